@@ -1,0 +1,1 @@
+"""Where jobs and deployments run, behind one Protocol: :class:`muster.backends.base.Backend`."""

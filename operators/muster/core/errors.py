@@ -1,0 +1,60 @@
+"""Every error that muster raises, one tree.
+
+::
+
+    MusterError                 anything muster says no to
+    ├── SpecError               what was asked for is wrong; asking again cannot help
+    │   └── CannotSchedule      what was asked for can never run here (memory, GPUs)
+    ├── StoreError              a volume, version or the store itself
+    │   ├── NotFound            no such volume, version, partition, snapshot or job
+    │   ├── Conflict            somebody else got there first, or a stale attempt came late
+    │   └── Corrupt             what is on disk is not what was committed
+    ├── ImageError              an environment is unknown or cannot be built
+    ├── BackendError            the machine or cluster did not do what it was asked to
+    └── DeploymentError         a model server refused a revision
+
+A message names the thing, what was found, what was expected, and what to do next. Errors are
+translated once, at the edge: a library's exception never reaches a user as it is.
+"""
+
+from __future__ import annotations
+
+
+class MusterError(Exception):
+    """Anything muster says no to."""
+
+
+class SpecError(MusterError):
+    """What was asked for is wrong; asking again cannot help, so it is never retried."""
+
+
+class CannotSchedule(SpecError):
+    """What was asked for can never run here, however long it waits."""
+
+
+class StoreError(MusterError):
+    """The store could not do what was asked; nothing half-done is visible."""
+
+
+class NotFound(StoreError):
+    """No such volume, version, partition, code snapshot or job."""
+
+
+class Conflict(StoreError):
+    """Another attempt or owner came first; what this one wanted was not done."""
+
+
+class Corrupt(StoreError):
+    """What is on disk is not what was committed."""
+
+
+class ImageError(MusterError):
+    """An image is unknown, or its environment cannot be built."""
+
+
+class BackendError(MusterError):
+    """The machine or the cluster did not do what it was asked to."""
+
+
+class DeploymentError(MusterError):
+    """A model server refused a revision; the one before still answers."""

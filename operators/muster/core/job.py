@@ -1,0 +1,268 @@
+"""The job: what a task asks a backend to run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from muster.core.address import Address, Select
+from muster.core.errors import SpecError
+from muster.core.names import (
+    check_identifier,
+    check_label,
+    check_partition,
+    check_variable,
+    check_volume,
+)
+from muster.core.resources import Resources
+
+DAY_SECONDS = 86_400.0
+EVERY_PARTITION = "*"
+RESERVED = frozenset({"checkpoints"})
+
+_ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
+_DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
+
+
+class Launcher(str, Enum):
+    """How a replica's ranks learn of each other."""
+
+    PLAIN = "plain"
+    TORCHRUN = "torchrun"
+    HOROVOD = "horovod"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """One version, fixed before the job was submitted and kept by adoption and retries."""
+
+    address: str
+    digest: str
+    partition: str | None = None
+
+    def __post_init__(self) -> None:
+        if Address.parse(self.address).select is not Select.NUMBER:
+            raise SpecError(f"input {self.address!r} is not pinned: a job takes exact versions such as @7")
+        check_digest("version", self.digest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """The version, or the versions, that arrive under one name.
+
+    :param many: it arrives as ``list[Path]``, also where it holds one version or none.
+    """
+
+    versions: tuple[Pinned, ...]
+    many: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.many and len(self.versions) != 1:
+            raise SpecError(f"an input of one version was given {len(self.versions)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where what the job writes under one name is committed.
+
+    :param partition: the partition it becomes; ``"*"`` makes every top-level folder that the job
+        writes a version of its own, of the partition that the folder is named after.
+    """
+
+    volume: str
+    partition: str | None = None
+
+    def __post_init__(self) -> None:
+        check_volume(self.volume)
+        if self.partition is not None and self.partition != EVERY_PARTITION:
+            check_partition(self.partition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretRef:
+    """Where a secret's value is found when the job starts. The value itself is never in a spec.
+
+    :param source: ``kubernetes`` (``NAME/KEY`` of a Secret), ``connection`` (an Airflow connection's
+        id, ``#password`` or another field after it) or ``environment`` (a variable of the machine).
+    """
+
+    source: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.source not in ("kubernetes", "connection", "environment"):
+            raise SpecError(f"secret source {self.source!r}: expected kubernetes, connection or environment")
+        if not self.name or len(self.name) > 253 or not self.name.isprintable():
+            raise SpecError(f"secret name {self.name!r:.80}: expected 1 to 253 printable characters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """Replicas that all run the same thing. All roles of a job together are the gang."""
+
+    name: str = "main"
+    replicas: int = 1
+    ranks: int = 1
+    entrypoint: str | None = None
+    command: tuple[str, ...] | None = None
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        check_label("role", self.name, length=20)
+        for what, count in (("replicas", self.replicas), ("ranks", self.ranks)):
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
+                raise SpecError(
+                    f"{what} of role {self.name} is {count!r}, need a whole number from 1 to 10000"
+                )
+        if (self.entrypoint is None) == (self.command is None):
+            raise SpecError(f"role {self.name}: give an entrypoint or a command, one of the two")
+        if self.entrypoint is not None and not _ENTRYPOINT.match(self.entrypoint):
+            raise SpecError(f"entrypoint {self.entrypoint!r:.80}: expected 'package.module:function'")
+        if self.command is not None:
+            _check_command(self.name, self.command)
+            object.__setattr__(self, "command", tuple(self.command))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The task that asked, for records and for the sweep. Empty where no Airflow is involved."""
+
+    instance: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    map_index: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """What a task asks a backend to run: one gang of one or more roles, whole or not at all.
+
+    :param name: for people: ``flights.train``.
+    :param image: the image's name; `image_digest` is its lock's (``b3:`` and 64 hex digits).
+    :param code: digest of the code snapshot that travels with the job, or None.
+    :param params: JSON values; they arrive as keyword parameters.
+    :param env: plain variables. `secrets` maps a variable to where its value is found.
+    :param run_timeout_seconds: from the gang's start; `queue_timeout_seconds` from submission.
+    :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
+    :param hang_timeout_seconds: no line and no progress for so long is a hang; 0 never is.
+    :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
+    """
+
+    name: str
+    image: str
+    image_digest: str
+    roles: tuple[Role, ...]
+    launcher: Launcher = Launcher.PLAIN
+    code: str | None = None
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    outputs: Mapping[str, Output] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretRef] = field(default_factory=dict)
+    run_timeout_seconds: float = DAY_SECONDS
+    queue_timeout_seconds: float = DAY_SECONDS
+    hang_timeout_seconds: float = 0.0
+    grace_seconds: float = 30.0
+    max_restarts: int = 3
+    queue: str | None = None
+    priority: str | None = None
+    require_gpus: bool = False
+    origin: Origin = field(default_factory=Origin)
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > 250 or not self.name.isprintable():
+            raise SpecError(f"job name {self.name!r:.80}: expected 1 to 250 printable characters")
+        check_label("image", self.image)
+        check_digest("image", self.image_digest)
+        if self.code is not None:
+            check_digest("code snapshot", self.code)
+        self._check_roles()
+        self._check_names()
+        self._check_params()
+        self._check_limits()
+        for name in ("inputs", "outputs", "params", "env", "secrets"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole gang."""
+        return sum(role.replicas * role.ranks for role in self.roles)
+
+    def _check_roles(self) -> None:
+        object.__setattr__(self, "roles", tuple(self.roles))
+        names = [role.name for role in self.roles]
+        if not names:
+            raise SpecError(f"job {self.name}: a gang needs a role")
+        if len(set(names)) != len(names):
+            raise SpecError(f"job {self.name}: two roles are called the same: {', '.join(names)}")
+
+    def _check_names(self) -> None:
+        seen: dict[str, str] = {}
+        for what, names in (("input", self.inputs), ("output", self.outputs), ("param", self.params)):
+            for name in names:
+                check_identifier(what, name)
+                if name in RESERVED:
+                    raise SpecError(f"{what} {name!r}: the name is muster's own; call it something else")
+                if name in seen:
+                    raise SpecError(f"{name!r} is both {seen[name]} and {what}; each becomes one parameter")
+                seen[name] = what
+        targets = [(o.volume, o.partition) for o in self.outputs.values()]
+        if len(set(targets)) != len(targets):
+            raise SpecError(f"job {self.name}: two outputs go to the same volume and partition")
+
+    def _check_params(self) -> None:
+        for name, value in self.params.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise SpecError(f"param {name!r} is {value!r:.60}: need a JSON value ({error})") from error
+        for variable, text in self.env.items():
+            check_variable(variable)
+            if not isinstance(text, str) or "\0" in text:
+                raise SpecError(f"env {variable!r} is {text!r:.60}: need text without NUL")
+        for variable in self.secrets:
+            check_variable(variable)
+            if variable in self.env:
+                raise SpecError(f"{variable!r} is given both as env and as a secret")
+
+    def _check_limits(self) -> None:
+        for what in ("run_timeout_seconds", "queue_timeout_seconds"):
+            seconds = getattr(self, what)
+            if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
+                raise SpecError(f"{what} is {seconds!r}: need seconds above 0; no job runs or waits for ever")
+        for what in ("hang_timeout_seconds", "grace_seconds"):
+            seconds = getattr(self, what)
+            if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
+                raise SpecError(f"{what} is {seconds!r}: need seconds, 0 or more")
+        if (
+            isinstance(self.max_restarts, bool)
+            or not isinstance(self.max_restarts, int)
+            or self.max_restarts < 0
+        ):
+            raise SpecError(f"max_restarts is {self.max_restarts!r}: need a whole number, 0 or more")
+        for what in ("queue", "priority"):
+            if getattr(self, what) is not None:
+                check_label(what, getattr(self, what), length=63)
+
+
+def check_digest(what: str, digest: str) -> str:
+    """Return `digest`, ``b3:`` and the 64 hex digits of a BLAKE3 hash, or raise SpecError."""
+    if not isinstance(digest, str) or not _DIGEST.match(digest):
+        raise SpecError(f"{what} digest {digest!r:.80}: expected b3: and 64 hex digits")
+    return digest
+
+
+def _check_command(role: str, command: tuple[str, ...]) -> None:
+    if isinstance(command, str):
+        raise SpecError(
+            f"command of role {role} is one text; give its words: {command.split()!r:.80} (no shell reads it)"
+        )
+    if not command or not all(isinstance(word, str) and "\0" not in word for word in command):
+        raise SpecError(f"command of role {role}: need one or more words of text without NUL")

@@ -1,0 +1,103 @@
+"""What things may be called, checked once for everybody.
+
+Names become folders, DNS labels, environment variables and pod labels, so what they may hold is
+the narrowest of those: nothing that a shell, a path or a manifest could read as something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from muster.core.errors import SpecError
+
+JOB_ID_LENGTH = 40
+VOLUME_LENGTH = 128
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
+_SEGMENT = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PARTITION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._=-]*[A-Za-z0-9])?\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…' ({len(str(value))} characters)"
+
+
+def check_job_id(job_id: str) -> str:
+    """Return `job_id`, a DNS label of at most 40 characters, or raise SpecError."""
+    if not isinstance(job_id, str) or len(job_id) > JOB_ID_LENGTH or not _LABEL.match(job_id):
+        raise SpecError(
+            f"job id {_shown(job_id)}: need a DNS label (a-z, 0-9, -) of at most {JOB_ID_LENGTH} characters"
+        )
+    return job_id
+
+
+def check_label(what: str, name: str, *, length: int = 40) -> str:
+    """Return `name`, a DNS label, or raise a SpecError that says `what` it was to be."""
+    if not isinstance(name, str) or len(name) > length or not _LABEL.match(name):
+        raise SpecError(
+            f"{what} {_shown(name)}: need lower-case letters, digits and -, starting and ending with "
+            f"a letter or digit, at most {length} characters"
+        )
+    return name
+
+
+def check_volume(name: str) -> str:
+    """Return `name`, one or more segments joined by ``/`` such as ``flights/model``, or raise SpecError."""
+    wanted = (
+        "need segments of a-z, 0-9, '.', '_' and '-' joined by '/', such as 'flights/features', "
+        f"no segment of digits alone, at most {VOLUME_LENGTH} characters"
+    )
+    if not isinstance(name, str) or not 0 < len(name) <= VOLUME_LENGTH:
+        raise SpecError(f"volume {_shown(name)}: {wanted}")
+    for segment in name.split("/"):
+        if not _SEGMENT.match(segment) or ".." in segment or segment.isdigit():
+            raise SpecError(f"volume {_shown(name)}: segment {_shown(segment)} is not allowed; {wanted}")
+    return name
+
+
+def check_partition(name: str) -> str:
+    """Return `name`, such as ``2013-03``; digits alone would read as a version's number."""
+    if (
+        not isinstance(name, str)
+        or len(name) > 63
+        or not _PARTITION.match(name)
+        or ".." in name
+        or name.isdigit()
+        or name == "latest"
+    ):
+        raise SpecError(
+            f"partition {_shown(name)}: need letters, digits, '.', '_', '=' and '-', not digits alone "
+            "(that reads as a version's number: write '2013-01' or 'y2013'), at most 63 characters"
+        )
+    return name
+
+
+def check_identifier(what: str, name: str) -> str:
+    """Return `name`, a Python identifier: inputs, outputs and params become parameters of a function."""
+    if not isinstance(name, str) or len(name) > 63 or not _IDENTIFIER.match(name):
+        raise SpecError(f"{what} {_shown(name)}: need a Python identifier of at most 63 characters")
+    return name
+
+
+def check_variable(name: str) -> str:
+    """Return `name`, that of an environment variable a job may set.
+
+    MUSTER_ and what the launchers set (RANK, MASTER_ADDR, HOROVOD_RANK …) is not an author's to set,
+    but the launchers win by being applied last, so only our own prefix is refused here.
+    """
+    if not isinstance(name, str) or len(name) > 128 or not _VARIABLE.match(name):
+        raise SpecError(f"environment variable {_shown(name)}: need letters, digits and _")
+    if name.startswith("MUSTER_"):
+        raise SpecError(f"environment variable {_shown(name)}: the prefix MUSTER_ is muster's own")
+    return name
+
+
+def make_job_id(*, instance: str, task: str, nonce: str, attempt: int) -> str:
+    """Name one attempt: a readable stem of `task` and a digest of all four, 40 characters at most."""
+    digest = hashlib.sha256(f"{instance}\0{task}\0{nonce}\0{attempt}".encode()).hexdigest()[:12]
+    stem = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[: JOB_ID_LENGTH - 20].strip("-") or "job"
+    return check_job_id(f"{stem}-{digest}-{attempt}")

@@ -1,0 +1,119 @@
+"""The contract between a backend and the worker inside a replica.
+
+The backend writes a :class:`Replica` as JSON and runs ``python WORKER REPLICA.json`` in the image's
+environment. The worker runs the ranks, seals, writes a :class:`Report` and exits with an
+:class:`~muster.core.verdict.ExitCode`. Nothing else passes between them but lines on stdout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from muster.core.errors import SpecError
+from muster.core.job import JobSpec, Role
+from muster.core.names import check_job_id
+from muster.core.verdict import ExitCode, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One replica of a gang, with every path as this replica sees it.
+
+    :param attempt: which start of the gang this is, from 1; its staging and checkpoints are its own.
+    :param role: name of its role; `index` counts its replicas from 0.
+    :param code: the unpacked snapshot, put on the import path; None where the job carries none.
+    :param inputs: per input the folders of its versions, in the order of the spec; read-only.
+    :param staging: a folder for each output, made by the backend, where this replica alone writes.
+    :param checkpoints: shared by all replicas of this attempt, holding what the last one left.
+    :param scratch: for temporary files; gone when the job is.
+    :param sealed: where the part-manifest is written as the last act.
+    :param report: where the :class:`Report` is written.
+    :param master_address: where rank 0 listens, for launchers that need a meeting place.
+    """
+
+    job_id: str
+    spec: JobSpec
+    attempt: int
+    role: str
+    index: int
+    code: str | None
+    inputs: Mapping[str, tuple[str, ...]]
+    staging: Mapping[str, str]
+    checkpoints: str
+    scratch: str
+    sealed: str
+    report: str
+    master_address: str = "127.0.0.1"
+    master_port: int = 29500
+    gpus: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_job_id(self.job_id)
+        for name, wanted, given in (
+            ("inputs", self.spec.inputs, self.inputs),
+            ("staging", self.spec.outputs, self.staging),
+        ):
+            if set(wanted) != set(given):
+                raise SpecError(f"replica's {name} are {sorted(given)}, its job's are {sorted(wanted)}")
+            object.__setattr__(self, name, MappingProxyType(dict(given)))
+        if not 0 <= self.index < self.job_role.replicas:
+            raise SpecError(f"replica {self.index} of role {self.role}: it has {self.job_role.replicas}")
+
+    @property
+    def job_role(self) -> Role:
+        """The role this replica plays."""
+        for role in self.spec.roles:
+            if role.name == self.role:
+                return role
+        raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
+
+    @property
+    def first_rank(self) -> int:
+        """The global rank of this replica's first rank: roles in the spec's order, then replicas."""
+        before = 0
+        for role in self.spec.roles:
+            if role.name == self.role:
+                return before + self.index * role.ranks
+            before += role.replicas * role.ranks
+        raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How a replica ended: its exit code, and what rank 0 returned or the rank at fault said.
+
+    :param at: seconds since the epoch at which the first rank failed, to find the gang's first.
+    :param traceback: the last lines of the failing rank's traceback, for the log.
+    """
+
+    exit_code: ExitCode
+    verdict: Verdict | None = None
+    at: float = 0.0
+    traceback: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    modules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedFile:
+    """One file of a part-manifest: its path below its output's staging folder, and its size."""
+
+    output: str
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartManifest:
+    """What one replica staged, written after everything in it was synced: it has sealed."""
+
+    job_id: str
+    attempt: int
+    role: str
+    index: int
+    files: tuple[SealedFile, ...]

@@ -1,0 +1,64 @@
+"""Where muster keeps things, from the environment alone.
+
+=====================  ======================================================  =======================
+``MUSTER_HOME``        store, jobs, deployments: what must not be lost         the nearest ``.muster``
+``MUSTER_CACHE``       environments and downloads: may be deleted at any time  ``~/.cache/muster``
+``MUSTER_IMAGES``      more folders of images, ``:`` between them              none
+``MUSTER_REQUIRE_GPUS`` ``1``: a gang never falls back to CPUs                 ``0``
+=====================  ======================================================  =======================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.core.errors import SpecError
+
+HOME_NAME = ".muster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where this process finds the store, the jobs and the caches. All paths are absolute."""
+
+    home: Path
+    cache: Path
+    images: tuple[Path, ...] = field(default=())
+    require_gpus: bool = False
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None, *, start: Path | None = None) -> Settings:
+        """Read the settings; `start` (the working folder) is where the search for ``.muster`` begins.
+
+        :raises SpecError: a variable that cannot be read as what it should be.
+        """
+        env = os.environ if environment is None else environment
+        here = (start or Path.cwd()).absolute()
+        home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _nearest(here)
+        base = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else Path.home() / ".cache"
+        cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else base / "muster"
+        require = env.get("MUSTER_REQUIRE_GPUS", "0")
+        if require not in ("0", "1"):
+            raise SpecError(f"MUSTER_REQUIRE_GPUS is {require!r:.40}: expected 0 or 1")
+        folders = [Path(part).absolute() for part in env.get("MUSTER_IMAGES", "").split(":") if part]
+        return cls(
+            home=home.expanduser().absolute(),
+            cache=cache.expanduser().absolute(),
+            images=tuple(folders),
+            require_gpus=require == "1",
+        )
+
+    @property
+    def store(self) -> Path:
+        """The folder that holds the volumes."""
+        return self.home / "store"
+
+
+def _nearest(here: Path) -> Path:
+    for folder in (here, *here.parents):
+        if (folder / HOME_NAME).is_dir():
+            return folder / HOME_NAME
+    return here / HOME_NAME

@@ -1,0 +1,112 @@
+"""What is known of a job while it runs and when it has ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+from muster.core.errors import SpecError
+from muster.core.verdict import Verdict
+
+
+class JobState(str, Enum):
+    """Where a job is on its way. It moves down this list; a restart leads from RUNNING to PREPARING."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    COMMITTING = "committing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the job runs any more and its result stands."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What a job left behind.
+
+    :param outputs: per output the addresses of its versions, pinned: one, or for an output with
+        ``partition="*"`` one for each folder that was written.
+    :param metrics: what rank 0's entrypoint returned: finite numbers by name.
+    :param modules: the author's modules that rank 0 had imported, relative to the snapshot;
+        None where that is not known (a command).
+    """
+
+    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    modules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("outputs", "metrics"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """A job as it is now. Times are seconds since the epoch.
+
+    :param reason: one line for people: why it waits, what it is preparing.
+    :param restarts: how often the gang was started again.
+    :param alive: whether somebody works on it; False on a job that has not ended means that its
+        supervisor is gone, and submitting the same job_id again picks it up.
+    """
+
+    job_id: str
+    state: JobState
+    submitted: float
+    started: float | None = None
+    ended: float | None = None
+    reason: str = ""
+    restarts: int = 0
+    alive: bool = True
+    owner: str | None = None
+    verdict: Verdict | None = None
+    result: JobResult | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvent:
+    """A change of state, or lines of the job's log.
+
+    :param cursor: pass it as ``after=`` to go on from here after a disconnect.
+    """
+
+    cursor: str
+    status: JobStatus | None = None
+    lines: tuple[str, ...] = ()
+
+
+def check_metrics(metrics: object) -> dict[str, float]:
+    """Return what an entrypoint returned as metrics.
+
+    :raises SpecError: not a mapping of names to finite numbers; the name at fault is in the message.
+    """
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise SpecError(
+            f"the entrypoint returned {type(metrics).__name__}: return None or a dict of metrics "
+            "such as {'auc': 0.72}"
+        )
+    checked: dict[str, float] = {}
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not name or len(name) > 128 or not name.isprintable():
+            raise SpecError(f"metric {name!r:.60}: its name must be text of 1 to 128 printable characters")
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"metric {name!r} is {value!r:.60}: need a number") from error
+        if not math.isfinite(number):
+            raise SpecError(
+                f"metric {name!r} is {number}: need a finite number; check the loss for divergence"
+            )
+        checked[name] = number
+    return checked

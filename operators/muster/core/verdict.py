@@ -1,0 +1,88 @@
+"""Why a job ended: a cause, the first rank at fault, and what to do.
+
+The exit codes are a contract between the worker and whoever watches it: a pod's failure policy
+matches the same numbers as the supervisor on one machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a worker ends. Codes outside this list mean that the worker itself was killed."""
+
+    SEALED = 0
+    USER_ERROR = 64
+    SPEC_ERROR = 65
+    HANG = 66
+    OUT_OF_MEMORY = 67
+    RANK_LOST = 68
+    SEAL_FAILED = 69
+    STOPPED = 70
+
+
+class Cause(str, Enum):
+    """Why a job ended without success."""
+
+    USER_ERROR = "user error"
+    SPEC_ERROR = "spec error"
+    OUT_OF_MEMORY = "out of memory"
+    GPU_OUT_OF_MEMORY = "GPU out of memory"
+    RANK_LOST = "rank lost"
+    HANG = "hang"
+    EVICTED = "evicted"
+    NODE_LOST = "node lost"
+    IMAGE_UNAVAILABLE = "image unavailable"
+    UNSCHEDULABLE = "can never be scheduled"
+    QUEUE_TIMEOUT = "queue timeout"
+    RUN_TIMEOUT = "run timeout"
+    COMMIT_FAILED = "commit failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def restarts_gang(self) -> bool:
+        """Whether the backend starts the gang again from its checkpoint, at no cost to the author."""
+        return self in _RESTARTS
+
+    @property
+    def retried(self) -> bool:
+        """Whether Airflow should try the task again; that costs the author one retry."""
+        return self not in _FINAL
+
+
+_RESTARTS = frozenset({Cause.RANK_LOST, Cause.HANG, Cause.EVICTED, Cause.NODE_LOST})
+_FINAL = frozenset({Cause.USER_ERROR, Cause.SPEC_ERROR, Cause.UNSCHEDULABLE, Cause.CANCELLED})
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+LINE_LENGTH = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Why a job ended, in the four lines that a task's log ends with.
+
+    :param rank: the first rank at fault, where one is known.
+    :param message: what that rank said, one line.
+    :param advice: what to do next, one line.
+    """
+
+    cause: Cause
+    message: str
+    advice: str
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("message", "advice"):
+            text = _CONTROL.sub(" ", getattr(self, field)).strip()
+            text = text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"
+            object.__setattr__(self, field, text)
+
+    def render(self, *, job_id: str) -> str:
+        """Four lines at most: cause and rank, message, what to do, where the full log is."""
+        where = "" if self.rank is None else f", rank {self.rank}"
+        return (
+            f"{self.cause.value}{where}\n{self.message}\n{self.advice}\nfull log: muster jobs logs {job_id}"
+        )

@@ -1,0 +1,129 @@
+"""Dataclasses to JSON and back, checked on the way in.
+
+A spec crosses process and pod boundaries, and its two ends may be of different releases: each
+document says which schema it was written with, unknown fields are refused by name, and what comes
+back has passed the same validation as what was built by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeVar, Union
+
+from muster.core.errors import SpecError
+
+SCHEMA_VERSION = 1
+
+T = TypeVar("T")
+
+
+def dumps(value: object) -> str:
+    """Write a dataclass as one line of JSON with its kind and schema version.
+
+    :raises SpecError: where a number is not finite; Python would write ``NaN``, which is not JSON.
+    """
+    document = {"kind": type(value).__name__, "schema": SCHEMA_VERSION, **_plain(value)}
+    return json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(kind: type[T], text: str | bytes) -> T:
+    """Read what `dumps` wrote, building `kind` through its own validation.
+
+    :raises SpecError: not JSON, another kind, a newer schema, an unknown or missing field, a wrong type.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"{kind.__name__}: not JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise SpecError(f"{kind.__name__}: expected a JSON object, found {type(document).__name__}")
+    found, schema = document.pop("kind", None), document.pop("schema", None)
+    if found != kind.__name__:
+        raise SpecError(f"expected a {kind.__name__}, found {found!r}")
+    if schema != SCHEMA_VERSION:
+        raise SpecError(
+            f"{kind.__name__} has schema {schema!r}, this muster reads {SCHEMA_VERSION}: "
+            "run the same release of muster at both ends"
+        )
+    built = _build(kind, document, kind.__name__)
+    return typing.cast("T", built)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"{value} is not a finite number and cannot be written as JSON")
+    return value
+
+
+@lru_cache(maxsize=None)
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _build(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or hint is object:
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _build(_only([a for a in arguments if a is not type(None)], value), value, where)
+    if origin is tuple:
+        _need(isinstance(value, list), where, "a list", value)
+        return tuple(_build(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        _need(isinstance(value, dict), where, "an object", value)
+        return {key: _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        try:
+            return hint(value)
+        except ValueError as error:
+            choices = ", ".join(str(member.value) for member in hint)
+            raise SpecError(f"{where}: found {value!r}, expected one of {choices}") from error
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(typing.cast("type", hint), value, where)
+    if hint is float:
+        _need(isinstance(value, (int, float)) and not isinstance(value, bool), where, "a number", value)
+        return float(value)
+    _need(type(value) is hint, where, getattr(hint, "__name__", str(hint)), value)
+    return value
+
+
+def _only(arguments: list[Any], value: Any) -> Any:
+    for argument in arguments:
+        if isinstance(argument, type) and type(value) is argument:
+            return argument
+    return arguments[0]
+
+
+def _dataclass(kind: type, value: Any, where: str) -> Any:
+    _need(isinstance(value, dict), where, "an object", value)
+    hints = _hints(kind)
+    unknown = sorted(set(value) - set(hints))
+    if unknown:
+        raise SpecError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(hints)}")
+    fields = {name: _build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def _need(holds: bool, where: str, expected: str, found: Any) -> None:
+    if not holds:
+        raise SpecError(f"{where}: expected {expected}, found {found!r:.60}")
