@@ -46,7 +46,7 @@ class SmokeRequest:
             unknown = set(bounds) - {"min", "max"}
             if unknown:
                 raise SpecError(
-                    f"smoke request {self.name!r:.60}: {output} expects {sorted(unknown)[0]!r}; known are min and max"
+                    f"smoke request {self.name!r:.60}: {output} expects {min(unknown)!r}; known are min and max"
                 )
         object.__setattr__(self, "inputs", MappingProxyType(dict(self.inputs)))
         object.__setattr__(self, "expect", MappingProxyType(dict(self.expect)))

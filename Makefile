@@ -1,0 +1,64 @@
+# Everything a newcomer needs: `make demo`, then `make test`. Nothing is installed outside this
+# checkout and the cache folder (MUSTER_CACHE, ~/.cache/muster unless set).
+
+SHELL := /bin/bash
+PYTHON ?= python3
+MUSTER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/muster
+export MUSTER_CACHE
+export UV_CACHE_DIR := $(MUSTER_CACHE)/uv
+export UV_PYTHON_DOWNLOADS := never
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check soak bench test-horovod lock wheel clean
+
+help:  ## Say what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' || { echo "muster needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1): set PYTHON=python3.11"; exit 1; }
+	@echo "setting up .venv (once; a minute or two with an empty cache)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.txt
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
+
+demo: $(READY)  ## Run the reference pipeline, from real rows to a served prediction
+	@$(BIN)/muster demo
+
+test: $(READY)  ## Run the tests, slow ones included (below 20 minutes warm)
+	$(PYTEST) -m "not soak and not horovod"
+
+check: $(READY)  ## Lint, types, layers and the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(PYTEST) -q -m "not slow and not soak and not horovod" -n 2
+
+soak: $(READY)  ## Many faults and long loads (an hour or so)
+	$(PYTEST) -m soak
+
+test-horovod: $(READY)  ## Build Horovod once (needs a C++ compiler and CMake) and run a gang with it
+	$(PYTEST) -m horovod
+
+bench: $(READY)  ## Ratios against the same stages run by hand, side by side
+	$(BIN)/python -m benchmarks
+
+lock: $(READY)  ## Resolve every lock again from its .in file
+	@for folder in . images/*/; do \
+	  test -f $$folder/requirements.in || continue; \
+	  echo "$$folder"; \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --no-header --no-annotate $$folder/requirements.in -o $$folder/requirements.txt || exit 1; \
+	done
+	@grep -E -A40 '^uv==' requirements.txt | awk 'NR==1 || /^    --hash/ {print; next} {exit}' > requirements-uv.txt
+
+wheel: $(READY)  ## Build the wheel into dist/
+	$(BIN)/uv build --wheel --no-build-isolation --python $(BIN)/python --out-dir dist .
+
+clean:  ## Remove the environment and the demo's home, keep the caches
+	rm -rf .venv .muster dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,129 @@
+import pytest
+
+from muster.core.errors import SpecError
+from muster.core.job import Input, JobSpec, Output, Pinned, Role, SecretRef
+from muster.core.resources import Resources
+from muster.core.status import check_metrics
+from muster.core.verdict import Cause, Verdict
+
+DIGEST = "b3:" + "0" * 64
+ROLE = Role(command=("true",))
+
+
+def spec(**changes):
+    return JobSpec(**{"name": "a.b", "image": "etl", "image_digest": DIGEST, "roles": (ROLE,), **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": ""}, "job name"),
+        ({"name": "a\nb"}, "job name"),
+        ({"image": "a/../b"}, "image"),
+        ({"image_digest": "b3:12"}, "64 hex digits"),
+        ({"roles": ()}, "needs a role"),
+        ({"roles": (ROLE, ROLE)}, "called the same"),
+        ({"outputs": {"m": Output(volume="a/b"), "n": Output(volume="a/b")}}, "same volume and partition"),
+        ({"outputs": {"x": Output(volume="a/b")}, "params": {"x": 1}}, "both output and param"),
+        ({"params": {"checkpoints": 1}}, "muster's own"),
+        ({"params": {"a-b": 1}}, "Python identifier"),
+        ({"params": {"a": float("nan")}}, "JSON value"),
+        ({"params": {"a": object()}}, "JSON value"),
+        ({"env": {"A": 1}}, "need text"),
+        ({"env": {"MUSTER_X": "1"}}, "muster's own"),
+        ({"env": {"A": "1"}, "secrets": {"A": SecretRef(source="environment", name="A")}}, "both as env"),
+        ({"run_timeout_seconds": 0}, "no job runs or waits for ever"),
+        ({"run_timeout_seconds": float("inf")}, "no job runs or waits for ever"),
+        ({"queue_timeout_seconds": -1}, "no job runs or waits for ever"),
+        ({"max_restarts": -1}, "whole number"),
+        ({"queue": "Team A"}, "queue"),
+    ],
+)
+def test_a_job_refuses_nonsense_when_built(changes, message):
+    with pytest.raises(SpecError, match=message):
+        spec(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "an entrypoint or a command"),
+        ({"command": ("x",), "entrypoint": "a:b"}, "an entrypoint or a command"),
+        ({"entrypoint": "a.b"}, "package.module:function"),
+        ({"entrypoint": "a:b\n"}, "package.module:function"),
+        ({"command": "python train.py"}, r"\['python', 'train.py'\]"),
+        ({"command": ()}, "one or more words"),
+        ({"command": ("a\0",)}, "without NUL"),
+        ({"command": ("x",), "replicas": 0}, "replicas of role main is 0"),
+        ({"command": ("x",), "ranks": True}, "ranks of role main is True"),
+    ],
+)
+def test_a_role_refuses_nonsense_when_built(changes, message):
+    with pytest.raises(SpecError, match=message):
+        Role(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpus": -1}, "gpus is -1"),
+        ({"gpus": 1.5}, "gpus is 1.5"),
+        ({"memory_gib": 0}, "above 0"),
+        ({"memory_gib": "4"}, "need a number"),
+        ({"cpus": float("nan")}, "need a number"),
+        ({"gpu_class": ("a100",)}, "gpus is 0"),
+        ({"gpus": 1, "gpu_class": "a100"}, "need a tuple"),
+    ],
+)
+def test_resources_refuse_nonsense_when_built(changes, message):
+    with pytest.raises(SpecError, match=message):
+        Resources(**changes)
+
+
+def test_an_input_is_pinned():
+    with pytest.raises(SpecError, match="not pinned"):
+        Pinned(address="volume://a/b@latest", digest=DIGEST)
+    with pytest.raises(SpecError, match="was given 0"):
+        Input(versions=())
+
+
+def test_a_spec_cannot_be_changed_once_built():
+    with pytest.raises(TypeError):
+        spec(params={"a": 1}).params["a"] = 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([1], "returned list"),
+        ({"auc": float("nan")}, "'auc' is nan"),
+        ({"auc": float("inf")}, "'auc' is inf"),
+        ({"auc": "high"}, "'auc' is 'high'"),
+        ({1: 2}, "its name"),
+    ],
+)
+def test_metrics_are_finite_numbers_by_name(returned, message):
+    with pytest.raises(SpecError, match=message):
+        check_metrics(returned)
+
+
+def test_a_verdict_is_four_clean_lines():
+    verdict = Verdict(cause=Cause.USER_ERROR, rank=1, message="a\nb\x1b[31m" + "x" * 999, advice="do\rthis")
+    lines = verdict.render(job_id="j-1").splitlines()
+    assert lines[0] == "user error, rank 1"
+    assert lines[1].startswith("a b [31mx")
+    assert len(lines[1]) == 400
+    assert lines[2:] == ["do this", "full log: muster jobs logs j-1"]
+    assert len(lines) == 4
+
+
+def test_causes_say_who_tries_again():
+    assert {c for c in Cause if c.restarts_gang} == {
+        Cause.RANK_LOST,
+        Cause.HANG,
+        Cause.EVICTED,
+        Cause.NODE_LOST,
+    }
+    assert not any(
+        c.retried for c in (Cause.USER_ERROR, Cause.SPEC_ERROR, Cause.UNSCHEDULABLE, Cause.CANCELLED)
+    )

@@ -1,0 +1,26 @@
+import pytest
+
+from muster.core.errors import SpecError
+from muster.core.settings import Settings
+
+
+def test_the_nearest_home_above_is_found(tmp_path):
+    inner = tmp_path / "project" / "deep"
+    inner.mkdir(parents=True)
+    assert Settings.load({}, start=inner).home == inner / ".muster"
+    (tmp_path / "project" / ".muster").mkdir()
+    assert Settings.load({}, start=inner).home == tmp_path / "project" / ".muster"
+
+
+def test_the_environment_wins_and_paths_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.load({"MUSTER_HOME": "h", "MUSTER_CACHE": "c", "MUSTER_IMAGES": "a::b"})
+    assert settings.home == tmp_path / "h"
+    assert settings.cache == tmp_path / "c"
+    assert settings.images == (tmp_path / "a", tmp_path / "b")
+    assert settings.store == tmp_path / "h" / "store"
+
+
+def test_a_flag_that_is_neither_is_refused():
+    with pytest.raises(SpecError, match="expected 0 or 1"):
+        Settings.load({"MUSTER_REQUIRE_GPUS": "yes"})
