@@ -29,7 +29,7 @@ def dumps(value: object) -> str:
 
     :raises SpecError: where a number is not finite; Python would write ``NaN``, which is not JSON.
     """
-    document = {"kind": type(value).__name__, "schema": SCHEMA_VERSION, **_plain(value)}
+    document = {"kind": type(value).__name__, "schema": SCHEMA_VERSION, **plain(value)}
     return json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -56,15 +56,19 @@ def loads(kind: type[T], text: str | bytes) -> T:
     return typing.cast("T", built)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return `value` with dataclasses, enums, mappings and tuples as what JSON knows.
+
+    :raises SpecError: a number that is not finite.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"{value} is not a finite number and cannot be written as JSON")
     return value
