@@ -1,0 +1,45 @@
+"""What Airflow's provider discovery is told of muster. Imports nothing: Airflow calls it while it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster import __version__
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in the form of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-muster",
+        "name": "muster",
+        "description": "The whole road of a model in one Dag: ETL, validation, gang-scheduled training, "
+        "gate and deployment.",
+        "versions": [__version__],
+        "integrations": [{"integration-name": "muster", "tags": ["software"]}],
+        "operators": [
+            {
+                "integration-name": "muster",
+                "python-modules": [
+                    "muster.airflow.job",
+                    "muster.airflow.validate",
+                    "muster.airflow.gate",
+                    "muster.airflow.deploy",
+                ],
+            }
+        ],
+        "config": {
+            "muster": {
+                "description": "How this Airflow's tasks find muster.",
+                "options": {
+                    "instance": {
+                        "description": "The name of this Airflow in the ids and records of its jobs. Two Airflows "
+                        "that share a store need two names. Empty: made once and kept in MUSTER_HOME.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "production",
+                        "default": "",
+                    },
+                },
+            }
+        },
+    }
