@@ -1,0 +1,198 @@
+"""What is in a folder store: versions, their records, and which one an address means.
+
+A version is visible when the commit record of its job is there; before that no reader sees any
+part of the commit. Nothing here changes the store.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.core import wire
+from muster.core.address import Address, Select
+from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.volumes.base import Record, Version
+from muster.volumes.layout import Layout
+from muster.volumes.manifest import Head, read_head
+
+
+class Catalog:
+    """Reads the versions of one store. What never changes is read once."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._known: dict[tuple[str, int], tuple[Head, Record]] = {}
+
+    def numbers(self, volume: str) -> list[int]:
+        """The numbers of the visible versions, ascending, deleted ones included."""
+        return [n for n in self._layout.numbers(volume) if self._facts(volume, n) is not None]
+
+    def live(self, volume: str) -> list[Version]:
+        """Every version whose data is there, oldest first, retired ones included."""
+        found = (self.version(volume, number) for number in self._layout.numbers(volume))
+        return [version for version in found if version is not None]
+
+    def version(self, volume: str, number: int) -> Version | None:
+        """One visible version whose data is there, or None."""
+        if not (self._layout.version(volume, number) / "data").is_dir():
+            return None
+        return None if self._facts(volume, number) is None else self.described(volume, number)
+
+    def described(self, volume: str, number: int) -> Version:
+        """A committed version, whether its data is still there or not. :raises NotFound: there is none."""
+        facts = self._facts(volume, number)
+        if facts is None:
+            raise NotFound(self._no_number(volume, number))
+        head, record = facts
+        folder = self._layout.version(volume, number)
+        return Version(
+            volume=volume,
+            number=number,
+            digest=head.digest,
+            size_bytes=head.size_bytes,
+            files=head.files,
+            created=record.created,
+            partition=record.partition,
+            retired=_text(folder / "RETIRED"),
+            pins=pins(folder),
+        )
+
+    def record(self, volume: str, number: int) -> Record:
+        """Where a visible version comes from, also one whose data is deleted."""
+        facts = self._facts(volume, number)
+        if facts is None:
+            raise NotFound(self._no_number(volume, number))
+        return facts[1]
+
+    def resolve(self, address: str) -> tuple[Version, ...]:
+        """See :meth:`muster.volumes.base.Store.resolve`."""
+        wanted = Address.parse(address)
+        if wanted.select is Select.NUMBER:
+            return (self._number(wanted.volume, int(wanted.value)),)
+        versions = self.live(wanted.volume)
+        if not versions:
+            raise NotFound(self._no_volume(wanted.volume))
+        if wanted.select is Select.DIGEST:
+            return (_by_digest(wanted, versions),)
+        selectable = [version for version in versions if version.retired is None]
+        if wanted.many:
+            return _many(wanted, selectable)
+        if wanted.select is Select.PARTITION:
+            chosen = [version for version in selectable if version.partition == wanted.value]
+            if not chosen:
+                raise NotFound(_no_partition(wanted, selectable))
+            return (chosen[-1],)
+        if not selectable:
+            raise NotFound(
+                f"every version of {wanted.volume} is retired: name one by its number, "
+                f"such as {versions[-1].address}"
+            )
+        return (max(selectable, key=lambda version: (version.partition or "", version.number)),)
+
+    def _number(self, volume: str, number: int) -> Version:
+        version = self.version(volume, number)
+        if version is None:
+            raise NotFound(self._no_number(volume, number))
+        return version
+
+    def _facts(self, volume: str, number: int) -> tuple[Head, Record] | None:
+        """What never changes of a visible version; None where it is not committed."""
+        key = (volume, number)
+        if key not in self._known:
+            folder = self._layout.version(volume, number)
+            try:
+                record = wire.loads(Record, (folder / "RECORD.json").read_bytes())
+                if not self._layout.commit(record.job_id).is_file():
+                    return None
+                self._known[key] = (read_head(folder / "MANIFEST"), record)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except SpecError as error:
+                raise Corrupt(f"{folder / 'RECORD.json'} cannot be read: {error}") from error
+        return self._known[key]
+
+    def _no_volume(self, volume: str) -> str:
+        known = sorted(name for name in self._layout.volumes() if self.live(name))
+        close = difflib.get_close_matches(volume, known, 3) or known[:5]
+        if volume in self._layout.volumes() and self.numbers(volume):
+            return f"every version of {volume} was deleted by gc: run the stage that writes it again"
+        if not close:
+            return f"no volume {volume}: this store ({self._layout.root}) holds none yet; run the stage that writes it"
+        return f"no volume {volume}; there are {', '.join(close)}: check the name, or run the stage that writes it"
+
+    def _no_number(self, volume: str, number: int) -> str:
+        numbers = [version.number for version in self.live(volume)]
+        if not numbers:
+            return self._no_volume(volume)
+        if number in self.numbers(volume):
+            return f"{volume}@{number} was deleted by gc; there are {_some(numbers)}. Its record is kept: `muster volumes show`"
+        return f"no version {volume}@{number}; there are {_some(numbers)}: `muster volumes log {volume}` lists them"
+
+
+def pins(folder: Path) -> tuple[str, ...]:
+    """The reasons for which the version in `folder` is kept."""
+    try:
+        return tuple(
+            sorted((folder / "pins" / name.name).read_text() for name in (folder / "pins").iterdir())
+        )
+    except FileNotFoundError:
+        return ()
+
+
+def committed(layout: Layout, job_id: str) -> dict[str, list[tuple[str, int]]] | None:
+    """The versions of a job's commit, per output, or None where it has not been committed."""
+    try:
+        document = json.loads(layout.commit(job_id).read_bytes())
+        return {
+            output: [(v, int(n)) for v, n in versions] for output, versions in document["outputs"].items()
+        }
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{layout.commit(job_id)} cannot be read ({error}): restore it from a backup"
+        ) from error
+
+
+def _by_digest(wanted: Address, versions: Sequence[Version]) -> Version:
+    found = [version for version in versions if version.digest.startswith(wanted.value)]
+    if not found:
+        raise NotFound(
+            f"no version of {wanted.volume} has the digest {wanted.value}: `muster volumes log` lists them"
+        )
+    if len({version.digest for version in found}) > 1:
+        several = ", ".join(f"@{version.number} {version.digest[:19]}" for version in found[:5])
+        raise NotFound(f"digest {wanted.value} is the beginning of several: {several}; give more digits")
+    return found[-1]
+
+
+def _many(wanted: Address, versions: Sequence[Version]) -> tuple[Version, ...]:
+    newest = {v.partition: v for v in versions if v.partition is not None and wanted.admits(v.partition)}
+    if not newest:
+        raise NotFound(_no_partition(wanted, versions))
+    return tuple(newest[partition] for partition in sorted(newest))
+
+
+def _no_partition(wanted: Address, versions: Sequence[Version]) -> str:
+    there = sorted({version.partition for version in versions if version.partition is not None})
+    if not there:
+        return f"{wanted.volume} has no partitions, so {wanted.value!r} selects nothing: use {wanted.volume}@latest"
+    return (
+        f"no partition of {wanted.volume} is {wanted.value!r}; there are {_some(there)}: "
+        "check the name, or run the stage for that partition"
+    )
+
+
+def _some(items: Sequence[object]) -> str:
+    shown = ", ".join(map(str, items[-6:]))
+    return shown if len(items) <= 6 else f"… {shown} ({len(items)} in all)"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None

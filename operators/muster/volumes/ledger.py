@@ -1,0 +1,137 @@
+"""The job ledger of a folder store: one folder a job, every file replaced whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from muster.core import wire
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.job import JobSpec
+from muster.core.status import JobState, JobStatus
+from muster.volumes.durability import locked, sync_folder, temporary, write_whole
+from muster.volumes.layout import Layout
+from muster.volumes.tree import remove
+
+
+class FolderLedger:
+    """Per job_id: ``spec.json``, ``status.json``, ``owner`` and ``log``."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
+        """Enter a job; see :meth:`muster.volumes.base.Ledger.create`."""
+        folder = self._layout.job(job_id)
+        if not folder.is_dir() and self._enter(folder, job_id, spec, owner):
+            return True
+        if json.loads(wire.dumps(self.spec(job_id))) != json.loads(wire.dumps(spec)):
+            raise Conflict(
+                f"job {job_id} is there already with another spec (it was {self.spec(job_id).name}): "
+                "a job_id names one job for ever, so submit under a new one"
+            )
+        return False
+
+    def spec(self, job_id: str) -> JobSpec:
+        """Return what was asked."""
+        return self._load(JobSpec, job_id, "spec.json")
+
+    def status(self, job_id: str) -> JobStatus:
+        """Return what was last recorded, with the present owner."""
+        return replace(self._load(JobStatus, job_id, "status.json"), owner=self._owner(job_id))
+
+    def update(self, status: JobStatus) -> None:
+        """Record a status; one that comes after the job's end is dropped."""
+        folder = self._folder(status.job_id)
+        with locked(folder / "lock"):
+            if not self.status(status.job_id).state.ended:
+                write_whole(folder / "status.json", wire.dumps(replace(status, owner=None)))
+
+    def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
+        """Set the owner if it is `expected` now."""
+        folder = self._folder(job_id)
+        with locked(folder / "lock"):
+            if self._owner(job_id) != expected:
+                return False
+            write_whole(folder / "owner", owner)
+            return True
+
+    def append(self, job_id: str, data: bytes) -> None:
+        """Add whole lines to the log; a line that a crash tore is ended first."""
+        if not data:
+            return
+        fd = os.open(self._folder(job_id) / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(fd).st_size
+            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+            view = memoryview(b"\n" * torn + data + b"\n" * (not data.endswith(b"\n")))
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+
+    def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
+        """Return whole lines from offset `after`; a line longer than the limit comes in pieces."""
+        try:
+            with (self._folder(job_id) / "log").open("rb") as log:
+                log.seek(after)
+                data = log.read(limit_bytes)
+        except FileNotFoundError:
+            return b"", after
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) == limit_bytes:
+            end = limit_bytes
+        return data[:end], after + end
+
+    def jobs(self) -> list[str]:
+        """Every job_id, oldest first."""
+        found = []
+        for entry in os.scandir(self._layout.root / "jobs"):
+            try:
+                found.append((os.stat(os.path.join(entry.path, "spec.json")).st_mtime_ns, entry.name))
+            except FileNotFoundError:
+                continue  # being entered, or being taken away
+        return [name for _, name in sorted(found) if not name.startswith(".")]
+
+    def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
+        new = temporary(folder)
+        new.mkdir()
+        write_whole(new / "spec.json", wire.dumps(spec))
+        status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time())
+        write_whole(new / "status.json", wire.dumps(status))
+        if owner is not None:
+            write_whole(new / "owner", owner)
+        try:
+            new.rename(folder)
+        except OSError as error:
+            remove(new)
+            if not folder.is_dir():
+                raise
+            del error
+            return False
+        sync_folder(folder.parent)
+        return True
+
+    def _folder(self, job_id: str) -> Path:
+        folder = self._layout.job(job_id)
+        if not folder.is_dir():
+            raise NotFound(f"no job {job_id} in {self._layout.root}: `muster jobs ls` lists what is there")
+        return folder
+
+    def _owner(self, job_id: str) -> str | None:
+        try:
+            return (self._layout.job(job_id) / "owner").read_text()
+        except FileNotFoundError:
+            return None
+
+    def _load(self, kind: type, job_id: str, name: str):  # type: ignore[no-untyped-def]
+        path = self._folder(job_id) / name
+        try:
+            return wire.loads(kind, path.read_bytes())
+        except FileNotFoundError as error:
+            raise Corrupt(f"{path} is missing: take {path.parent} away, nothing else can use it") from error
+        except SpecError as error:
+            raise Corrupt(f"{path} cannot be read: {error}") from error
