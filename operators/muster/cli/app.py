@@ -1,0 +1,61 @@
+"""The command `muster`: its parts in one place.
+
+A :class:`~muster.core.errors.MusterError` is one message on stderr and exit code 1; a wrong option
+is a usage message and 2; anything else is a fault of muster and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from muster import __version__
+from muster.cli import deployments, jobs, volumes
+from muster.cli.command import Commands, example
+from muster.cli.doctor import doctor
+
+HELP = """The whole road of a model in one Airflow Dag, on this machine.
+
+\b
+MUSTER_HOME   volumes, jobs, deployments; the nearest .muster folder unless set
+MUSTER_CACHE  environments and downloads, may be deleted; ~/.cache/muster unless set
+"""
+
+app = typer.Typer(
+    cls=Commands,
+    help=HELP,
+    epilog=example(
+        "muster demo", "muster run flights --param month=2013-11", "muster volumes log flights/model"
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(volumes.app, name="volumes")
+app.add_typer(deployments.app, name="deployments")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"muster {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Typer reads the options of `muster` itself from here."""
+
+
+def main() -> None:
+    """Run the command; the entry point of the installed `muster`."""
+    app(prog_name="muster")

@@ -1,0 +1,257 @@
+"""What ``muster doctor`` looks at, one function each: a state, what was found, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.core.errors import MusterError
+from muster.core.settings import Settings
+
+GIB = 1 << 30
+HOME_GIB = 2.0
+CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build
+MEMORY_GIB = 4.0
+LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of the doctor's report.
+
+    :param state: ``ok``, ``warn`` (it works, less well) or ``bad`` (it will not work).
+    :param advice: what to do; empty where all is well.
+    """
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def all_checks(settings: Settings) -> Iterator[Check]:
+    """Look at everything; each check is made when it is asked for."""
+    for check in CHECKS:
+        yield check(settings)
+
+
+def _python(_: Settings) -> Check:
+    found = f"{platform.python_version()} at {sys.executable}"
+    if (3, 11) <= sys.version_info[:2] < (3, 14):
+        return Check(name="Python", state="ok", found=found)
+    return Check(
+        name="Python", state="bad", found=found, advice="make the environment with Python 3.11, 3.12 or 3.13"
+    )
+
+
+def _system(_: Settings) -> Check:
+    release = platform.release()
+    found = f"{platform.system()} {release} {platform.machine()}"
+    if sys.platform != "linux":
+        return Check(
+            name="system", state="bad", found=found, advice="muster runs on Linux, or on Windows under WSL2"
+        )
+    if "microsoft" in release.lower() and "wsl2" not in release.lower():
+        return Check(
+            name="system",
+            state="warn",
+            found=f"{found} (WSL)",
+            advice="if this is WSL 1: wsl --set-version DISTRO 2",
+        )
+    return Check(name="system", state="ok", found=found)
+
+
+def _uv(_: Settings) -> Check:
+    try:
+        from uv import find_uv_bin
+
+        return Check(name="uv", state="ok", found=find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        return Check(
+            name="uv",
+            state="bad",
+            found="not there",
+            advice="install muster again: uv is one of its requirements",
+        )
+
+
+def _airflow(_: Settings) -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("apache-airflow")
+    except PackageNotFoundError:
+        return Check(
+            name="Airflow",
+            state="bad",
+            found="not there",
+            advice="install muster again: Airflow is one of its requirements",
+        )
+    if found.startswith("3.3."):
+        return Check(name="Airflow", state="ok", found=found)
+    return Check(
+        name="Airflow",
+        state="bad",
+        found=found,
+        advice="install muster in an environment of its own: it needs Airflow 3.3",
+    )
+
+
+def _home_disk(settings: Settings) -> Check:
+    return _disk(
+        "disk for MUSTER_HOME", settings.home, HOME_GIB, "free some, or set MUSTER_HOME to another disk"
+    )
+
+
+def _cache_disk(settings: Settings) -> Check:
+    needed = 1.0 if (settings.cache / "envs").is_dir() else CACHE_GIB
+    return _disk(
+        "disk for MUSTER_CACHE", settings.cache, needed, "free some, or set MUSTER_CACHE to another disk"
+    )
+
+
+def _disk(name: str, folder: Path, wanted_gib: float, advice: str) -> Check:
+    there = _existing(folder)
+    free = shutil.disk_usage(there).free / GIB
+    found = f"{free:.1f} GiB free at {folder}"
+    if not os.access(there, os.W_OK):
+        return Check(name=name, state="bad", found=f"{there} cannot be written", advice=advice)
+    if free < wanted_gib / 4:
+        return Check(name=name, state="bad", found=found, advice=advice)
+    state = "ok" if free >= wanted_gib else "warn"
+    return Check(
+        name=name,
+        state=state,
+        found=found,
+        advice="" if state == "ok" else f"{wanted_gib:g} GiB is comfortable: {advice}",
+    )
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
+def _file_system(settings: Settings) -> Check:
+    kind = _kind_of(_existing(settings.home), Path("/proc/self/mounts").read_text(errors="replace"))
+    if kind in LOCKLESS:
+        return Check(
+            name="file system",
+            state="bad",
+            found=f"MUSTER_HOME is on {kind}",
+            advice="set MUSTER_HOME to a local disk: locks and links are not to be trusted there",
+        )
+    return Check(name="file system", state="ok", found=f"MUSTER_HOME is on {kind or 'an unknown one'}")
+
+
+def _kind_of(folder: Path, mounts: str) -> str:
+    """Return the type of the file system that holds `folder`: the deepest mount point above it."""
+    best, kind = "", ""
+    resolved = str(folder.resolve())
+    for line in mounts.splitlines():
+        _, point, fs, *_rest = line.split(" ")
+        point = point.replace("\\040", " ")
+        inside = point == "/" or resolved == point or resolved.startswith(f"{point}/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fs
+    return kind
+
+
+def _memory(_: Settings) -> Check:
+    from muster.backends.local.machine import Machine
+
+    found = Machine.here().memory_gib
+    if found < MEMORY_GIB:
+        return Check(
+            name="memory", state="warn", found=f"{found:.1f} GiB", advice=f"the demo wants {MEMORY_GIB:g} GiB"
+        )
+    return Check(name="memory", state="ok", found=f"{found:.1f} GiB for jobs, {os.cpu_count()} CPUs")
+
+
+def _gpus(_: Settings) -> Check:
+    from muster.backends.local.machine import Machine
+
+    count = len(Machine.here().gpus)
+    return Check(
+        name="GPUs",
+        state="ok",
+        found=f"{count} NVIDIA" if count else "none: gangs that ask for some run on CPUs",
+    )
+
+
+def _port(_: Settings) -> Check:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            return Check(
+                name="loopback", state="ok", found=f"can listen (tried port {listener.getsockname()[1]})"
+            )
+    except OSError as error:
+        return Check(
+            name="loopback",
+            state="bad",
+            found=f"cannot listen on 127.0.0.1: {error.strerror}",
+            advice="allow listening on loopback: gangs meet and deployments answer there",
+        )
+
+
+def _store(settings: Settings) -> Check:
+    if not settings.store.is_dir():
+        return Check(name="store", state="ok", found=f"none yet; it will be made in {settings.home}")
+    from muster.volumes.folder import FolderStore
+
+    try:
+        store = FolderStore(settings.store)
+        versions = sum(len(store.versions(name)) for name in store.volumes())
+        problems = store.fsck()
+    except MusterError as error:
+        return Check(name="store", state="bad", found=str(error), advice="muster volumes fsck")
+    if problems:
+        return Check(
+            name="store",
+            state="bad",
+            found=f"{len(problems)} problems in {versions} versions",
+            advice="muster volumes fsck names them",
+        )
+    return Check(name="store", state="ok", found=f"{versions} versions, all as they were committed")
+
+
+def _jobs(settings: Settings) -> Check:
+    if not settings.store.is_dir():
+        return Check(name="jobs", state="ok", found="none yet")
+    from muster.backends.local import LocalBackend
+
+    try:
+        backend = LocalBackend(home=settings.home)
+        unended = [s for s in map(backend.status, backend.store.ledger.jobs()) if not s.state.ended]
+    except MusterError as error:
+        return Check(name="jobs", state="bad", found=str(error), advice="muster jobs ls")
+    stray = [status.job_id for status in unended if not status.alive]
+    if stray:
+        return Check(
+            name="jobs",
+            state="warn",
+            found=f"{len(stray)} without a supervisor: {', '.join(stray[:3])}",
+            advice="run their Dag again to pick them up, or muster jobs cancel each",
+        )
+    return Check(name="jobs", state="ok", found=f"{len(unended)} running")
+
+
+CHECKS: tuple[Callable[[Settings], Check], ...] = (
+    _python,
+    _system,
+    _uv,
+    _airflow,
+    _home_disk,
+    _cache_disk,
+    _file_system,
+    _memory,
+    _gpus,
+    _port,
+    _store,
+    _jobs,
+)

@@ -1,0 +1,32 @@
+"""``muster doctor``: whether this machine can run what muster runs, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import typer
+
+from muster.cli.command import Json
+from muster.cli.screen import Table, emit, safe, say
+from muster.core.settings import Settings
+
+
+def doctor(*, as_json: Json = False) -> None:
+    """Look at this machine and say what to mend.
+
+    The exit code is 1 where something will not work.
+    """
+    from muster.cli.checks import all_checks
+
+    checks = list(all_checks(Settings.load()))
+    bad = any(check.state == "bad" for check in checks)
+    if as_json:
+        emit({"ok": not bad, "checks": checks})
+    else:
+        table = Table(["state", "what", "found"])
+        for check in checks:
+            table.add(check.state, check.name, check.found)
+        table.show(empty="nothing was looked at")
+        for check in checks:
+            if check.advice:
+                say(safe(f"\n{check.name}: {check.advice}".strip()))
+    if bad:
+        raise typer.Exit(1)

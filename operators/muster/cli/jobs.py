@@ -1,0 +1,255 @@
+"""``muster jobs``: what ran, what runs, its log, and ending it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from muster.cli.command import Json, example, group, open_backend, open_store
+from muster.cli.screen import Table, digest, emit, fields, note, safe, say, seconds, when
+from muster.core.errors import NotFound, SpecError
+from muster.core.status import JobState, JobStatus
+from muster.core.wire import plain
+
+if TYPE_CHECKING:
+    from muster.backends.base import Backend
+    from muster.core.job import JobSpec
+    from muster.volumes.base import Ledger
+
+app = group("Jobs: what ran and what runs, with their logs and verdicts.")
+
+Which = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job's id, or enough of its start to be the only one.")
+]
+# JobState as the choices of an option: typer shows an Enum's values.
+State = Enum("State", {state.name: state.value for state in JobState}, type=str)  # type: ignore[misc]
+
+
+@app.command(
+    "ls", epilog=example("muster jobs ls --state running", "muster jobs ls --json | jq -r '.[0].job_id'")
+)
+def list_jobs(
+    *,
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    backend = open_backend()
+    ledger = backend.store.ledger
+    chosen = _newest(backend, ledger, state=state and state.value, limit=limit)
+    if as_json:
+        emit([_job(status, spec) for status, spec in chosen])
+        return
+    table = Table(["job", "name", "state", "submitted", ">seconds", "why"])
+    for status, spec in chosen:
+        table.add(
+            status.job_id,
+            spec.name,
+            status.state.value,
+            when(status.submitted),
+            seconds(_took(status)),
+            _why(status),
+        )
+    table.show(empty=f"no jobs {state.value}" if state else "no jobs yet")
+
+
+def _newest(
+    backend: Backend, ledger: Ledger, *, state: str | None, limit: int
+) -> list[tuple[JobStatus, JobSpec]]:
+    chosen: list[tuple[JobStatus, JobSpec]] = []
+    for job_id in reversed(ledger.jobs()):
+        status = backend.status(job_id)
+        if state is None or status.state.value == state:
+            chosen.append((status, ledger.spec(job_id)))
+        if len(chosen) == limit:
+            break
+    return chosen
+
+
+def _job(status: JobStatus, spec: JobSpec) -> dict[str, Any]:
+    return {**plain(status), "name": spec.name}
+
+
+def _took(status: JobStatus) -> float | None:
+    if status.started is None:
+        return None
+    return (status.ended if status.ended is not None else _now()) - status.started
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+def _why(status: JobStatus) -> str:
+    if status.verdict is not None:
+        rank = "" if status.verdict.rank is None else f", rank {status.verdict.rank}"
+        return f"{status.verdict.cause.value}{rank}: {status.verdict.message}"
+    if not status.alive and not status.state.ended:
+        return "its supervisor is gone: the task that asked for it picks it up when it runs again"
+    return status.reason
+
+
+@app.command("show", epilog=example("muster jobs show flights-train"))
+def show(job: Which, *, as_json: Json = False) -> None:
+    """Show one job: its spec, result and verdict."""
+    backend = open_backend()
+    job_id = find(backend.store.ledger, job)
+    status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
+    if as_json:
+        emit({"status": plain(status), "spec": plain(spec)})
+        return
+    say(typer.style(job_id, bold=True))
+    fields(_status_fields(status))
+    say()
+    fields(_spec_fields(spec))
+    if status.verdict is not None:
+        say()
+        for line in status.verdict.render(job_id=job_id).splitlines():
+            say(safe(line), style="red")
+
+
+def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:
+    yield "state", status.state.value
+    yield "reason", "" if status.verdict else _why(status)
+    yield "submitted", when(status.submitted)
+    yield "took", seconds(_took(status)) if status.started else None
+    yield "restarts", status.restarts or None
+    yield "owner", status.owner
+    if status.result is not None:
+        for name, versions in status.result.outputs.items():
+            yield f"output {name}", ", ".join(versions)
+        yield "metrics", " ".join(f"{name}={value:.6g}" for name, value in status.result.metrics.items())
+
+
+def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
+    yield "name", spec.name
+    yield "image", f"{spec.image}  {digest(spec.image_digest)}"
+    yield "code", digest(spec.code) if spec.code else None
+    for role in spec.roles:
+        asked = role.resources
+        runs = role.entrypoint or " ".join(role.command or ())
+        gpus = f", {asked.gpus} GPUs" if asked.gpus else ""
+        yield (
+            f"role {role.name}",
+            (
+                f"{role.replicas} x {role.ranks} ranks of {runs}  ({asked.cpus:g} CPUs, {asked.memory_gib:g} GiB{gpus})"
+            ),
+        )
+    for name, source in spec.inputs.items():
+        yield f"input {name}", ", ".join(version.address for version in source.versions)
+    for name, value in spec.params.items():
+        yield f"param {name}", value
+    yield (
+        "run",
+        " / ".join(part for part in (spec.origin.dag_id, spec.origin.run_id, spec.origin.task_id) if part),
+    )
+
+
+def find(ledger: Ledger, text: str) -> str:
+    """Return the job whose id is `text` or alone begins with it.
+
+    :raises NotFound: none does. :raises SpecError: several do; the message names them.
+    """
+    known = ledger.jobs()
+    if text in known:
+        return text
+    matches = [job_id for job_id in known if text and job_id.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        last = f"the newest is {known[-1]}; `muster jobs ls` lists them" if known else "there are no jobs yet"
+        raise NotFound(f"no job {text!r:.60}: {last}")
+    shown = ", ".join(matches[-5:])
+    raise SpecError(f"{text!r:.60} is the start of {len(matches)} jobs ({shown}): give more of the id")
+
+
+@app.command(
+    "logs", epilog=example("muster jobs logs flights-train -f", "muster jobs logs flights-train --tail 20")
+)
+def logs(
+    job: Which,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends; Ctrl-C leaves it alone.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a job's log. With -f, follow it until the job has ended."""
+    if follow and (as_json or tail is not None):
+        raise typer.BadParameter("--follow prints lines as they come: leave out --json and --tail")
+    if follow:
+        _follow(job)
+        return
+    ledger = open_store().ledger
+    job_id = find(ledger, job)
+    lines = _tail(ledger, job_id, tail)
+    if as_json:
+        emit({"job_id": job_id, "lines": list(lines)})
+        return
+    for line in lines:
+        say(safe(line))
+
+
+def _lines(ledger: Ledger, job_id: str) -> Iterator[str]:
+    """Yield the log's lines; the log is read in pieces, however long it is."""
+    after = 0
+    while True:
+        data, end = ledger.read(job_id, after=after)
+        if end == after:
+            return
+        yield from data.decode(errors="replace").splitlines()
+        after = end
+
+
+def _tail(ledger: Ledger, job_id: str, count: int | None) -> Iterator[str]:
+    from collections import deque
+
+    lines = _lines(ledger, job_id)
+    return lines if count is None else iter(deque(lines, maxlen=count))
+
+
+def _follow(job: str) -> None:
+    import asyncio
+
+    backend = open_backend()
+    job_id = find(backend.store.ledger, job)
+    try:
+        asyncio.run(_watch(backend, job_id))
+    except KeyboardInterrupt:
+        note(f"\n{job_id} goes on; `muster jobs cancel {job_id}` ends it")
+        raise
+
+
+async def _watch(backend: Backend, job_id: str) -> None:
+    async for event in backend.watch(job_id):
+        for line in event.lines:
+            say(safe(line))
+        if event.status is not None:
+            note(f"{job_id}: {event.status.state.value} {safe(event.status.reason)}".rstrip())
+
+
+@app.command("cancel", epilog=example("muster jobs cancel flights-train"))
+def cancel(job: Which) -> None:
+    """End a job and leave no process of it.
+
+    A job that has ended stays as it is.
+    """
+    backend = open_backend()
+    job_id = find(backend.store.ledger, job)
+    before = backend.status(job_id)
+    if before.state.ended:
+        note(
+            f"{job_id} had {before.state.value} already"
+            if before.state is not JobState.CANCELLED
+            else f"{job_id} was cancelled already"
+        )
+        return
+    backend.cancel(job_id)
+    say(f"{job_id}: {backend.status(job_id).state.value}")

@@ -1,0 +1,175 @@
+"""What reaches the screen: text made harmless, tables, one JSON document, and notes beside them.
+
+Answers go to stdout, everything else (notes, progress, errors) to stderr, so that a script reads
+only what it asked for. Names, messages and log lines were written by others: none of their control
+characters reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import typer
+
+from muster.core.wire import plain
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+STATE_COLOURS = {
+    "succeeded": "green",
+    "serving": "green",
+    "ok": "green",
+    "kept": "cyan",
+    "running": "cyan",
+    "committing": "cyan",
+    "warn": "yellow",
+    "failed": "red",
+    "refused": "red",
+    "bad": "red",
+}
+
+
+def safe(text: object) -> str:
+    r"""Return `text` as one line that a terminal shows as it is: escapes become visible, colours go.
+
+    Whatever Python does not call printable (control, format and bidirectional characters, line
+    separators, half of a surrogate pair) is written as its escape, so ``\x1b`` cannot act.
+    """
+    line = _COLOUR.sub("", str(text)).replace("\t", "    ")
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else _escaped(char) for char in line)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def say(text: str = "", *, style: str | None = None, bold: bool = False) -> None:
+    """Print an answer's line on stdout; `text` is ours or has been through :func:`safe`.
+
+    Colours are dropped where the output is no terminal, or where NO_COLOR is set.
+    """
+    typer.secho(text, fg=style, bold=bold)
+
+
+def note(text: str = "", *, style: str | None = None) -> None:
+    """Print what accompanies an answer on stderr, where no script reads it."""
+    typer.secho(text, fg=style, err=True)
+
+
+def complain(message: object) -> None:
+    """Print an error on stderr: its lines as they are meant, its control characters escaped."""
+    first, *rest = str(message).splitlines() or [""]
+    typer.secho("muster: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo(safe(first), err=True)
+    for line in rest:
+        typer.echo(f"  {safe(line)}", err=True)
+
+
+def emit(document: object) -> None:
+    """Print the one JSON document of a ``--json`` command; dataclasses become objects."""
+    indent = 2 if sys.stdout.isatty() else None
+    typer.echo(json.dumps(plain(document), allow_nan=False, ensure_ascii=True, indent=indent))
+
+
+def size(size_bytes: float) -> str:
+    """Return bytes for people, in binary units: ``34.1 MiB``."""
+    amount, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def when(epoch_seconds: float | None) -> str:
+    """Return a moment in local time, to the second; ``-`` where there is none."""
+    if epoch_seconds is None:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch_seconds))
+
+
+def seconds(duration_seconds: float | None) -> str:
+    """Return a duration for people: ``0.42 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if duration_seconds is None:
+        return "-"
+    if duration_seconds < 1:
+        return f"{duration_seconds:.2f} s"
+    if duration_seconds < 60:
+        return f"{duration_seconds:.1f} s"
+    whole = round(duration_seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def digest(text: str | None, *, digits: int = 8) -> str:
+    """Return a digest short enough for a table, long enough for an address: ``b3:9f2c41aa``."""
+    return "-" if not text else text[: len("b3:") + digits]
+
+
+@dataclass
+class Table:
+    """Rows in aligned columns; ``>`` before a column's name sets it to the right.
+
+    On a terminal each row is one line: the last column is cut where the window ends. In a pipe
+    nothing is cut.
+    """
+
+    columns: Sequence[str]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add(self, *cells: object) -> None:
+        """Add a row; None and empty text show as ``-``."""
+        self.rows.append(tuple(safe("-" if cell in (None, "") else cell) for cell in cells))
+
+    def lines(self, *, width: int | None = None) -> Iterable[str]:
+        """Yield the head and the rows, states painted; `width` is where the last column is cut."""
+        names = [name.removeprefix(">") for name in self.columns]
+        table = [tuple(names), *self.rows]
+        widths = [max(len(row[i]) for row in table) for i in range(len(names))]
+        room = None if width is None else max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 12)
+        for row in table:
+            cells = [self._set(row, i, wide) for i, wide in enumerate(widths[:-1])]
+            last = _painted(_cut(row[-1], room))
+            if self.columns[-1].startswith(">"):
+                last = row[-1].rjust(widths[-1])
+            yield "  ".join([*cells, last]).rstrip()
+
+    def _set(self, row: tuple[str, ...], i: int, wide: int) -> str:
+        padding = " " * (wide - len(row[i]))
+        cell = _painted(row[i])
+        return padding + cell if self.columns[i].startswith(">") else cell + padding
+
+    def show(self, *, empty: str) -> None:
+        """Print the table, or on stderr `empty` where it has no rows."""
+        if not self.rows:
+            note(empty)
+            return
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        head, *rows = self.lines(width=width)
+        say(head, bold=True)
+        for line in rows:
+            say(line)
+
+
+def _cut(text: str, room: int | None) -> str:
+    return text if room is None or len(text) <= room else text[: room - 1] + "…"
+
+
+def _painted(cell: str) -> str:
+    return typer.style(cell, fg=STATE_COLOURS[cell]) if cell in STATE_COLOURS else cell
+
+
+def fields(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values in two columns, leaving out what is empty."""
+    shown = [(name, safe(value)) for name, value in pairs if value not in (None, "", ())]
+    wide = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        say(f"{typer.style(name.ljust(wide), dim=True)}  {value}")
