@@ -1,0 +1,58 @@
+"""The command of the image ``serve``: ``python -m muster_serving NAME …``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+from pathlib import Path
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="muster_serving", description="Serve one deployment.")
+    parser.add_argument("name", help="the deployment's name, which is the model's in every path")
+    parser.add_argument("--model", type=Path, help="a version's folder to serve from the start")
+    parser.add_argument("--revision", default="1", help="what that version is called (default: 1)")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--public-fd", type=int, help="an inherited listening socket, instead of host and port")
+    parser.add_argument("--private-fd", type=int, help="an inherited socket on which candidates answer")
+    parser.add_argument("--control-fd", type=int, help="an inherited socket on which the keeper commands")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Serve until SIGTERM, then finish the requests that are there."""
+    arguments = _arguments()
+    sys.argv = sys.argv[:1]  # kserve reads them too, when it is imported
+    from muster_serving.errors import ModelError
+    from muster_serving.kserve_server import serve
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        serve(
+            arguments.name,
+            model=arguments.model,
+            revision=arguments.revision,
+            public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
+            private=_socket(arguments.private_fd),
+            control=_socket(arguments.control_fd),
+        )
+    except ModelError as error:
+        sys.exit(f"{arguments.name}: {error}")
+
+
+def _socket(number: int | None) -> socket.socket | None:
+    return None if number is None else socket.socket(fileno=number)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What a model server says no to.
+
+::
+
+    ServingError
+    ├── ModelError        a version's folder cannot be served; it is refused when it is loaded
+    ├── RequestError      the request is wrong: HTTP 4xx, the message names the field
+    └── PredictionError   the model failed on a good request, or answered what no client should see: HTTP 500
+"""
+
+from __future__ import annotations
+
+
+class ServingError(Exception):
+    """Anything a model server says no to."""
+
+
+class ModelError(ServingError):
+    """A version's folder cannot be served."""
+
+
+class RequestError(ServingError):
+    """A request is wrong. :param status: the HTTP status that says how."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PredictionError(ServingError):
+    """The model failed on a request that its signature allows."""

@@ -1,0 +1,154 @@
+"""The KServe SDK server around the predictor.
+
+KServe keeps the model repository, the server's own pages and the metrics page; predictions take the
+short way through :class:`~muster_serving.front.Front`. What KServe's own way costs is measured beside
+it in ``benchmarks/serving.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import kserve
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from kserve.model_server import app as kserve_app
+from kserve.protocol.rest.server import RESTServer
+
+from muster_serving.control import Control
+from muster_serving.front import Front
+from muster_serving.revisions import Revisions
+
+GRACE_SECONDS = 30
+
+
+class DeployedModel(kserve.Model):  # type: ignore[misc]
+    """A deployment as KServe's repository knows it: whichever revision serves now."""
+
+    def __init__(self, revisions: Revisions) -> None:
+        super().__init__(revisions.name)
+        self._revisions = revisions
+
+    async def healthy(self) -> bool:
+        """Whether a revision serves."""
+        return self._revisions.serving is not None
+
+
+class Pages(RESTServer):  # type: ignore[misc]
+    """KServe's own endpoints without TimingMiddleware, which costs every request a seventh of its time."""
+
+    def _add_middlewares(self, app: FastAPI) -> None:
+        """Add none."""
+
+
+class Listener(uvicorn.Server):
+    """One uvicorn server of several in a process: signals are the process's business."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.answering = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the process's signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept, and say so."""
+        await super().startup(sockets)
+        self.answering.set()
+
+
+class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
+    """A KServe model server of one deployment, on sockets that are there already.
+
+    :param public: where users ask; it is listened on when the first revision is promoted.
+    """
+
+    def __init__(self, revisions: Revisions, *, public: socket.socket) -> None:
+        super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
+        logging.getLogger("kserve").setLevel(logging.WARNING)  # a line a request costs 200 microseconds
+        self.register_model(DeployedModel(revisions))
+        Pages(kserve_app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
+        self._revisions = revisions
+        self._public: socket.socket | None = public
+        self._listeners: list[Listener] = []
+        self._running: list[asyncio.Task[None]] = []
+        self._stopped = asyncio.Event()
+
+    async def open(self) -> None:
+        """Answer users from now on. Idempotent."""
+        public, self._public = self._public, None
+        if public:
+            await self.listen(public, candidates=False)
+
+    async def listen(self, sock: socket.socket, *, candidates: bool) -> None:
+        """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
+        front = Front(self._revisions, kserve_app, candidates=candidates)
+        listener = Listener(
+            uvicorn.Config(
+                front,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=65,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+                backlog=2048,
+            )
+        )
+        self._listeners.append(listener)
+        self._running.append(asyncio.create_task(listener.serve(sockets=[sock])))
+        await listener.answering.wait()
+
+    async def run(self, *, private: socket.socket | None, control: socket.socket | None) -> None:
+        """Serve until SIGTERM or until the keeper hangs up; then finish the requests that are there."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopped.set)
+        if private:
+            await self.listen(private, candidates=True)
+        if control:
+            commands = asyncio.create_task(Control(self._revisions, promoted=self.open).serve(control))
+            commands.add_done_callback(lambda _: self._stopped.set())
+        else:
+            await self.open()
+        await self._stopped.wait()
+        for listener in self._listeners:
+            listener.should_exit = True
+        await asyncio.gather(*self._running)
+
+
+def serve(
+    name: str,
+    *,
+    public: socket.socket,
+    private: socket.socket | None = None,
+    control: socket.socket | None = None,
+    model: Path | None = None,
+    revision: str = "1",
+) -> None:
+    """Serve a deployment: `model` from the start, or what the keeper says on `control`.
+
+    :raises ModelError: `model` cannot be served.
+    """
+
+    async def main() -> None:
+        revisions = Revisions(name)
+        if model:
+            revisions.load(revision, model)
+            revisions.promote(revision)
+        await DeploymentServer(revisions, public=public).run(private=private, control=control)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

@@ -1,0 +1,40 @@
+"""What Prometheus is told of each revision: requests by outcome, and how long they took."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Histogram
+
+_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
+
+REQUESTS = Counter(
+    "muster_requests",
+    "Prediction requests by outcome: answered, refused (the request was wrong) or failed (the model was)",
+    ["model", "revision", "outcome"],
+)
+SECONDS = Histogram(
+    "muster_request_seconds",
+    "From a prediction request's first byte to its answer, in the server",
+    ["model", "revision"],
+    buckets=_BUCKETS,
+)
+
+
+class RevisionMetrics:
+    """The counters of one revision, bound once so that a request pays for no look-up."""
+
+    def __init__(self, model: str, revision: str) -> None:
+        self._labels = (model, revision)
+        self._seconds = SECONDS.labels(model, revision)
+        self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
+
+    def count(self, status: int, seconds: float) -> None:
+        """Count one request by its HTTP status."""
+        self._counts[status // 100].inc()
+        self._seconds.observe(seconds)
+
+    def forget(self) -> None:
+        """Take the revision's series out of what is shown."""
+        SECONDS.remove(*self._labels)
+        for outcome in _OUTCOMES.values():
+            REQUESTS.remove(*self._labels, outcome)

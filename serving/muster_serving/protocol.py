@@ -1,0 +1,224 @@
+"""The wire: bodies of the Open Inference Protocol v2 and of v1 to tensors, and answers back.
+
+Pure functions of bytes, so that every server speaks the same. Sources:
+https://github.com/kserve/open-inference-protocol (v2, JSON form; the binary tensor extension is
+refused) and https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol (v1).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from muster_serving.errors import RequestError
+from muster_serving.predictor import Predictor
+from muster_serving.signature import Array, Column, Signature
+
+
+def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> bytes:
+    """Answer ``POST /v2/models/NAME/infer``.
+
+    :raises RequestError: not JSON, or not what the signature takes; the message names the field.
+    :raises PredictionError: the model failed.
+    """
+    document = _document(body)
+    signature = predictor.signature
+    feeds, rows = _tensors(signature, document.get("inputs"))
+    wanted = _wanted(signature, document.get("outputs"))
+    answer = predictor.predict(feeds, rows)
+    outputs = [
+        {
+            "name": column.name,
+            "datatype": column.datatype,
+            "shape": list(answer[column.name].shape),
+            "data": answer[column.name].ravel().tolist(),
+        }
+        for column in wanted
+    ]
+    response = {"model_name": name, "model_version": revision, "outputs": outputs}
+    identity = document.get("id")
+    if identity is not None:
+        if type(identity) is not str:
+            raise RequestError(f"id: found {identity!r:.60}, expected text")
+        response["id"] = identity
+    return orjson.dumps(response)
+
+
+def predict_v1(predictor: Predictor, body: bytes) -> bytes:
+    """Answer ``POST /v1/models/NAME:predict``.
+
+    ``{"instances": [{"hour": 13}, …]}`` is answered row by row as ``{"predictions": […]}``,
+    ``{"inputs": {"hour": [13, …]}}`` column by column as ``{"outputs": {…}}``. A row is the bare
+    value where the model has one output, else an object.
+
+    :raises RequestError: as :func:`infer_v2`.
+    """
+    document = _document(body)
+    if ("instances" in document) == ("inputs" in document):
+        raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
+    by_row = "instances" in document
+    columns = _from_rows(document["instances"]) if by_row else document["inputs"]
+    if not isinstance(columns, dict):
+        raise RequestError(f"inputs: found {_kind(columns)}, expected an object of lists by name")
+    signature = predictor.signature
+    signature.check_names(list(columns))
+    feeds, rows = _columns(signature, columns)
+    answer = {name: array.tolist() for name, array in predictor.predict(feeds, rows).items()}
+    if not by_row:
+        return orjson.dumps({"outputs": answer})
+    if len(answer) == 1:
+        return orjson.dumps({"predictions": next(iter(answer.values()))})
+    rows_out = zip(*answer.values(), strict=True)
+    return orjson.dumps({"predictions": [dict(zip(answer, row, strict=True)) for row in rows_out]})
+
+
+def error(message: str) -> bytes:
+    """Return the body of a refusal, the same in both protocols."""
+    return orjson.dumps({"error": message})
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        document = _lenient(body)
+    if type(document) is not dict:
+        raise RequestError(f"the body is {_kind(document)}, expected a JSON object")
+    return document
+
+
+def _lenient(body: bytes) -> Any:
+    """Read what strict JSON refuses: with NaN and Infinity let in, the field that holds one can be named."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {str(error) or type(error).__name__:.200}") from None
+
+
+def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, Array], int]:
+    """Read the v2 list of tensors."""
+    if type(tensors) is not list:
+        raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
+    feeds: dict[str, Array] = {}
+    rows = -1
+    for tensor in tensors:
+        if type(tensor) is not dict:
+            raise RequestError(f"inputs: found {_kind(tensor)}, expected tensors with name, shape, datatype and data")
+        name = tensor.get("name")
+        column = signature.inputs.get(name) if type(name) is str else None
+        if column is None or name in feeds:
+            raise _misnamed(signature, name, seen=name in feeds if column else False)
+        feeds[column.name] = array = _tensor(column, tensor)
+        if rows == -1:
+            rows = len(array)
+            signature.check_rows(rows)
+        elif rows != len(array):
+            raise _ragged(column.name, len(array), rows)
+    if len(feeds) != len(signature.inputs):
+        signature.check_names(list(feeds))
+    return feeds, rows
+
+
+def _tensor(column: Column, tensor: Mapping[str, Any]) -> Array:
+    if tensor.get("datatype") != column.datatype:
+        raise RequestError(
+            f"input {column.name!r}: datatype is {tensor.get('datatype')!r:.40}, expected {column.datatype}"
+        )
+    data, shape = tensor.get("data"), tensor.get("shape")
+    if type(data) is not list:
+        raise RequestError(f"input {column.name!r}: data is {_kind(data)}, expected a JSON list of values")
+    if not column.tail and shape == [len(data)] and shape:
+        return column.array(data) if data else _refuse_empty(column)
+    return _shaped(column, data, shape)
+
+
+def _shaped(column: Column, data: list[Any], shape: Any) -> Array:
+    """Read a tensor of several dimensions, or say what is wrong with its shape."""
+    expected = [-1, *column.tail]
+    good = type(shape) is list and all(type(size) is int for size in shape) and shape[1:] == list(column.tail) and shape
+    if not good:
+        raise RequestError(f"input {column.name!r}: shape is {shape!r:.60}, expected {expected}, -1 for any number of rows")
+    flat = _flat(column, data, shape)
+    count = shape[0]
+    for size in column.tail:
+        count *= size
+    if len(flat) != count:
+        raise RequestError(f"input {column.name!r}: shape {shape!r:.60} needs {count} values, found {len(flat)}")
+    return column.array(flat).reshape(shape) if flat else _refuse_empty(column)
+
+
+def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
+    """Flatten data that is nested as its shape says; flat data stays as it is."""
+    for depth, size in enumerate(shape[1:], start=1):
+        if not data or type(data[0]) is not list:
+            return data
+        if not all(type(row) is list and len(row) == size for row in data):
+            raise RequestError(f"input {column.name!r}: nested data does not have {size} values in dimension {depth}")
+        data = [value for row in data for value in row]
+    return data
+
+
+def _from_rows(rows: Any) -> dict[str, list[Any]]:
+    """Turn v1's rows into columns."""
+    if type(rows) is not list or not rows:
+        raise RequestError(f"instances: found {_kind(rows)}, expected a list of one or more objects")
+    first = rows[0]
+    for i, row in enumerate(rows):
+        if type(row) is not dict:
+            raise RequestError(f"instances[{i}]: found {_kind(row)}, expected an object of values by name")
+        if row.keys() != first.keys():
+            odd = sorted(row.keys() ^ first.keys())[0]
+            raise RequestError(f"instances[{i}]: {odd!r:.80} is not in every row; all rows need the same names")
+    return {name: [row[name] for row in rows] for name in first}
+
+
+def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+    """Read v1's columns, whose shapes are those of their lists."""
+    feeds: dict[str, Array] = {}
+    rows = -1
+    for name, values in columns.items():
+        column = signature.inputs[name]
+        if type(values) is not list:
+            raise RequestError(f"input {name!r}: found {_kind(values)}, expected a list of values")
+        if rows == -1:
+            rows = len(values)
+            signature.check_rows(rows)
+        elif rows != len(values):
+            raise _ragged(name, len(values), rows)
+        feeds[name] = _shaped(column, values, [rows, *column.tail])
+    return feeds, rows
+
+
+def _wanted(signature: Signature, outputs: Any) -> list[Column]:
+    """Return the outputs that a v2 request asks for: all, unless it names some."""
+    if outputs is None:
+        return list(signature.outputs.values())
+    names = [output.get("name") if type(output) is dict else None for output in outputs] if type(outputs) is list else [None]
+    for name in names:
+        if type(name) is not str or name not in signature.outputs:
+            raise RequestError(f"output {name!r:.80} is unknown; this model answers {', '.join(signature.outputs)}")
+    return [signature.outputs[name] for name in dict.fromkeys(names)] or list(signature.outputs.values())
+
+
+def _misnamed(signature: Signature, name: Any, *, seen: bool) -> RequestError:
+    if seen:
+        return RequestError(f"input {name!r:.80} is there twice")
+    return RequestError(f"input {name!r:.80} is unknown; this model takes {', '.join(signature.inputs)}")
+
+
+def _ragged(name: str, found: int, rows: int) -> RequestError:
+    return RequestError(f"input {name!r} has {found} rows, the inputs before it have {rows}: all need the same")
+
+
+def _refuse_empty(column: Column) -> Array:
+    raise RequestError(f"input {column.name!r}: found no rows, expected 1 or more")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    kinds = {dict: "an object", list: "a list" if value else "an empty list", str: "text", bool: "true or false"}
+    return kinds.get(type(value), "a number")

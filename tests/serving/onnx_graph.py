@@ -1,0 +1,128 @@
+"""Small ONNX models written by hand, so that neither a test nor a benchmark needs the onnx package.
+
+ONNX is protocol buffers (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto); the few messages
+of a feed-forward graph are written here field by field. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FLOAT, INT64 = 1, 7
+OPSET = 17
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value & (1 << 64) - 1)
+
+
+def _bytes(field: int, value: bytes | str) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _value(name: str, kind: int, tail: Sequence[int]) -> bytes:
+    """ValueInfoProto: a tensor of any number of rows."""
+    dims = [_bytes(2, "rows"), *(_number(1, size) for size in tail)]
+    shape = b"".join(_bytes(1, dim) for dim in dims)
+    return _bytes(1, name) + _bytes(2, _bytes(1, _number(1, kind) + _bytes(2, shape)))
+
+
+def tensor(name: str, kind: int, dims: Sequence[int], values: Sequence[float]) -> bytes:
+    """TensorProto: a constant of the graph."""
+    raw = struct.pack(f"<{len(values)}{'f' if kind == FLOAT else 'q'}", *values)
+    return b"".join(_number(1, size) for size in dims) + _number(2, kind) + _bytes(8, name) + _bytes(9, raw)
+
+
+def node(op: str, inputs: Sequence[str], output: str, *, axis: int | None = None, to: int | None = None) -> bytes:
+    """NodeProto: one operation."""
+    out = b"".join(_bytes(1, name) for name in inputs) + _bytes(2, output) + _bytes(4, op)
+    for name, number in (("axis", axis), ("to", to)):
+        if number is not None:
+            out += _bytes(5, _bytes(1, name) + _number(3, number) + _number(20, 2))
+    return out
+
+
+def model(
+    nodes: Sequence[bytes],
+    constants: Sequence[bytes],
+    inputs: Sequence[tuple[str, int, Sequence[int]]],
+    outputs: Sequence[tuple[str, int, Sequence[int]]],
+) -> bytes:
+    """ModelProto: the whole file."""
+    graph = b"".join(_bytes(1, n) for n in nodes) + _bytes(2, "graph")
+    graph += b"".join(_bytes(5, constant) for constant in constants)
+    graph += b"".join(_bytes(11, _value(*value)) for value in inputs)
+    graph += b"".join(_bytes(12, _value(*value)) for value in outputs)
+    return _number(1, 8) + _bytes(7, graph) + _bytes(8, _bytes(1, "") + _number(2, OPSET))
+
+
+def write(folder: Path, graph: bytes, signature: dict[str, Any]) -> Path:
+    """Write a version's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(graph)
+    (folder / "signature.json").write_text(json.dumps(signature))
+    return folder
+
+
+def write_line(folder: Path, *, slope: float = 2.0, offset: float = 0.0) -> Path:
+    """Write a model of one line: ``y = slope * x + offset`` for x from 0 to 1000, y from -1000 to 5000."""
+    constants = [tensor("slope", FLOAT, [1], [slope]), tensor("offset", FLOAT, [1], [offset])]
+    nodes = [node("Mul", ["x", "slope"], "scaled"), node("Add", ["scaled", "offset"], "y")]
+    graph = model(nodes, constants, [("x", FLOAT, [])], [("y", FLOAT, [])])
+    signature = {
+        "format": 1,
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1], "min": 0, "max": 1000}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1], "min": -1000, "max": 5000}],
+    }
+    return write(folder, graph, signature)
+
+
+def write_delays(folder: Path, *, seed: int = 0) -> Path:
+    """Write an untrained model of the flights model's shape: three embeddings and nine numbers, 28-128-64-1."""
+    rng = random.Random(seed)
+    tables = {"carrier": (16, 8), "origin": (3, 3), "dest": (105, 8)}
+    numbers = [f"number_{i}" for i in range(9)]
+    constants, nodes, parts = [], [], []
+    for name, (rows, width) in tables.items():
+        constants.append(tensor(f"{name}_table", FLOAT, [rows, width], [rng.gauss(0, 1) for _ in range(rows * width)]))
+        nodes.append(node("Gather", [f"{name}_table", name], f"{name}_row", axis=0))
+        parts.append(f"{name}_row")
+    constants.append(tensor("one", INT64, [1], [1]))
+    for name in numbers:
+        nodes.append(node("Unsqueeze", [name, "one"], f"{name}_row"))
+        parts.append(f"{name}_row")
+    nodes.append(node("Concat", parts, "h0", axis=1))
+    sizes = [28, 128, 64, 1]
+    for layer, (width, height) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        weights = [rng.gauss(0, width**-0.5) for _ in range(width * height)]
+        constants.append(tensor(f"w{layer}", FLOAT, [width, height], weights))
+        constants.append(tensor(f"b{layer}", FLOAT, [height], [0.0] * height))
+        nodes.append(node("Gemm", [f"h{layer}", f"w{layer}", f"b{layer}"], f"g{layer}"))
+        nodes.append(node("Relu" if height > 1 else "Sigmoid", [f"g{layer}"], f"h{layer + 1}"))
+    nodes.append(node("Squeeze", ["h3", "one"], "probability"))
+    inputs = [(name, INT64, ()) for name in tables] + [(name, FLOAT, ()) for name in numbers]
+    graph = model(nodes, constants, inputs, [("probability", FLOAT, ())])
+    signature = {
+        "format": 1,
+        "inputs": [
+            *({"name": n, "datatype": "INT64", "min": 0, "max": rows - 1} for n, (rows, _) in tables.items()),
+            *({"name": n, "datatype": "FP32"} for n in numbers),
+        ],
+        "outputs": [{"name": "probability", "datatype": "FP32", "min": 0, "max": 1}],
+    }
+    return write(folder, graph, signature)
