@@ -1,0 +1,104 @@
+"""Which job a try of a task stands for: start one, adopt the one that runs, or take what it left.
+
+A task writes its :class:`Attempt` to Airflow's ``task_state_store`` before it submits anything. The
+store outlives the task's process and its retries, so whatever dies, the next try reads there which
+job was meant, and the ledger tells how that job is. The decision is a pure function of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from muster.core.errors import SpecError
+from muster.core.names import make_job_id
+from muster.core.status import JobState
+
+
+class Action(str, Enum):
+    """What a try does about its job."""
+
+    START = "start"
+    ADOPT = "adopt"
+    TAKE = "take"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt of a task, as it is kept in ``task_state_store``.
+
+    :param nonce: drawn when the task runs for the first time or again after it was cleared.
+    :param max_tries: Airflow's own; it raises the number when an ended task is cleared.
+    :param number: counts the jobs of this nonce from 1.
+    :param reported: whether its failure or cancellation has been a task's outcome.
+    """
+
+    nonce: str
+    max_tries: int
+    number: int = 1
+    reported: bool = False
+
+    def job_id(self, *, instance: str, task: str) -> str:
+        """The name of this attempt's job: the same whenever and wherever it is asked."""
+        return make_job_id(instance=instance, task=task, nonce=self.nonce, attempt=self.number)
+
+    def dump(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        return {
+            "nonce": self.nonce,
+            "max_tries": self.max_tries,
+            "attempt": self.number,
+            "reported": self.reported,
+        }
+
+    @classmethod
+    def load(cls, stored: object) -> Attempt | None:
+        """Read what :meth:`dump` wrote; None where nothing was stored yet.
+
+        :raises SpecError: something else is stored.
+        """
+        if stored is None:
+            return None
+        if not isinstance(stored, Mapping) or not isinstance(stored.get("nonce"), str):
+            raise SpecError(
+                f"task_state_store holds {stored!r:.80} where muster keeps its attempts: clear the task"
+            )
+        return cls(
+            nonce=stored["nonce"],
+            max_tries=int(stored["max_tries"]),
+            number=int(stored["attempt"]),
+            reported=bool(stored.get("reported", False)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do, and the attempt it is done for."""
+
+    action: Action
+    attempt: Attempt
+
+
+def decide(stored: Attempt | None, *, max_tries: int, state: JobState | None, fresh_nonce: str) -> Decision:
+    """Choose what a try does.
+
+    :param stored: what an earlier try wrote, if there was one.
+    :param max_tries: what Airflow says now.
+    :param state: of the stored attempt's job; None where the ledger has no such job.
+    :param fresh_nonce: used where the task has to begin anew.
+    """
+    if stored is None or stored.max_tries != max_tries:
+        return Decision(action=Action.START, attempt=Attempt(nonce=fresh_nonce, max_tries=max_tries))
+    if state is None:  # the process died between writing the attempt and submitting its job
+        return Decision(action=Action.START, attempt=stored)
+    if not state.ended:
+        return Decision(action=Action.ADOPT, attempt=stored)
+    if state is JobState.SUCCEEDED:
+        return Decision(action=Action.TAKE, attempt=stored)
+    if not stored.reported:
+        return Decision(action=Action.REPORT, attempt=stored)
+    following = replace(stored, number=stored.number + 1, reported=False)
+    return Decision(action=Action.START, attempt=following)

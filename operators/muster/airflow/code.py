@@ -1,0 +1,115 @@
+"""What travels with a job: the Dag's folder as a snapshot, and the image its tasks name.
+
+``dags/flights/dag.py`` sends ``flights/`` and its functions are ``flights.train:train``. A Dag file
+that lies directly in the bundle's root travels alone: the root belongs to everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from muster.core.settings import Settings
+    from muster.volumes.base import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """Files that become a code snapshot.
+
+    :param root: what the paths of `files` are relative to, and the import path inside a job.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+
+    def put(self, store: Store) -> str:
+        """Keep them in the store and return the snapshot's digest."""
+        return store.put(self.root, self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DagFolder:
+    """Where a Dag's file lies, and the bundle it was found in."""
+
+    file: Path
+    bundle: Path
+
+    @classmethod
+    def of(cls, dag: DAG) -> DagFolder:
+        """Read both from a parsed Dag."""
+        file = Path(dag.fileloc).absolute()
+        relative = getattr(dag, "relative_fileloc", None)
+        if relative and not Path(relative).is_absolute() and file.as_posix().endswith("/" + relative):
+            return cls(file=file, bundle=Path(*file.parts[: len(file.parts) - len(Path(relative).parts)]))
+        return cls(file=file, bundle=_configured_root(file))
+
+    @property
+    def path(self) -> Path:
+        """The Dag's own folder: beside its code lie its suites and smoke requests."""
+        return self.file.parent
+
+    @property
+    def root(self) -> Path:
+        """The import path: above the Dag's folder, or the bundle's root for a Dag that lies in it."""
+        return self.path if self.path == self.bundle else self.path.parent
+
+    def code(self, more: Sequence[str] = ()) -> Code:
+        """Collect what travels.
+
+        :param more: further files or folders, relative to the Dag's folder.
+        :raises SpecError: one of them is missing, or lies above the import path.
+        """
+        from muster.volumes.snapshot import collect
+
+        if self.path == self.bundle:
+            files = [self.file.name]
+        else:
+            files = [f"{self.path.name}/{name}" for name in collect(self.path)]
+        for name in more:
+            files += self._further(name)
+        return Code(root=self.root, files=tuple(dict.fromkeys(files)))
+
+    def read(self, name: str, *, what: str) -> str:
+        """Return the text of a file of the Dag's folder.
+
+        :raises SpecError: it is not there, lies outside the folder or is no text.
+        """
+        path = (self.path / name).resolve()
+        if not path.is_relative_to(self.path.resolve()):
+            raise SpecError(f"{what} {name!r} lies outside the Dag's folder {self.path}")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{what} {name!r} cannot be read from {self.path}: {error}") from error
+
+    def image(self, name: str, settings: Settings) -> Path:
+        """Find an image: in the Dag's folder, the bundle, what MUSTER_IMAGES names, then muster's own."""
+        from muster.backends.local.environments import find_image, image_folders
+
+        return find_image(name, image_folders(settings, self.path, self.bundle))
+
+    def _further(self, name: str) -> list[str]:
+        from muster.volumes.snapshot import collect
+
+        path, root = (self.path / name).resolve(), self.root.resolve()
+        if not path.exists():
+            raise SpecError(f"code {name!r}: nothing is there; it is looked for from {self.path}")
+        if not path.is_relative_to(root) or path == root:
+            raise SpecError(f"code {name!r} must lie below {root}, the import path of the job")
+        below = path.relative_to(root).as_posix()
+        return [below] if path.is_file() else [f"{below}/{file}" for file in collect(path)]
+
+
+def _configured_root(file: Path) -> Path:
+    from airflow.sdk.configuration import conf
+
+    folder = Path(conf.get("core", "dags_folder")).absolute()
+    return folder if file.is_relative_to(folder) else file.parent

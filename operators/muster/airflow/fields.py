@@ -1,0 +1,164 @@
+"""The keywords of a JobOperator as the nouns of a job, and what can be refused of them while a Dag is parsed.
+
+Parsing reads no file and no store, so what holds Jinja or a reference to another task is left to
+the moment the task runs; everything else is refused where it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.references import VersionReference, is_known
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role, SecretRef
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from muster.airflow.job import JobOperator
+
+_NO_DIGEST = "b3:" + "0" * 64
+_KINDS = ("connection", "environment", "kubernetes")
+
+
+def output_fields(outputs: Mapping[str, str | Output]) -> dict[str, dict[str, str | None]]:
+    """Write outputs as plain mappings, which Airflow can render."""
+    return {
+        name: {"volume": output, "partition": None}
+        if isinstance(output, str)
+        else {"volume": output.volume, "partition": output.partition}
+        for name, output in outputs.items()
+    }
+
+
+def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Output]:
+    """Read outputs back when they are rendered. :raises SpecError: a name that is not allowed."""
+    return {
+        name: Output(volume=field["volume"], partition=field["partition"]) for name, field in fields.items()
+    }
+
+
+def secret_of(text: str | SecretRef) -> SecretRef:
+    """Read ``connection:ID#field``, ``environment:NAME`` or ``kubernetes:SECRET/KEY``."""
+    if isinstance(text, SecretRef):
+        return text
+    source, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not colon or source not in _KINDS:
+        # the text itself is not shown: it may be the secret
+        raise SpecError(
+            "expected where the value is found, such as 'connection:mlflow#password', not the value"
+        )
+    return SecretRef(source=source, name=name)
+
+
+def roles_of(operator: JobOperator) -> tuple[Role, ...]:
+    """The gang: the roles that were given, or the one that the other keywords describe."""
+    if operator.roles is not None:
+        if operator.entrypoint is not None or operator.command is not None:
+            raise SpecError("give roles, or an entrypoint or command, not both")
+        return tuple(operator.roles)
+    return (
+        Role(
+            replicas=operator.replicas,
+            ranks=operator.ranks,
+            entrypoint=operator.entrypoint,
+            command=operator.command,  # type: ignore[arg-type]  # Role makes it a tuple, and refuses a text
+            resources=operator.job_resources or Resources(),
+        ),
+    )
+
+
+def limits_of(operator: JobOperator) -> dict[str, Any]:
+    """The rest of a spec: what Airflow never renders."""
+    return {
+        "launcher": launcher_of(operator.launcher),
+        "secrets": {variable: secret_of(text) for variable, text in operator.job_secrets.items()},
+        "run_timeout_seconds": _seconds("run_timeout", operator.run_timeout),
+        "queue_timeout_seconds": _seconds("queue_timeout", operator.queue_timeout),
+        "hang_timeout_seconds": _seconds("hang_timeout", operator.hang_timeout or timedelta(0)),
+        "max_restarts": operator.max_restarts,
+        "queue": operator.job_queue,
+        "priority": operator.priority,
+        "require_gpus": operator.require_gpus,
+    }
+
+
+def launcher_of(name: str | Launcher) -> Launcher:
+    """Return the launcher of a name. :raises SpecError: there is none."""
+    try:
+        return Launcher(name)
+    except ValueError as error:
+        raise SpecError(f"{name!r:.60}: expected {', '.join(each.value for each in Launcher)}") from error
+
+
+def check_fields(operator: JobOperator) -> None:
+    """Refuse what is wrong whatever the task's context will be.
+
+    :raises SpecError: it names the task, the field, the value and the rule.
+    """
+    for name, value in operator.inputs.items():
+        with operator.refusing(f"inputs[{name!r}]"):
+            _check_input(value)
+    for variable, text in operator.job_secrets.items():
+        with operator.refusing(f"secrets[{variable!r}]"):
+            secret_of(text)
+    with operator.refusing("resources"):
+        if operator.job_resources is not None and not isinstance(operator.job_resources, Resources):
+            raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {operator.job_resources!r:.60}")
+    with operator.refusing("launcher"):
+        launcher_of(operator.launcher)
+    outputs = {}
+    for name, field in operator.outputs.items():
+        with operator.refusing(f"outputs[{name!r}]"):
+            outputs[name] = _known_output(name, field)
+    _check_together(operator, outputs)
+
+
+def _check_together(operator: JobOperator, outputs: Mapping[str, Output]) -> None:
+    """Build the whole spec with stand-ins for what is not known yet: the same rules hold as later."""
+    with operator.refusing("the job"):
+        roles = (
+            roles_of(operator)
+            if is_known([operator.entrypoint, operator.command])
+            else (Role(entrypoint="a:b"),)
+        )
+        JobSpec(
+            name=operator.task_id,
+            image=operator.image,
+            image_digest=_NO_DIGEST,
+            roles=roles,
+            inputs=dict.fromkeys(operator.inputs, _STAND_IN),
+            outputs=outputs,
+            params={name: value if is_known(value) else None for name, value in operator.job_params.items()},
+            env={name: text if is_known(text) else "" for name, text in operator.env.items()},
+            **limits_of(operator),
+        )
+
+
+def _check_input(value: Any) -> None:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _check_input(item)
+    elif isinstance(value, str):
+        if is_known(value) and Address.parse(value).path:
+            raise SpecError(f"{value!r:.120} names a file; an input is a whole version")
+    elif is_known(value) and not isinstance(value, VersionReference):
+        raise SpecError(f"{value!r:.60}: expected an address, a list of them, or a task's .versions[…]")
+
+
+def _known_output(name: str, field: Mapping[str, Any]) -> Output:
+    known = {key: value if is_known(value) else None for key, value in field.items()}
+    output = Output(volume=known["volume"] or f"unknown/{name.lower()}", partition=known["partition"])
+    return output if is_known(field) else replace(output, partition=f"unknown-{name}")
+
+
+def _seconds(field: str, span: timedelta) -> float:
+    if not isinstance(span, timedelta):
+        raise SpecError(f"{field} is {span!r:.60}: expected a timedelta, such as timedelta(hours=2)")
+    return span.total_seconds()
+
+
+_STAND_IN = Input(versions=(Pinned(address="volume://stand-in@1", digest=_NO_DIGEST),))

@@ -1,0 +1,110 @@
+"""What all of muster's operators share: their keywords beside Airflow's, their end, and where they work."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.operator import BaseOperator, BaseOperatorMeta
+
+from muster.airflow.verdicts import translated
+from muster.airflow.waiting import Wait
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=10)
+
+
+class AuthorKeywords(BaseOperatorMeta):
+    """Keeps an author's ``params`` apart from Airflow's.
+
+    To Airflow ``params=`` of a task are overrides of the Dag's Params, and it merges the two before
+    an operator sees them. To muster they are what the job's function is called with. So the
+    author's keyword travels as ``job_params``, and a task's Airflow Params stay those of its Dag.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build an operator, or rebuild a mapped one from what its ``partial`` kept."""
+        if "params" in kwargs:
+            kwargs["job_params"] = _authors(kwargs.pop("params"))
+        return super().__call__(*args, **kwargs)
+
+
+def _authors(params: Any) -> Any:
+    """What the author gave: a mapped operator hands back Airflow's merged Params, marked by their source."""
+    from airflow.sdk.definitions.param import ParamsDict
+
+    if not isinstance(params, ParamsDict):
+        return params
+    given = ((name, params.get_param(name)) for name in params)
+    return {name: param.value for name, param in given if param.source == "task"}
+
+
+class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
+    """The base of muster's operators.
+
+    They retry twice by default: Airflow's own default of no retries would turn a lost heartbeat
+    into a failed task, and what must not be retried (an author's error) never is.
+
+    :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
+    """
+
+    def __init__(
+        self,
+        *,
+        retries: int | None = RETRIES,
+        retry_delay: timedelta | float = RETRY_DELAY,
+        airflow_queue: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Given here so that a Dag's default_args, which may hold muster's `queue` and `resources`,
+        # do not reach the base class, to which these words mean something else.
+        kwargs["queue"] = airflow_queue or _default_queue()
+        kwargs["resources"] = None
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.cancel_when_stopped = False
+        self.on_lines: Callable[[Sequence[str]], None] | None = None
+        self._wait: Wait | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
+        self.wait.check()
+        with translated():
+            result = self.perform(context)
+        self.wait.check()
+        return result
+
+    @abstractmethod
+    def perform(self, context: Context) -> Any:
+        """Do the operator's work and return what goes into XCom."""
+
+    @property
+    def wait(self) -> Wait:
+        """The wait of this try, which :meth:`on_kill` ends."""
+        if self._wait is None:
+            self._wait = Wait()
+        return self._wait
+
+    def on_kill(self) -> None:
+        """Note that the process is to stop; whatever waits then raises. Nothing slow happens in here."""
+        self.wait.stop()
+
+    @contextmanager
+    def refusing(self, field: str) -> Iterator[None]:
+        """Name task and field in front of what a value was refused for."""
+        try:
+            yield
+        except SpecError as error:
+            raise type(error)(f"task {self.task_id!r}, {field}: {error}") from None
+
+
+def _default_queue() -> str:
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("operators", "default_queue"))

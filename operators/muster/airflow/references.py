@@ -1,0 +1,126 @@
+"""What a Dag file writes for values that are known only when a task runs: versions and expressions.
+
+Both are Airflow's own kind of late value, so that dependencies, mapping and the rendered page in
+Airflow's UI work as they do for ``op.output``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+
+_EXPRESSION = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)+)\}\}\s*\Z", re.DOTALL)
+
+
+@attrs.define
+class VersionReference(PlainXComArg):
+    """One entry of a task's result: the address of a version, or a list of addresses.
+
+    :param path: where in the result, ``("versions", "features")`` or ``("passed",)``.
+    """
+
+    path: tuple[str, ...] = ()
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        """Return the pinned address, or a list of them; those of a mapped task in the order of its map."""
+        value = PlainXComArg.resolve(self, context)
+        if self.operator.is_mapped:
+            return [address for result in value for address in _listed(self._pick(result))]
+        return self._pick(value)
+
+    def __str__(self) -> str:
+        items = "".join(f"[{name!r}]" for name in self.path)
+        return PlainXComArg.__str__(self).removesuffix(" }}") + items + " }}"
+
+    def _pick(self, result: Any) -> Any:
+        for name in self.path:
+            if not isinstance(result, Mapping) or name not in result:
+                raise AirflowFailException(
+                    f"task {self.operator.task_id!r} left no {' '.join(self.path)}: it was skipped, has not "
+                    "run in this Dag run, or does not push its result (do_xcom_push=False)"
+                )
+            result = result[name]
+        return result
+
+
+class Versions(Mapping[str, VersionReference]):
+    """The outputs of a task by name: ``features = JobOperator(…).versions["features"]``."""
+
+    def __init__(self, operator: BaseOperator, names: tuple[str, ...]) -> None:
+        self._operator = operator
+        self._names = names
+
+    def __getitem__(self, name: str) -> VersionReference:
+        if name not in self._names:
+            raise SpecError(
+                f"task {self._operator.task_id!r} has no output {name!r}; "
+                f"its outputs are {', '.join(self._names) or 'none'}"
+            )
+        return VersionReference(self._operator, path=("versions", name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Expression(ResolveMixin):
+    """``"{{ params.epochs }}"`` as a param: it keeps the type of what it names, where Jinja makes text of it."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
+        """It names no task by itself; ``.versions`` does."""
+        return iter(())
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        """Evaluate the expression. :raises jinja2.UndefinedError: it names what is not there."""
+        environment = context["dag"].get_template_env()
+        inner = _EXPRESSION.match(self.source)
+        assert inner is not None
+        value = environment.compile_expression(inner[1], undefined_to_none=False)(**context)
+        if isinstance(value, environment.undefined):
+            value.__str__()  # a strict undefined raises here, with the name that is missing
+        return value
+
+    def __str__(self) -> str:
+        return self.source
+
+
+def keep_types(value: Any) -> Any:
+    """Replace each text that is one Jinja expression by an :class:`Expression`, in lists and mappings too."""
+    if isinstance(value, str):
+        return Expression(value) if _EXPRESSION.match(value) else value
+    if isinstance(value, Mapping):
+        return {key: keep_types(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [keep_types(item) for item in value]
+    return value
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value stands in the Dag file as it is: no reference to a task, no Jinja in it."""
+    if isinstance(value, str):
+        return "{{" not in value and "{%" not in value
+    if isinstance(value, Mapping):
+        return all(is_known(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(is_known(item) for item in value)
+    return not isinstance(value, ResolveMixin)
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)

@@ -1,0 +1,77 @@
+"""Makes the job's spec from an operator's rendered fields: everything pinned, nothing left to chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.code import DagFolder
+from muster.airflow.entrypoints import check_entrypoint
+from muster.airflow.fields import limits_of, outputs_of, roles_of
+from muster.core.address import Address
+from muster.core.errors import NotFound, SpecError
+from muster.core.job import Input, JobSpec
+from muster.volumes.base import Store
+
+if TYPE_CHECKING:
+    from muster.airflow.job import JobOperator
+    from muster.airflow.jobs import TaskRun
+
+
+def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
+    """Pin the inputs, check the entrypoint, keep the code and the image's lock in the store.
+
+    :raises SpecError: something is wrong that no retry can mend.
+    :raises NotFound: an input is not there.
+    """
+    folder = DagFolder.of(task.context["dag"])
+    code, roles, store = folder.code(operator.code), roles_of(operator), task.backend.store
+    for role in roles:
+        if role.entrypoint is not None:
+            check_entrypoint(
+                role.entrypoint,
+                code,
+                inputs=operator.inputs,
+                outputs=operator.outputs,
+                params=operator.job_params,
+            )
+    inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
+    return JobSpec(
+        name=task.name,
+        image=operator.image,
+        image_digest=image_digest(operator.image, folder, task),
+        roles=roles,
+        code=code.put(store),
+        inputs=inputs,
+        outputs=outputs_of(operator.outputs),
+        params=operator.job_params,
+        env=operator.env,
+        origin=task.origin,
+        **limits_of(operator),
+    )
+
+
+def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:
+    """Keep an image's lock in the store and return its digest. :raises SpecError: there is no such image."""
+    from muster.backends.local.environments import put_image
+
+    return put_image(task.backend.store, folder.image(name, task.settings))
+
+
+def pin(store: Store, name: str, value: Any) -> Input:
+    """Fix what an input names now. A list, or an address of many, arrives as a list of paths.
+
+    :raises SpecError: it is no address. :raises NotFound: nothing is there.
+    """
+    addresses = list(value) if isinstance(value, (list, tuple)) else [value]
+    many = isinstance(value, (list, tuple))
+    versions = []
+    for text in addresses:
+        try:
+            address = Address.parse(text)
+            if address.path:
+                raise SpecError(f"{text!r:.120} names a file; an input is a whole version")
+            many = many or address.many
+            versions += [version.pinned for version in store.resolve(text)]
+        except (SpecError, NotFound) as error:
+            raise type(error)(f"input {name!r}: {error}") from error
+    return Input(versions=tuple(versions), many=many)
