@@ -75,6 +75,15 @@ def keep(layout: Layout, root: Path, files: Sequence[str]) -> str:
     return digest
 
 
+def digest(root: Path, files: Sequence[str]) -> str:
+    """Return the digest that :func:`keep` would give `files`, without keeping anything."""
+    base = root.resolve()
+    for path in files:
+        _checked(base, path)
+    reals = ((path, (base / path).resolve()) for path in sorted(set(files)))
+    return digest_of("".join(_line(path, real, _runs(real)) for path, real in reals).encode())
+
+
 def _walk(root: Path) -> Iterator[str]:
     ignored = _patterns(root)
     waiting = [""]
@@ -130,9 +139,17 @@ def _copy(base: Path, new: Path, path: str) -> str:
     target = new / path
     target.parent.mkdir(parents=True, exist_ok=True)
     copy_file(str(real), str(target))
-    runs = bool(real.stat().st_mode & 0o100)
+    runs = _runs(real)
     target.chmod(0o555 if runs else 0o444)
-    return f"{hash_file(str(target))} {'x' if runs else '-'} {path}\n"
+    return _line(path, target, runs)
+
+
+def _runs(file: Path) -> bool:
+    return bool(file.stat().st_mode & 0o100)
+
+
+def _line(path: str, file: Path, runs: bool) -> str:
+    return f"{hash_file(str(file))} {'x' if runs else '-'} {path}\n"
 
 
 def _place(layout: Layout, new: Path, target: Path) -> None:
