@@ -25,6 +25,7 @@ NOTICE_MINUTES = 60
 LATE_MINUTES = 15
 RECENT_MINUTES = 180
 PLANE_MINUTES = 12 * 60
+OVERDUE_MINUTES = 240
 HISTORY_MINUTES = 28 * 24 * 60
 OUTCOME_MINUTES = 48 * 60
 """After so long every outcome is known: the longest delay (22 h) and the longest flight (12 h) fit in it."""
@@ -40,7 +41,7 @@ SCOPES = {"airport": ("origin",), "airline": ("origin", "carrier"), "destination
 REGULARS = {"number": ("carrier", "flight", "origin", "dest"), "route": ("carrier", "origin", "dest")}
 """Whose punctuality over the last weeks is looked at."""
 
-OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "visib")
 
 KEY = ("scheduled_departure", "carrier", "flight", "origin", "dest")
 TARGET = "late"
@@ -176,11 +177,11 @@ def _history(flights: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...
 def _events(flights: ir.Table) -> ir.Table:
     """Turn flights into what an onlooker sees: one leaves (with its delay), one falls due, one is overdue no more.
 
-    A flight that never leaves counts as overdue for as long as :data:`PLANE_MINUTES`.
+    A flight that never leaves counts as overdue for as long as :data:`OVERDUE_MINUTES`.
     """
     by = ("origin", "carrier", "dest", "tailnum")
     left = flights.filter(flights.departed.notnull())
-    limit = flights.scheduled + PLANE_MINUTES
+    limit = flights.scheduled + OVERDUE_MINUTES
     gone = ibis.least(limit, ibis.greatest(flights.scheduled, flights.departed.fill_null(limit)))
     return ibis.union(
         left.select(*by, clock=left.departed, departures=ZERO + 1, delay=left.dep_delay, overdue=ZERO, due=ZERO),
@@ -215,16 +216,14 @@ def _weather(weather: ir.Table, wanted: ir.Table) -> ir.Table:
     A row stamped 14:00 holds a report from any minute up to 14:51 (and the whole hour's rain), so it
     is known from 15:00 on.
     """
-    known = weather.time_hour.epoch_seconds() // 60 + 60
-    events = weather.select("origin", *OBSERVED, clock=known, observed=known, asked=False)
-    events = events.mutate(wind_gust=events.wind_gust.fill_null(events.wind_speed))
-    nothing = {name: ibis.null("float64") for name in OBSERVED}
-    asks = wanted.select("origin", clock=wanted.cutoff).distinct()
-    asks = asks.mutate(**nothing, observed=ibis.null("int64"), asked=True).select(*events.columns)
+    start = weather.time_hour.epoch_seconds() // 60
+    complete = weather.mutate(wind_gust=weather.wind_gust.fill_null(weather.wind_speed)).drop_null(OBSERVED)
+    reports = complete.select("origin", *OBSERVED, observed=start + 60)
+    events = reports.select("origin", clock="observed", observed="observed")
+    asks = wanted.select("origin", clock=wanted.cutoff, observed=ZERO).distinct()
     both = events.union(asks)
-    before = _window(("origin",), minutes=None)
-    last = {name: both[name].last(include_null=False).over(before) for name in (*OBSERVED, "observed")}
-    seen = both.mutate(**last).filter(ibis._.asked)
+    latest = both.mutate(observed=both.observed.max().over(_window(("origin",), minutes=None))).distinct()
+    seen = latest.join(reports, ["origin", "observed"])
     instruments = {name: seen[name].cast("float32") for name in OBSERVED}
     return seen.select("origin", "clock", **instruments, weather_age=seen.clock - seen.observed)
 
