@@ -1,0 +1,104 @@
+"""Fills the words of a command: ``{inputs.NAME}``, ``{outputs.NAME}``, ``{params.NAME}``, ``{checkpoints}``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+from muster.core.errors import SpecError
+from muster.core.replica import Replica
+
+_PLACE = re.compile(r"\{(?:(inputs|outputs|params)\.([^{}]*)|checkpoints)\}")
+
+
+def fill(replica: Replica) -> list[str]:
+    """Return the command's words with every known name replaced, in one pass and without a shell.
+
+    A word that is exactly ``{inputs.NAME}`` becomes one word for each version. Other braces stay.
+
+    :raises SpecError: a name that the job does not have, or many versions inside a longer word.
+    """
+    words: list[str] = []
+    for word in replica.job_role.command or ():
+        whole = _PLACE.fullmatch(word)
+        if whole and whole[1] == "inputs":
+            words += _inputs(replica, whole[2], word)
+        else:
+            words.append(_PLACE.sub(lambda place: _text(replica, place, word), word))  # noqa: B023 - used at once
+    return words
+
+
+def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str], str]:
+    """Return the words to run and the folder to start in; `environment` gets the code on PYTHONPATH.
+
+    :raises SpecError: an unknown name, or a program that is neither in the image nor in the folder.
+    """
+    words, start = fill(replica), folder(replica)
+    if replica.code is not None:
+        before = environment.get("PYTHONPATH")
+        environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")  # the snapshot is shared and never changes
+        environment["PYTHONPATH"] = replica.code + (os.pathsep + before if before else "")
+    words[0] = program(words[0], start, environment["PATH"])
+    return words, start
+
+
+def program(name: str, start: str, path: str) -> str:
+    """Find what a command runs: ``python`` is the image's, a name with ``/`` counts from the folder it starts in."""
+    if name in ("python", "python3"):
+        return sys.executable
+    folders = [start] if "/" in name else path.split(os.pathsep)
+    for each in folders:
+        candidate = os.path.join(each, name)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    where = f"below {start}" if "/" in name else "in the image nor on the machine's PATH"
+    raise SpecError(f"command: no program {name!r:.80} {where} that can be run; check its name and its x bit")
+
+
+def folder(replica: Replica) -> str:
+    """Where a command starts: in the Dag's folder where the code is one folder, else in the code, else scratch."""
+    if replica.code is None:
+        return replica.scratch
+    with os.scandir(replica.code) as entries:
+        found = [entry for entry in entries if entry.name != "__pycache__"]
+    if len(found) == 1 and found[0].is_dir(follow_symlinks=False):
+        return found[0].path
+    return replica.code
+
+
+def _inputs(replica: Replica, name: str, word: str) -> tuple[str, ...]:
+    if name not in replica.inputs:
+        raise _unknown("inputs", name, word, replica.inputs)
+    return replica.inputs[name]
+
+
+def _text(replica: Replica, place: re.Match[str], word: str) -> str:
+    kind, name = place[1], place[2]
+    if kind is None:
+        return replica.checkpoints
+    if kind == "inputs":
+        folders = _inputs(replica, name, word)
+        if replica.spec.inputs[name].many:
+            raise SpecError(
+                f"command word {word!r:.80}: {{inputs.{name}}} holds {len(folders)} versions; "
+                "make it a word of its own and it becomes one word for each"
+            )
+        return folders[0]
+    known = replica.staging if kind == "outputs" else replica.spec.params
+    if name not in known:
+        raise _unknown(kind, name, word, known)
+    return _shown(known[name])
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _unknown(kind: str, name: str, word: str, known: Any) -> SpecError:
+    names = ", ".join(sorted(known)) or "none"
+    return SpecError(
+        f"command word {word!r:.80}: the job has no {kind[:-1]} {name!r:.60}; its {kind} are: {names}"
+    )

@@ -1,0 +1,57 @@
+"""Turns what a rank writes, whatever bytes those are, into lines that are safe to log."""
+
+from __future__ import annotations
+
+import re
+
+LINE_BYTES = 64 * 1024
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_BREAKS = (0x2028, 0x2029)  # what str.splitlines takes for the end of a line, beside control characters
+_UNSAFE = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0), *_BREAKS) if code != 0x09}
+
+
+class LineBuffer:
+    """Cuts one rank's output into lines of at most :data:`LINE_BYTES`, keeping no more than that."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._left_out = 0
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take in what was read, and return the lines that are now whole."""
+        *whole, rest = data.split(b"\n")
+        lines = []
+        for part in whole:
+            self._hold(part)
+            lines.append(self._take())
+        self._hold(rest)
+        return lines
+
+    def close(self) -> list[str]:
+        """Return the last line where it had no newline."""
+        return [self._take()] if self._held else []
+
+    def _hold(self, part: bytes) -> None:
+        room = LINE_BYTES - len(self._held)
+        self._held += part[:room]
+        self._left_out += max(0, len(part) - room)
+
+    def _take(self) -> str:
+        text = clean(bytes(self._held))
+        if self._left_out:
+            text += f" … ({self._left_out} bytes left out)"
+        self._held.clear()
+        self._left_out = 0
+        return text
+
+
+def clean(line: bytes) -> str:
+    """Decode one line as a terminal would leave it: no escape sequences, no control characters.
+
+    A carriage return starts the line over, so of a progress bar its last state remains.
+    """
+    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
+    if text.isprintable():
+        return text
+    return _ESCAPE.sub("", text).translate(_UNSAFE)

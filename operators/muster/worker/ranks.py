@@ -1,0 +1,240 @@
+"""Runs a replica's ranks side by side: one loop, no threads, until every one of them has ended.
+
+All go together: when one fails the others are told to stop, given a short while, and killed. On
+SIGTERM they have what the spec's grace leaves to save their state. Whatever they leave behind is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from muster.worker.lines import LineBuffer
+from muster.worker.processes import adopt_orphans, end_descendants, spawn
+
+TAIL_LINES = 400
+FAULT_GRACE_SECONDS = 5.0
+FOLLOWER_SECONDS = 3.0  # a rank that only lost its peer ends first at times; the culprit gets this long
+ABORT_SECONDS = 5.0
+LONGEST_SLEEP_SECONDS = 5.0
+_READ_BYTES = 1 << 20
+TRACE_START = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlan:
+    """One process to start.
+
+    :param outcome: where an entrypoint's rank writes how it ended.
+    :param error_file: where torch's ``@record`` does.
+    """
+
+    rank: int
+    arguments: Sequence[str]
+    environment: dict[str, str]
+    folder: str
+    outcome: str
+    error_file: str
+
+
+@dataclass(kw_only=True)
+class Rank:
+    """One rank while it runs and when it has ended.
+
+    :param status: exit code, or minus the signal's number, once it has ended; `ended` is when.
+    :param traced: when the last traceback began in its output.
+    :param stopped: when it was told to stop.
+    """
+
+    plan: RankPlan
+    pid: int
+    output: int
+    lines: LineBuffer = field(default_factory=LineBuffer)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    status: int | None = None
+    ended: float = 0.0
+    traced: float | None = None
+    stopped: float | None = None
+
+    @property
+    def number(self) -> int:
+        """Its rank in the gang."""
+        return self.plan.rank
+
+
+class Ranks:
+    """The ranks of one replica.
+
+    :param grace_seconds: between SIGTERM to the worker and the end of everything.
+    :param hang_seconds: no line and no progress for so long is a hang; 0 never is.
+    :param progress: when, in seconds since the epoch, the job last changed a file that counts.
+    :param follows: whether a rank that failed only lost a peer.
+    """
+
+    def __init__(
+        self,
+        *,
+        grace_seconds: float,
+        hang_seconds: float = 0.0,
+        progress: Callable[[], float] = lambda: 0.0,
+        follows: Callable[[Rank], bool] = lambda rank: False,
+    ) -> None:
+        self.ranks: list[Rank] = []
+        self.interrupted = False
+        self.hung = False
+        self._grace = grace_seconds
+        self._hang = hang_seconds
+        self._progress = progress
+        self._follows = follows
+        self._heard = time.time()
+        self._stop_at: float | None = None
+        self._kill_at: float | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, plans: Sequence[RankPlan]) -> list[Rank]:
+        """Start every rank, pass their lines on, and return when all have ended and nothing is left."""
+        self._listen()
+        for plan in plans:
+            self._start(plan)
+        while any(rank.status is None for rank in self.ranks):
+            self._turn()
+        left = end_descendants()
+        for rank in self.ranks:
+            self._drain(rank)
+        if left and not self.interrupted:
+            say(f"killed {left} process{'es' if left > 1 else ''} that the ranks left behind")
+        return self.ranks
+
+    def _listen(self) -> None:
+        adopt_orphans()
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._interrupt)
+        self._selector.register(read, selectors.EVENT_READ, lambda: os.read(read, 4096))
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted = True
+
+    def _start(self, plan: RankPlan) -> None:
+        if self.interrupted:
+            return
+        pid, output = spawn(plan.arguments, environment=plan.environment, folder=plan.folder)
+        rank = Rank(plan=plan, pid=pid, output=output)
+        self.ranks.append(rank)
+        self._selector.register(output, selectors.EVENT_READ, lambda: self._read(rank))
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._patience()):
+            key.data()
+        self._reap()
+        now = time.time()
+        if self.interrupted and self._stop_at is None and self._kill_at is None:
+            # the backend kills the worker when the grace is over, so we are done a little earlier
+            self._stop(now, patience=max(self._grace * 0.8, self._grace - 3.0))
+        if self._stop_at is not None and now >= self._stop_at:
+            self._stop_at = None
+            self._stop(now, patience=min(self._grace, FAULT_GRACE_SECONDS))
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+        self._mind_hang(now)
+
+    def _patience(self) -> float:
+        now = time.time()
+        due = [at - now for at in (self._stop_at, self._kill_at) if at is not None]
+        if self._hang and not self.hung:
+            due.append(self._heard + self._hang - now)
+        return max(0.05, min([LONGEST_SLEEP_SECONDS, *due]))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for rank in self.ranks:
+                if rank.pid == pid and rank.status is None:
+                    self._end(rank, os.waitstatus_to_exitcode(status))
+
+    def _end(self, rank: Rank, status: int) -> None:
+        self._drain(rank, hold=True)
+        rank.status, rank.ended = status, time.time()
+        if status != 0 and self._kill_at is None:
+            wait = FOLLOWER_SECONDS if self._follows(rank) else 0.0
+            due = time.time() + wait
+            self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
+
+    def _stop(self, now: float, *, patience: float) -> None:
+        if self._kill_at is not None:
+            return
+        self._kill_at = now + patience
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        for rank in self.ranks:
+            if rank.status is None:
+                rank.stopped = rank.stopped or time.time()
+                os.kill(rank.pid, number)
+
+    def _mind_hang(self, now: float) -> None:
+        if not self._hang or self.hung or self._kill_at is not None or now < self._heard + self._hang:
+            return
+        self._heard = max(self._heard, self._progress())
+        if now < self._heard + self._hang:
+            return
+        self.hung = True
+        say(
+            f"no line and no progress for {self._hang:g} s: this is a hang; every rank shows its stack and ends"
+        )
+        self._kill_at = now + ABORT_SECONDS
+        self._signal(signal.SIGABRT)  # with PYTHONFAULTHANDLER it prints the stack of every thread
+
+    def _read(self, rank: Rank) -> bool:
+        try:
+            data = os.read(rank.output, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(rank.output)
+            os.close(rank.output)
+            rank.output = -1
+            self._pass_on(rank, rank.lines.close())
+            return False
+        self._heard = time.time()
+        self._pass_on(rank, rank.lines.feed(data))
+        return True
+
+    def _drain(self, rank: Rank, *, hold: bool = False) -> None:
+        while rank.output >= 0 and self._read(rank):
+            pass
+        if not hold:
+            self._pass_on(rank, rank.lines.close())
+
+    def _pass_on(self, rank: Rank, lines: list[str]) -> None:
+        if not lines:
+            return
+        for line in lines:
+            rank.tail.append(line)
+            if line.startswith(TRACE_START):
+                rank.traced = time.time()
+        say("\n".join(f"[rank {rank.number}] {line}" for line in lines))
+
+
+def say(text: str) -> None:
+    """Write whole lines to the log at once."""
+    data = memoryview((text + "\n").encode("utf-8", "replace"))
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:  # whoever read the log is gone, and with it the reason to run
+        os._exit(1)

@@ -1,0 +1,115 @@
+"""Holds what a job gives against what its entrypoint takes, before the entrypoint is called."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.core.errors import SpecError
+from muster.worker.params import UNKNOWN, convert, shown
+
+CHECKPOINTS = "checkpoints"
+_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def arguments(function: Callable[..., Any], call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments for `function`: inputs and outputs as paths, params as annotated.
+
+    :param call: what :mod:`muster.worker.replica` wrote: inputs, outputs, params, checkpoints.
+    :raises SpecError: a name the function does not take, one it needs and the job does not give, or
+        a value of another type; the message names the function, where it stands, and what is known.
+    """
+    taken = _Taken(function, call["entrypoint"])
+    given = {
+        **dict.fromkeys(call["inputs"], "input"),
+        **dict.fromkeys(call["outputs"], "output"),
+        **dict.fromkeys(call["params"], "param"),
+    }
+    taken.check(given)
+    values = {name: _input(taken, name, *each) for name, each in call["inputs"].items()}
+    values.update({name: _path(taken, name, text) for name, text in call["outputs"].items()})
+    values.update({name: taken.convert(name, value) for name, value in call["params"].items()})
+    if CHECKPOINTS in taken.parameters:
+        values[CHECKPOINTS] = _path(taken, CHECKPOINTS, call[CHECKPOINTS])
+    return values
+
+
+class _Taken:
+    """What a function takes."""
+
+    def __init__(self, function: Callable[..., Any], entrypoint: str) -> None:
+        self.label = f"{entrypoint} ({_where(function)})"
+        self._globals = getattr(inspect.unwrap(function), "__globals__", {})
+        try:
+            every = inspect.signature(function).parameters
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"{self.label}: its parameters cannot be read ({error})") from error
+        self.any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in every.values())
+        self.parameters = {name: p for name, p in every.items() if p.kind in _KEYWORD}
+        for name, parameter in every.items():
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise SpecError(
+                    f"{self.label}: parameter {name!r} is positional-only; values are passed by name"
+                )
+
+    def check(self, given: Mapping[str, str]) -> None:
+        """Refuse the first name that only one side knows."""
+        names = ", ".join(self.parameters) or "nothing"
+        for name, kind in given.items():
+            if name not in self.parameters and not self.any_name:
+                raise SpecError(
+                    f"{self.label}: the job gives {kind} {name!r}, but the function takes {names}; "
+                    f"add the parameter or take the {kind} away"
+                )
+        for name, parameter in self.parameters.items():
+            if parameter.default is parameter.empty and name not in given and name != CHECKPOINTS:
+                raise SpecError(
+                    f"{self.label}: parameter {name!r} is given by nothing; the job has "
+                    f"{', '.join(f'{kind} {each}' for each, kind in given.items()) or 'no inputs, outputs or params'}; "
+                    f"add it to inputs, outputs or params, or give it a default"
+                )
+
+    def hint(self, name: str) -> Any:
+        """The annotation of a parameter, evaluated, or UNKNOWN."""
+        parameter = self.parameters.get(name)
+        if parameter is None or parameter.annotation is parameter.empty:
+            return UNKNOWN
+        if not isinstance(parameter.annotation, str):
+            return parameter.annotation
+        try:
+            return eval(parameter.annotation, self._globals)  # noqa: S307 - the author's own annotation
+        except Exception:  # noqa: BLE001 - a name imported for type checkers only; then nothing is converted
+            return UNKNOWN
+
+    def convert(self, name: str, value: Any) -> Any:
+        return convert(f"param {name!r} of {self.label}", value, self.hint(name))
+
+
+def _input(taken: _Taken, name: str, folders: Sequence[str], many: bool) -> Any:
+    hint = taken.hint(name)
+    takes_list = isinstance(typing.get_origin(hint) or hint, type) and issubclass(
+        typing.get_origin(hint) or hint, (list, tuple, Sequence)
+    )
+    if many and hint is not UNKNOWN and (hint is str or not takes_list):
+        raise SpecError(
+            f"{taken.label}: input {name!r} holds {len(folders)} versions, but is annotated {shown(hint)}; "
+            "annotate it list[Path], or name one version"
+        )
+    if not many and takes_list and hint is not str:
+        raise SpecError(
+            f"{taken.label}: input {name!r} is one version, but is annotated {shown(hint)}; "
+            "annotate it Path, or name several versions, such as @*"
+        )
+    return [Path(folder) for folder in folders] if many else _path(taken, name, folders[0])
+
+
+def _path(taken: _Taken, name: str, text: str) -> Any:
+    return text if taken.hint(name) is str else Path(text)
+
+
+def _where(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else type(function).__name__

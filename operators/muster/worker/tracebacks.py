@@ -1,0 +1,77 @@
+"""Says what an exception was in the few lines that a log should end with."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+LINES = 15
+_OWN = os.path.dirname(__file__) + os.sep
+
+
+def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
+    """Return message, type, traceback (at most :data:`LINES` lines) and place of an exception.
+
+    The frames of the worker and of the import system are left out, paths are shown from the code
+    folder on, and where the lines do not suffice, frames of libraries give way to the author's.
+    """
+    chain = _chain(error)
+    lines = [line for each in chain for line in _frames(each, code, own_only=False) + _last_words(each)]
+    if len(lines) > LINES:
+        lines = _frames(error, code, own_only=True) + _last_words(error)
+    if len(lines) > LINES:
+        lines = ["…", *lines[1 - LINES :]]
+    return {
+        "message": message(error),
+        "type": type(error).__name__,
+        "traceback": lines,
+        "where": _where(error, code),
+    }
+
+
+def message(error: BaseException) -> str:
+    """The exception's type and text, as Python's own last line has it."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain, seen = [error], {id(error)}
+    while True:
+        first = chain[0]
+        before = first.__cause__ or (None if first.__suppress_context__ else first.__context__)
+        if before is None or id(before) in seen:
+            return chain
+        chain.insert(0, before)
+        seen.add(id(before))
+
+
+def _frames(error: BaseException, code: str | None, *, own_only: bool) -> list[str]:
+    kept = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_OWN, "<frozen "))
+        and (not own_only or code is None or frame.filename.startswith(code))
+    ]
+    for frame in kept:
+        frame.filename = shorten(frame.filename, code)
+    lines = [line for text in traceback.format_list(kept) for line in text.rstrip("\n").split("\n")]
+    return ["Traceback (most recent call last):", *lines] if lines else []
+
+
+def _last_words(error: BaseException) -> list[str]:
+    text = "".join(traceback.format_exception_only(type(error), error))
+    return [line[:400] for line in text.rstrip("\n").split("\n")[:6]]
+
+
+def _where(error: BaseException, code: str | None) -> str:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if code is not None and frame.filename.startswith(code.rstrip("/") + "/"):
+            return f"{shorten(frame.filename, code)}:{frame.lineno}"
+    return ""
+
+
+def shorten(path: str, code: str | None) -> str:
+    """The path from the code folder on, where it lies in it."""
+    return path.removeprefix(code.rstrip("/") + "/") if code else path
