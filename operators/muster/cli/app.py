@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import deployments, jobs, volumes
+from muster.cli import deployments, images, jobs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.doctor import doctor
+from muster.cli.tensorboard import tensorboard
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine.
 
@@ -35,9 +36,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
+app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
+app.add_typer(images.app, name="images")
 
 
 def _version(wanted: bool) -> None:

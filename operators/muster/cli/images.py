@@ -1,0 +1,124 @@
+"""``muster images``: the locked environments that jobs run in, and building them ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.command import Json, example, group
+from muster.cli.progress import progress
+from muster.cli.screen import Table, digest, emit, note, safe, say, seconds, size
+from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.backends.local.environments import Environment
+
+app = group("Images: the locked environments that jobs run in.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One image that a Dag here may name, and its environment on this machine."""
+
+    name: str
+    digest: str
+    folder: str
+    built: bool
+    size_bytes: int | None
+    path: str | None
+
+
+def find_images(settings: Settings) -> Iterator[Image]:
+    """Yield every image that can be named from this folder: the Dags' own, more folders', the shipped."""
+    from muster.backends.local.environments import LOCK, Environments, image_folders
+
+    here = Path.cwd()
+    built = {(e.name, e.digest): e for e in Environments(settings.cache).ls() if e.complete}
+    seen: set[str] = set()
+    for folder in image_folders(settings, *sorted((here / "dags").glob("*/")), here / "dags", here):
+        for lock in sorted(folder.glob(f"*/{LOCK}")):
+            if lock.parent.name not in seen:
+                seen.add(lock.parent.name)
+                yield _image(lock.parent, built)
+
+
+def _image(folder: Path, built: dict[tuple[str, str], Environment]) -> Image:
+    name, locked = folder.name, lock_digest(folder)
+    there = built.get((name, locked.removeprefix("b3:")[:12]))
+    return Image(
+        name=name,
+        digest=locked,
+        folder=str(folder),
+        built=there is not None,
+        size_bytes=there.size_bytes if there else None,
+        path=str(there.path) if there else None,
+    )
+
+
+def lock_digest(folder: Path) -> str:
+    """Return what a job's spec carries of the image in `folder`."""
+    from muster.backends.local.environments import LOCK, RECIPE
+    from muster.volumes.snapshot import digest as snapshot_digest
+
+    return snapshot_digest(folder, [name for name in (LOCK, RECIPE) if (folder / name).is_file()])
+
+
+@app.command("ls", epilog=example("muster images ls"))
+def list_images(*, as_json: Json = False) -> None:
+    """List the images that a Dag here may name."""
+    found = list(find_images(Settings.load()))
+    if as_json:
+        emit(found)
+        return
+    table = Table(["image", "lock", "built", ">size", "folder"])
+    for image in found:
+        built = "yes" if image.built else "no"
+        room = None if image.size_bytes is None else size(image.size_bytes)
+        table.add(image.name, digest(image.digest), built, room, image.folder)
+    table.show(empty="no images")
+
+
+@app.command("build", epilog=example("muster images build train", "muster images build --all"))
+def build(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which to build.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Every image that a Dag here may name.")] = False,
+) -> None:
+    """Build environments now rather than when a job needs them."""
+    if every == bool(names):
+        raise typer.BadParameter("name the images to build, or give --all")
+    settings = Settings.load()
+    known = {image.name: image for image in find_images(settings)}
+    for name in list(known) if every else names or []:
+        image = known.get(name) or _unknown(name, settings)
+        took = build_image(settings, image)
+        say(f"{safe(image.name)} {'built in ' + seconds(took) if took else 'is built already'}")
+
+
+def _unknown(name: str, settings: Settings) -> Image:
+    """Let the backend say what is wrong with a name, or find it where only it looks."""
+    from muster.backends.local.environments import find_image, image_folders
+
+    return _image(find_image(name, image_folders(settings, Path.cwd())), {})
+
+
+def build_image(settings: Settings, image: Image) -> float | None:
+    """Build one image with progress; the seconds it took, or None where it was there."""
+    import time
+
+    from muster.backends.local.environments import Environments
+
+    if image.built:
+        return None
+    began = time.monotonic()
+    try:
+        with progress() as tell:
+            Environments(settings.cache).ensure(image.name, Path(image.folder), image.digest, tell)
+    except KeyboardInterrupt:
+        note(f"image {safe(image.name)} is not built; what was downloaded is kept")
+        raise
+    return time.monotonic() - began

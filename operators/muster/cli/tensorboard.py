@@ -1,0 +1,92 @@
+"""``muster tensorboard``: the event files of model versions, shown by the TensorBoard of an image."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.command import open_store
+from muster.cli.images import build_image, find_images
+from muster.cli.screen import note, safe, say
+from muster.core.errors import ImageError, NotFound
+from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.volumes.base import Store, Version
+
+EVENTS = "events.out.tfevents.*"
+
+
+def tensorboard(
+    address: Annotated[
+        str | None, typer.Argument(metavar="ADDRESS", help="A volume or version; all unless given.")
+    ] = None,
+    *,
+    image: Annotated[str, typer.Option(help="The image whose TensorBoard is run.")] = "train",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = 6006,
+) -> None:
+    """Show training curves of model versions in TensorBoard, until Ctrl-C."""
+    runs = dict(_runs(open_store(), address))
+    if not runs:
+        raise NotFound(
+            f"no TensorBoard events in {address or 'any volume'}: a stage writes them into its output"
+        )
+    python = _python(image)
+    with tempfile.TemporaryDirectory(prefix="muster-tensorboard-") as folder:
+        for name, path in runs.items():
+            (Path(folder) / name).symlink_to(path)
+        note(f"{len(runs)} runs: {safe(', '.join(runs))}")
+        say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
+        _serve(
+            [python, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", str(port)]
+        )
+
+
+def _runs(store: Store, address: str | None) -> Iterator[tuple[str, Path]]:
+    """Yield a name and a folder for each version that holds event files."""
+    for version in _versions(store, address):
+        root = store.path(version.address)
+        if next(root.rglob(EVENTS), None) is not None:
+            yield f"{version.volume.replace('/', '.')}@{version.number}", root
+
+
+def _versions(store: Store, address: str | None) -> list[Version]:
+    if address is None:
+        return [version for name in store.volumes() for version in store.versions(name)]
+    if "@" in address:
+        return list(store.resolve(address))
+    return store.versions(address) or list(store.resolve(address))
+
+
+def _python(name: str) -> str:
+    settings = Settings.load()
+    image = next((image for image in find_images(settings) if image.name == name), None)
+    if image is None:
+        raise ImageError(f"image {name!r:.60} is not there: `muster images ls` lists those that are")
+    build_image(settings, image)
+    built = next(found for found in find_images(settings) if found.name == name)
+    return str(Path(built.path or "") / "bin" / "python")
+
+
+def _serve(command: list[str]) -> None:
+    """Run until it ends or Ctrl-C; the kernel ends it where we are killed."""
+    from muster.backends.local.processes import die_with
+
+    parent = os.getpid()
+    process = subprocess.Popen(command, stdout=sys.stderr, preexec_fn=lambda: die_with(parent))
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        code = 0
+    finally:
+        process.terminate()
+        process.wait()
+    if code:
+        raise ImageError(f"TensorBoard ended with exit code {code}: is the port taken? Try another --port")
