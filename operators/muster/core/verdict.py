@@ -40,6 +40,7 @@ class Cause(str, Enum):
     QUEUE_TIMEOUT = "queue timeout"
     RUN_TIMEOUT = "run timeout"
     COMMIT_FAILED = "commit failed"
+    BACKEND_ERROR = "backend error"
     CANCELLED = "cancelled"
 
     @property
