@@ -6,7 +6,6 @@ the narrowest of those: nothing that a shell, a path or a manifest could read as
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from muster.core.errors import SpecError
@@ -98,6 +97,8 @@ def check_variable(name: str) -> str:
 
 def make_job_id(*, instance: str, task: str, nonce: str, attempt: int) -> str:
     """Name one attempt: a readable stem of `task` and a digest of all four, 40 characters at most."""
+    import hashlib  # here: it loads OpenSSL, and a worker, which names no job, starts without that
+
     digest = hashlib.sha256(f"{instance}\0{task}\0{nonce}\0{attempt}".encode()).hexdigest()[:12]
     stem = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[: JOB_ID_LENGTH - 20].strip("-") or "job"
     return check_job_id(f"{stem}-{digest}-{attempt}")
