@@ -1,0 +1,1 @@
+"""Jobs and deployments as processes of one Linux machine."""

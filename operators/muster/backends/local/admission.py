@@ -1,0 +1,73 @@
+"""Lets waiting jobs in: what the queue decides, written to the ledger and started as supervisors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from muster.backends.local.launch import launch
+from muster.backends.local.machine import Machine
+from muster.backends.local.places import Places
+from muster.backends.local.queue import Claim, Queue, Ticket
+from muster.core.errors import BackendError
+from muster.core.job import SecretRef
+from muster.core.settings import Settings
+from muster.core.status import JobState
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.base import Ledger
+
+Resolve = Callable[[SecretRef], str]
+"""Returns a secret's value; raises KeyError where this process does not have it."""
+
+
+def from_environment(secret: SecretRef) -> str:
+    """Return the value of a secret that is a variable of this process; KeyError where it is not."""
+    if secret.source != "environment":
+        raise KeyError(secret.name)
+    return os.environ[secret.name]
+
+
+class Admission:
+    """Starts what has room, on behalf of whoever comes by."""
+
+    def __init__(
+        self, *, settings: Settings, machine: Machine, ledger: Ledger, resolve: Resolve = from_environment
+    ) -> None:
+        self.queue = Queue(Places(settings.home), machine)
+        self._settings = settings
+        self._machine = machine
+        self._ledger = ledger
+        self._resolve = resolve
+
+    def admit(self, *, wait: bool) -> None:
+        """Start every waiting job that has room, and end those that waited too long."""
+        self.queue.admit(self._start, overdue=self._overdue, wait=wait)
+
+    def _start(self, claim: Claim, handle: int) -> bool:
+        """Start one supervisor; False where this process lacks a secret: another one will come by."""
+        spec = self._ledger.spec(claim.job_id)
+        try:
+            secrets = {variable: self._resolve(secret) for variable, secret in spec.secrets.items()}
+        except KeyError:
+            return False
+        try:
+            launch(claim, handle, settings=self._settings, machine=self._machine, secrets=secrets)
+        except BackendError as error:
+            self._end(
+                claim.job_id, Cause.BACKEND_ERROR, str(error), "free some processes or memory, run again"
+            )
+        return True
+
+    def _overdue(self, ticket: Ticket, waited_for: str) -> None:
+        waited = f"it waited longer than its queue_timeout_seconds: {waited_for}"
+        self._end(
+            ticket.job_id, Cause.QUEUE_TIMEOUT, waited, "raise the timeout, or run it when less else runs"
+        )
+
+    def _end(self, job_id: str, cause: Cause, message: str, advice: str) -> None:
+        status = self._ledger.status(job_id)
+        verdict = Verdict(cause=cause, message=message, advice=advice)
+        self._ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode())
+        self._ledger.update(replace(status, state=JobState.FAILED, ended=time.time(), verdict=verdict))

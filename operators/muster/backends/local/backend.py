@@ -1,0 +1,85 @@
+"""The backend of one machine: jobs and deployments as processes, a store in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from muster.backends.local.admission import Resolve, from_environment
+from muster.backends.local.jobs import LocalJobs
+from muster.backends.local.machine import Machine
+from muster.core.deployment import DeploymentSpec, DeploymentStatus
+from muster.core.job import JobSpec
+from muster.core.settings import Settings
+from muster.core.status import JobEvent, JobStatus
+from muster.volumes.base import Store
+from muster.volumes.folder import FolderStore
+
+if TYPE_CHECKING:
+    from muster.backends.local.deployments import LocalDeployments
+
+
+class LocalBackend:
+    """Where jobs and deployments run on one machine; see :class:`muster.backends.base.Backend`.
+
+    :param machine: what there is to claim; looked up where it is not given.
+    :param resolve: returns the values of secrets that this process has, KeyError for others.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        machine: Machine | None = None,
+        resolve: Resolve = from_environment,
+    ) -> None:
+        self._settings = settings
+        self._store = FolderStore(settings.store)
+        self._jobs = LocalJobs(settings, self._store, machine=machine, resolve=resolve)
+
+    @property
+    def store(self) -> Store:
+        """The store below MUSTER_HOME."""
+        return self._store
+
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        """Refuse at once what can never run here, and return warnings about what runs otherwise."""
+        return self._jobs.check(job)
+
+    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> None:
+        """Start every replica or none, now or when there is room; the same job_id twice is one job."""
+        self._jobs.submit(job, job_id=job_id, owner=owner)
+
+    def status(self, job_id: str) -> JobStatus:
+        """Report the job as it is now; never wait."""
+        return self._jobs.status(job_id)
+
+    def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+        """Yield lines and changes of state until the job has ended; its end is the last event."""
+        return self._jobs.watch(job_id, after=after)
+
+    def cancel(self, job_id: str, *, owner: str | None = None) -> None:
+        """End the job and leave no process; nothing happens for another owner's job."""
+        self._jobs.cancel(job_id, owner=owner)
+
+    def deploy(self, spec: DeploymentSpec) -> None:
+        """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""
+        self._deployments.deploy(spec)
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        """Report a deployment as it is now."""
+        return self._deployments.deployment(name)
+
+    def deployments(self) -> list[str]:
+        """Every deployment's name, sorted."""
+        return self._deployments.deployments()
+
+    def retire(self, name: str) -> None:
+        """Take a deployment away and leave no process; idempotent."""
+        self._deployments.retire(name)
+
+    @property
+    def _deployments(self) -> LocalDeployments:
+        from muster.backends.local.deployments import LocalDeployments  # jobs need none of it
+
+        return LocalDeployments(self._settings, self._store)

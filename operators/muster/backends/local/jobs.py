@@ -1,0 +1,268 @@
+"""Jobs on one machine: asked for, looked at, watched and cancelled by whoever comes by.
+
+No process of ours waits here for anything: what is known lies in the store's ledger, what waits in
+the queue's folder, and what runs belongs to its supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from muster.backends.local.admission import Admission, Resolve, from_environment
+from muster.backends.local.attempt import check_inputs
+from muster.backends.local.finish import CANCEL_ADVICE, commit
+from muster.backends.local.machine import Machine
+from muster.backends.local.places import Places
+from muster.backends.local.processes import Process, sweep
+from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
+from muster.core.errors import CannotSchedule, Conflict, ImageError, NotFound, SpecError
+from muster.core.job import JobSpec
+from muster.core.names import check_job_id
+from muster.core.settings import Settings
+from muster.core.status import JobEvent, JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+from muster.core.wire import loads
+from muster.volumes.base import Store
+
+_SOONEST_SECONDS = 0.01
+_LATEST_SECONDS = 0.1
+# Over and above the grace that the ranks get: the worker's and the supervisor's own way down.
+_CANCEL_MARGIN_SECONDS = 10.0
+
+
+class LocalJobs:
+    """The half of :class:`~muster.backends.base.Backend` that is about jobs.
+
+    :param resolve: returns secrets' values in this process; KeyError where it does not have one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        machine: Machine | None = None,
+        resolve: Resolve = from_environment,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._ledger = store.ledger
+        self._machine = machine or Machine.here()
+        self._places = Places(settings.home)
+        self._resolve = resolve
+        self._admission = Admission(
+            settings=settings, machine=self._machine, ledger=store.ledger, resolve=resolve
+        )
+        self._queue = self._admission.queue
+
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        """Refuse what can never run on this machine; return warnings about what runs otherwise."""
+        _check_linux()
+        wanted, there = memory_needed(job), self._machine.memory_gib
+        if wanted > there:
+            raise CannotSchedule(
+                f"job {job.name} asks for {wanted:g} GiB of memory (all replicas together), this machine has "
+                f"{there:.1f} GiB: lower memory_gib or the number of replicas, or run it on a bigger machine"
+            )
+        for variable, secret in job.secrets.items():
+            if secret.source == "kubernetes":
+                raise CannotSchedule(
+                    f"secret {variable} comes from a Kubernetes Secret, and this is one machine: "
+                    "use the source 'environment' or 'connection' here"
+                )
+        return tuple(line for line in (self._gpu_warning(job), *_warnings(job)) if line)
+
+    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> None:
+        """Enter the job and start it now if there is room; see :meth:`muster.backends.base.Backend.submit`."""
+        check_job_id(job_id)
+        if not self._known(job_id):
+            warnings = self.check(job)
+            self._check_there(job)
+        else:
+            warnings = ()
+        try:
+            created = self._ledger.create(job_id, job, owner=owner)
+        except Conflict as error:
+            raise SpecError(str(error)) from error
+        if created and warnings:
+            self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
+        status = self._ledger.status(job_id)
+        if status.state.ended:
+            return
+        self._queue.enter(Ticket.of(job, job_id=job_id, submitted=status.submitted, machine=self._machine))
+        self._admission.admit(wait=True)
+
+    def status(self, job_id: str) -> JobStatus:
+        """Report the job as it is now, and let in whoever can start."""
+        status = self._ledger.status(job_id)
+        if status.state.ended:
+            return status
+        self._admission.admit(wait=False)
+        waits = self._queue.waits(job_id)
+        alive = waits or self._queue.holds(job_id)
+        status = self._ledger.status(job_id)  # it may have moved, or ended, while we looked
+        if status.state.ended:
+            return status
+        if waits:
+            return replace(status, alive=True, reason=self._queue.reason(job_id) or status.reason)
+        if not alive:
+            lost = "its supervisor is gone; submit it again to go on from its checkpoint"
+            return replace(status, alive=False, reason=lost)
+        return replace(status, alive=True)
+
+    async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+        """Yield lines and changes of state until the job has ended."""
+        offset = _offset(after)
+        seen: JobStatus | None = None
+        quiet_since = time.monotonic()
+        while True:
+            status = await asyncio.to_thread(self.status, job_id)
+            data, offset = await asyncio.to_thread(self._drain, job_id, offset)
+            if data:
+                yield JobEvent(cursor=str(offset), lines=tuple(data.decode("utf-8", "replace").splitlines()))
+            if status != seen:
+                seen = status
+                yield JobEvent(cursor=str(offset), status=status)
+            elif not data:
+                quiet = time.monotonic() - quiet_since
+                await asyncio.sleep(min(max(quiet / 10, _SOONEST_SECONDS), _LATEST_SECONDS))
+                continue
+            if status.state.ended:
+                return
+            quiet_since = time.monotonic()
+
+    def cancel(self, job_id: str, *, owner: str | None = None) -> None:
+        """End the job and leave no process; see :meth:`muster.backends.base.Backend.cancel`.
+
+        :raises BackendError: something of it does not die.
+        """
+        status = self._ledger.status(job_id)
+        if status.state.ended or owner not in (None, status.owner):
+            return
+        if self._queue.withdraw(job_id, lambda: self._cancelled(job_id, "cancelled while it waited")):
+            return
+        self._ask_to_end(job_id)
+        spec = self._ledger.spec(job_id)
+        self._await_end(job_id, spec.grace_seconds + _CANCEL_MARGIN_SECONDS)
+        with self._queue.seize(job_id) as lost:
+            if lost and not self._ledger.status(job_id).state.ended:
+                self._bury(job_id)
+            if lost:
+                self._places.job(job_id).remove()
+
+    def _ask_to_end(self, job_id: str) -> None:
+        folder = self._places.job(job_id)
+        folder.root.mkdir(parents=True, exist_ok=True)
+        folder.cancel.touch()
+
+    def _await_end(self, job_id: str, seconds: float) -> None:
+        """Wait for the supervisor to end the job; end the supervisor if it does not."""
+        deadline = time.monotonic() + seconds
+        while self._queue.holds(job_id):
+            if time.monotonic() > deadline:
+                self._kill_supervisor(job_id)
+            time.sleep(_SOONEST_SECONDS)
+
+    def _kill_supervisor(self, job_id: str) -> None:
+        """End a supervisor that does not end its job, if it is still the process that wrote its name."""
+        try:
+            process = loads(Process, self._places.job(job_id).supervisor.read_bytes())
+        except FileNotFoundError:
+            return  # it ended meanwhile
+        process.kill()
+
+    def _bury(self, job_id: str) -> None:
+        """End a job whose supervisor was lost: what it had begun to commit is committed."""
+        sweep(job_id)
+        status = self._ledger.status(job_id)
+        if status.state is JobState.COMMITTING:
+            result = commit(self._store, job_id, self._places.job(job_id))
+            self._ledger.update(replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result))
+        else:
+            self._cancelled(job_id, "cancelled after its supervisor was lost")
+        self._store.release(job_id)
+
+    def _cancelled(self, job_id: str, message: str) -> None:
+        verdict = Verdict(cause=Cause.CANCELLED, message=message, advice=CANCEL_ADVICE)
+        status = self._ledger.status(job_id)
+        self._ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode())
+        self._ledger.update(replace(status, state=JobState.CANCELLED, ended=time.time(), verdict=verdict))
+
+    def _known(self, job_id: str) -> bool:
+        try:
+            self._ledger.status(job_id)
+        except NotFound:
+            return False
+        return True
+
+    def _check_there(self, job: JobSpec) -> None:
+        """Refuse what the store does not hold, and secrets that this process does not have."""
+        try:
+            self._store.code(job.image_digest)
+        except NotFound as error:
+            raise ImageError(
+                f"image {job.image}: its lock {job.image_digest[:15]}… is not in the store; submit the job "
+                "from the Dag again, which puts it there"
+            ) from error
+        if job.code is not None:
+            self._store.code(job.code)
+        check_inputs(job, self._store)
+        for variable, secret in job.secrets.items():
+            try:
+                self._resolve(secret)
+            except KeyError as error:
+                raise SpecError(
+                    f"secret {variable}: there is no {secret.source} {secret.name!r} here; set it where the "
+                    "job is submitted"
+                ) from error
+
+    def _gpu_warning(self, job: JobSpec) -> str:
+        wanted, there = gpus_needed(job), len(self._machine.gpus)
+        if wanted <= there:
+            return ""
+        if self._settings.require_gpus or job.require_gpus:
+            raise CannotSchedule(
+                f"job {job.name} asks for {wanted} GPUs and requires them, this machine has {there}: "
+                "ask for fewer, or let it run on CPUs (without require_gpus)"
+            )
+        return f"the gang asks for {wanted} GPUs, this machine has {there}: the whole gang runs on CPUs"
+
+    def _drain(self, job_id: str, offset: int) -> tuple[bytes, int]:
+        """Read the log from `offset` to its end."""
+        parts: list[bytes] = []
+        while True:
+            data, offset = self._ledger.read(job_id, after=offset)
+            if not data:
+                return b"".join(parts), offset
+            parts.append(data)
+
+
+def _check_linux() -> None:
+    if sys.platform != "linux":
+        raise CannotSchedule(
+            f"muster runs jobs on Linux, this is {sys.platform}: use WSL2 on Windows, a Linux virtual machine elsewhere"
+        )
+
+
+def _warnings(job: JobSpec) -> list[str]:
+    found = []
+    if job.priority is not None and job.priority not in PRIORITIES:
+        known = ", ".join(PRIORITIES)
+        found.append(
+            f"priority {job.priority} is not known on one machine (known are {known}): it counts as normal"
+        )
+    if any(role.resources.gpu_class for role in job.roles):
+        found.append("gpu_class is not looked at on one machine: any of its cards is taken")
+    return found
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise SpecError(f"cursor {cursor!r:.40}: expected one that watch() gave")
+    return int(cursor)

@@ -1,0 +1,234 @@
+"""Memory as a real limit: a cgroup where the machine lets us make one, else a look every moment.
+
+With a cgroup (v1 or v2) the kernel ends what outgrows the limit, and counts it. Without one the
+supervisor adds up the replica's processes and ends them itself; that is later by one look at most.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from muster.backends.local.machine import GIB
+from muster.backends.local.processes import descendants, variables
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrun:
+    """A replica outgrew its memory; `rank` is the one that was ended, where it is known."""
+
+    used_gib: float
+    limit_gib: float
+    rank: int | None = None
+
+
+class MemoryLimit(Protocol):
+    """Watches over one replica's memory."""
+
+    def enter(self) -> None:
+        """Put the calling process, a child between fork and exec, and all it starts under the limit."""
+
+    def overrun(self, pid: int) -> Overrun | None:
+        """Tell whether the replica whose worker is `pid` outgrew its limit; its ranks are ended then."""
+
+    def members(self) -> list[int]:
+        """Return the processes that are known to be under the limit."""
+
+    def close(self) -> None:
+        """Take the limit away once nothing runs under it."""
+
+
+def limit_memory(name: str, limit_gib: float) -> MemoryLimit:
+    """Limit one replica by a cgroup if one can be made here, else by watching it."""
+    return make_cgroup(name, limit_gib) or Polled(limit_gib)
+
+
+def make_cgroup(name: str, limit_gib: float, *, mount: Path = _CGROUPS) -> Cgroup | None:
+    """Make a cgroup called `name` below ours, version 1 or 2, or return None where we may not."""
+    for parent, files in _parents(mount):
+        folder = parent / name
+        limit = str(int(limit_gib * GIB))
+        try:
+            folder.mkdir(exist_ok=True)
+            (folder / files.limit).write_text(limit)
+        except OSError:
+            _remove(folder)
+            continue
+        with suppress(OSError):  # where swap is not counted, there is none to run into
+            (folder / files.swap).write_text(files.swap_limit or limit)
+        return Cgroup(folder, files, limit_gib)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """What the two versions of cgroups call the same things."""
+
+    limit: str
+    swap: str
+    swap_limit: str | None
+    peak: str
+    events: str
+
+
+_V1 = _Files(
+    limit="memory.limit_in_bytes",
+    swap="memory.memsw.limit_in_bytes",
+    swap_limit=None,
+    peak="memory.max_usage_in_bytes",
+    events="memory.oom_control",
+)
+_V2 = _Files(
+    limit="memory.max",
+    swap="memory.swap.max",
+    swap_limit="0",
+    peak="memory.peak",
+    events="memory.events",
+)
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """A limit that the kernel keeps."""
+
+    folder: Path
+    files: _Files
+    limit_gib: float
+
+    def enter(self) -> None:
+        """Put the calling process under the limit."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def overrun(self, pid: int) -> Overrun | None:  # noqa: ARG002 the kernel knows who is in it
+        """Tell whether the kernel had to end one of them."""
+        for line in self._read(self.files.events).splitlines():
+            if line.startswith("oom_kill ") and int(line.split()[1]):
+                used = self._read(self.files.peak).strip()
+                return Overrun(
+                    used_gib=int(used) / GIB if used.isdigit() else self.limit_gib, limit_gib=self.limit_gib
+                )
+        return None
+
+    def members(self) -> list[int]:
+        """Return the processes in the cgroup."""
+        return [int(pid) for pid in self._read("cgroup.procs").split()]
+
+    def close(self) -> None:
+        """Delete the cgroup."""
+        _remove(self.folder)
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text()
+        except OSError:
+            return ""
+
+
+@dataclass(frozen=True)
+class Polled:
+    """A limit that we keep ourselves."""
+
+    limit_gib: float
+
+    def enter(self) -> None:
+        """Nothing to do: the replica's processes are found below its worker."""
+
+    def overrun(self, pid: int) -> Overrun | None:
+        """Add up the replica's processes and kill its ranks if that is too much.
+
+        The resident sizes are quick to read but count shared pages once for each process, so only a
+        sum above the limit is looked at again in proportional sizes.
+        """
+        pids = descendants(pid)
+        limit = self.limit_gib * GIB
+        if sum(map(_resident, pids)) <= limit:
+            return None
+        sizes = {one: _proportional(one) for one in pids}
+        if sum(sizes.values()) <= limit:
+            return None
+        rank = _rank(max(sizes, key=lambda one: sizes[one]))
+        for one in pids:
+            try:
+                os.kill(one, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return Overrun(used_gib=sum(sizes.values()) / GIB, limit_gib=self.limit_gib, rank=rank)
+
+    def members(self) -> list[int]:
+        """Nobody is known: they are found below the worker."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+def _parents(mount: Path) -> list[tuple[Path, _Files]]:
+    """Where a cgroup of ours may lie: below our own, so that what limits us limits the job too."""
+    own = _own_groups()
+    found: list[tuple[Path, _Files]] = []
+    if "memory" in own:
+        root = mount / "memory"
+        found += [(root / own["memory"].lstrip("/"), _V1), (root, _V1)]
+    if "" in own:
+        found += [(parent, _V2) for parent in _delegated(mount, own[""].lstrip("/"))]
+    return [(parent, files) for parent, files in found if os.access(parent, os.W_OK)]
+
+
+def _delegated(mount: Path, own: str) -> list[Path]:
+    """Return the nearest group above ours that hands memory on: a group with processes may not."""
+    start = mount / own
+    for parent in (start, *start.parents):
+        if not parent.is_relative_to(mount):
+            break
+        try:
+            if "memory" in (parent / "cgroup.subtree_control").read_text().split():
+                return [parent]
+        except OSError:
+            continue
+    return []
+
+
+def _own_groups() -> dict[str, str]:
+    """Our own group by controller; version 2 has the empty name."""
+    groups = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
+
+
+def _remove(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # processes are left, or it was never made
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _rank(pid: int) -> int | None:
+    for name in (b"MUSTER_RANK=", b"RANK="):
+        for pair in variables(pid):
+            if pair.startswith(name) and pair[len(name) :].isdigit():
+                return int(pair[len(name) :])
+    return None

@@ -1,0 +1,140 @@
+"""Where the local backend keeps what it must remember: files below MUSTER_HOME, and their locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of one MUSTER_HOME that belong to jobs."""
+
+    home: Path
+
+    @property
+    def tickets(self) -> Path:
+        """One file for each job that waits."""
+        return self.home / "queue"
+
+    @property
+    def claims(self) -> Path:
+        """One file for each job that was started; it counts while it is locked."""
+        return self.home / "claims"
+
+    @property
+    def admission_lock(self) -> Path:
+        """Held by whoever changes tickets and claims."""
+        return self.home / "admission.lock"
+
+    @property
+    def mlflow(self) -> Path:
+        """Where jobs track their runs unless they say otherwise."""
+        return self.home / "mlflow"
+
+    def job(self, job_id: str) -> JobFolder:
+        """Return the folder of one job's supervisor; it is gone when the job has ended."""
+        return JobFolder(self.home / "jobs" / job_id)
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """What a supervisor writes down for itself, for a cancel, and for a supervisor after it."""
+
+    root: Path
+
+    @property
+    def cancel(self) -> Path:
+        """There once somebody asked for the job's end."""
+        return self.root / "cancel"
+
+    @property
+    def supervisor(self) -> Path:
+        """Pid, boot id and start time of the supervisor."""
+        return self.root / "supervisor.json"
+
+    @property
+    def stderr(self) -> Path:
+        """What the supervisor itself says; a traceback if it has a defect."""
+        return self.root / "supervisor.log"
+
+    def replica(self, attempt: int, role: str, index: int) -> Path:
+        """Where one replica is told what it is."""
+        return self.root / f"attempt-{attempt}" / f"{role}-{index}.json"
+
+    def report(self, attempt: int, role: str, index: int) -> Path:
+        """Where one replica says how it ended."""
+        return self.root / f"attempt-{attempt}" / f"{role}-{index}.report.json"
+
+    def scratch(self) -> Path:
+        """Return a new folder for the job's temporary files, and forget the one before.
+
+        It lies in the machine's own temporary folder, because a socket's path may have no more than
+        108 characters and Python's multiprocessing makes its sockets there.
+        """
+        self.drop_scratch()
+        folder = Path(tempfile.mkdtemp(prefix="muster-"))
+        self._scratch_link.symlink_to(folder)
+        return folder
+
+    def drop_scratch(self) -> None:
+        """Delete the temporary files."""
+        try:
+            folder = self._scratch_link.readlink()
+        except OSError:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        self._scratch_link.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Forget the job; its ledger entry stays."""
+        self.drop_scratch()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    @property
+    def _scratch_link(self) -> Path:
+        return self.root / "scratch"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, waiting for it; the kernel gives it back if this process dies."""
+    with open_lock(path) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock file if nobody else does; whether that was so."""
+    with open_lock(path) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@contextmanager
+def open_lock(path: Path) -> Iterator[int]:
+    """Open a lock file, made on first use and never deleted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader finds all of it or what was there before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

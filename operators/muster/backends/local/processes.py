@@ -1,0 +1,178 @@
+"""Processes as Linux knows them: who is who across pid reuse, what a job left running, and its end.
+
+Facts used, from proc(5) and prctl(2): field 22 of ``/proc/PID/stat`` is the start time in clock
+ticks since boot, so (boot id, pid, start time) names one process for ever; a child subreaper is
+given the orphans of its descendants, so nothing that a job starts can leave its supervisor's tree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.core.errors import BackendError
+
+JOB_VARIABLE = "MUSTER_JOB_ID"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_START_TIME = 21  # field 22, counted from 0
+_PARENT = 3
+_KILL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process, told apart from a later one that was given the same pid."""
+
+    pid: int
+    boot: str
+    started: int
+
+    @classmethod
+    def find(cls, pid: int) -> Process | None:
+        """Return the process that has this pid now, or None; a zombie is none."""
+        fields = _stat(pid)
+        if fields is None or fields[2] == "Z":
+            return None
+        return cls(pid=pid, boot=boot_id(), started=int(fields[_START_TIME]))
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return Process.find(self.pid) == self
+
+    def kill(self) -> None:
+        """Kill this very process, if it still runs."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.alive:  # asked after the handle was opened, so the handle is that of this process
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(handle)
+
+
+def boot_id() -> str:
+    """Return what changes whenever the machine starts."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every orphan below it."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; for the child between fork and exec.
+
+    The kernel watches the thread that forked, so only a process of one thread may use this.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel was told
+        os._exit(1)
+
+
+def descendants(root: int) -> list[int]:
+    """Return every process below `root`, zombies left out."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields is not None:
+            children[int(fields[_PARENT])].append(pid if fields[2] != "Z" else -pid)
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            waiting.append(abs(child))
+            if child > 0:
+                found.append(child)
+    return found
+
+
+def marked(job_id: str) -> list[int]:
+    """Return every process of this user that was started with MUSTER_JOB_ID=`job_id`."""
+    mark = f"{JOB_VARIABLE}={job_id}".encode()
+    return [pid for pid in _pids() if pid != os.getpid() and mark in variables(pid)]
+
+
+def variables(pid: int) -> list[bytes]:
+    """Return the ``NAME=value`` pairs that a process was started with; none where we may not look."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def sweep(job_id: str, *, below: int | None = None, also: Iterable[int] = ()) -> None:
+    """Kill all that a job left running and return when it is gone.
+
+    :param below: this process, where it is a subreaper whose every child belongs to the job; its
+        dead children are reaped.
+    :param also: processes known from elsewhere, such as a cgroup.
+    :raises BackendError: some would not die within ten seconds.
+    """
+    deadline = time.monotonic() + _KILL_SECONDS
+    pending = set(also)
+    while True:
+        pending |= set(marked(job_id)) | set(descendants(below) if below else ())
+        for pid in pending:
+            _kill(pid)
+        if below:
+            _reap()
+        pending = {pid for pid in pending if Process.find(pid) is not None}
+        if not pending:
+            return
+        if time.monotonic() > deadline:
+            raise BackendError(
+                f"job {job_id}: processes {sorted(pending)} do not die when killed: look at what "
+                "they wait for (a device or a network file system?) and end them by hand"
+            )
+        time.sleep(0.002)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap() -> None:
+    """Take the exit codes of orphans that became ours; nobody waits for them."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 names only
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(")")  # the name between may hold spaces and brackets
+    return [*head.partition(" (")[::2], *tail.split()]
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        sys.stderr.write(f"prctl({option}): {os.strerror(error)}\n")

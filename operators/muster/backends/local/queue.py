@@ -1,0 +1,279 @@
+"""Who may run: a job waits as a ticket and runs under a claim, whole or not at all.
+
+A ticket is a file and costs no process. A claim is a file too, and counts only while somebody holds
+its lock: the supervisor that was started with it inherits the lock, so that a crash gives everything
+back. Both change under one lock, in :meth:`Queue.admit`, which is called by whoever comes by: at each
+submission, at the end of each supervisor, and by everybody who looks at a job while some wait.
+
+Order is priority, then submission. A job that waits reserves what it needs against all that came
+after it, so a big gang is never starved by small ones, and these may run meanwhile in what is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.backends.local.machine import Machine, free_port
+from muster.backends.local.places import Places, locked, locked_if_free, write_whole
+from muster.core.job import JobSpec, SecretRef
+from muster.core.wire import dumps, loads
+
+PRIORITIES = {"high": 0, "normal": 1, "low": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A job that waits, with what it needs before it can start.
+
+    :param rank: of its priority, lowest first. Times are seconds since the epoch.
+    """
+
+    job_id: str
+    submitted: float
+    deadline: float
+    memory_gib: float
+    gpus: int
+    rank: int = 1
+    secrets: tuple[SecretRef, ...] = ()
+
+    @classmethod
+    def of(cls, job: JobSpec, *, job_id: str, submitted: float, machine: Machine) -> Ticket:
+        """Write down what `job` needs of this machine; no GPU where it must do with CPUs."""
+        return cls(
+            job_id=job_id,
+            submitted=submitted,
+            deadline=submitted + job.queue_timeout_seconds,
+            memory_gib=memory_needed(job),
+            gpus=gpus_needed(job) if gpus_needed(job) <= len(machine.gpus) else 0,
+            rank=PRIORITIES.get(job.priority or "normal", PRIORITIES["normal"]),
+            secrets=tuple(job.secrets.values()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a job that was started holds, until its lock is given back."""
+
+    job_id: str
+    memory_gib: float
+    gpus: tuple[str, ...]
+    port: int
+
+
+@dataclass
+class _Room:
+    """What is left for the next in the queue; below 0 where those before it wait for more."""
+
+    memory_gib: float
+    gpus: int
+
+    def lacks(self, ticket: Ticket) -> str:
+        """Say what a job waits for; empty if it fits."""
+        if ticket.gpus > max(self.gpus, 0):
+            return f"{ticket.gpus} GPU{'s' * (ticket.gpus > 1)}: {max(self.gpus, 0)} free"
+        if ticket.memory_gib > self.memory_gib:
+            return f"{ticket.memory_gib:g} GiB of memory: {max(self.memory_gib, 0.0):.3g} free"
+        return ""
+
+    def take(self, ticket: Ticket) -> None:
+        self.memory_gib -= ticket.memory_gib
+        self.gpus -= ticket.gpus
+
+
+class Queue:
+    """The tickets and claims of one MUSTER_HOME on one machine."""
+
+    def __init__(self, places: Places, machine: Machine) -> None:
+        self._places = places
+        self._machine = machine
+
+    def enter(self, ticket: Ticket) -> None:
+        """Let a job wait, unless it waits or runs already."""
+        self._places.tickets.mkdir(parents=True, exist_ok=True)
+        with locked(self._places.admission_lock):
+            if not self.holds(ticket.job_id):
+                write_whole(self._ticket(ticket.job_id), dumps(ticket))
+
+    def waits(self, job_id: str) -> bool:
+        """Whether a job has a ticket."""
+        return self._ticket(job_id).exists()
+
+    def holds(self, job_id: str) -> bool:
+        """Whether a job has a claim that counts: its supervisor lives."""
+        return _is_locked(self._claim(job_id))
+
+    def withdraw(self, job_id: str, then: Callable[[], None]) -> bool:
+        """Take a job that still waits out of the queue and do `then` before anybody can enter it again."""
+        with locked(self._places.admission_lock):
+            if not self.waits(job_id) or self.holds(job_id):
+                return False
+            then()
+            self._ticket(job_id).unlink()
+            return True
+
+    @contextmanager
+    def seize(self, job_id: str) -> Iterator[bool]:
+        """Hold the claim of a job whose supervisor was lost, at no cost, to bring it to its end here."""
+        with locked(self._places.admission_lock):
+            free = not self.waits(job_id) and not self.holds(job_id)
+            handle = self._write(Claim(job_id=job_id, memory_gib=0, gpus=(), port=0)) if free else None
+        try:
+            yield free
+        finally:
+            if handle is not None:
+                self.leave(job_id, handle)
+
+    def leave(self, job_id: str, handle: int) -> None:
+        """Give back the claim that this process holds by the lock `handle`."""
+        with locked(self._places.admission_lock):
+            self._claim(job_id).unlink(missing_ok=True)
+        os.close(handle)
+
+    def admit(
+        self, start: Callable[[Claim, int], bool], *, overdue: Callable[[Ticket, str], None], wait: bool
+    ) -> None:
+        """Start every waiting job that has room, in order; each whole or not at all.
+
+        :param start: starts the supervisor and hands it the claim's lock (an open file); False where
+            this process cannot, for want of the job's secrets, and the job waits for one that can.
+        :param overdue: ends a job that waited too long, with what it waited for.
+        :param wait: whether to wait if somebody else is at it.
+        """
+        if not self._anybody_waits():
+            return
+        if wait:
+            with locked(self._places.admission_lock):
+                self._admit(start, overdue)
+            return
+        with locked_if_free(self._places.admission_lock) as mine:
+            if mine:
+                self._admit(start, overdue)
+
+    def reason(self, job_id: str) -> str:
+        """Say what a waiting job waits for."""
+        room = self._room()
+        for before, ticket in enumerate(self._tickets()):
+            lacking = room.lacks(ticket)
+            if ticket.job_id == job_id:
+                return _waiting(lacking, before, self._machine)
+            room.take(ticket)
+        return ""
+
+    def _admit(self, start: Callable[[Claim, int], bool], overdue: Callable[[Ticket, str], None]) -> None:
+        room = self._room()
+        for before, ticket in enumerate(self._tickets()):
+            if self.holds(ticket.job_id):  # whoever started it died before the ticket was gone
+                self._ticket(ticket.job_id).unlink()
+                continue
+            lacking = room.lacks(ticket)
+            if lacking and time.time() > ticket.deadline:
+                overdue(ticket, _waiting(lacking, before, self._machine))
+                self._ticket(ticket.job_id).unlink()
+                continue
+            room.take(ticket)
+            if not lacking and self._start(ticket, start):
+                self._ticket(ticket.job_id).unlink()
+
+    def _start(self, ticket: Ticket, start: Callable[[Claim, int], bool]) -> bool:
+        live = self._live()
+        taken = {gpu for claim in live for gpu in claim.gpus}
+        free = [gpu for gpu in self._machine.gpus if gpu not in taken]
+        claim = Claim(
+            job_id=ticket.job_id,
+            memory_gib=ticket.memory_gib,
+            gpus=tuple(free[: ticket.gpus]),
+            port=free_port({claim.port for claim in live}),
+        )
+        handle = self._write(claim)
+        started = False
+        try:
+            started = start(claim, handle)
+        finally:
+            if not started:
+                self._claim(ticket.job_id).unlink()
+            os.close(handle)
+        return started
+
+    def _room(self) -> _Room:
+        live = self._live()
+        return _Room(
+            memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
+            gpus=len(self._machine.gpus) - sum(len(claim.gpus) for claim in live),
+        )
+
+    def _live(self) -> list[Claim]:
+        paths = self._places.claims.glob("*.json") if self._places.claims.is_dir() else ()
+        return [loads(Claim, path.read_bytes()) for path in paths if _is_locked(path)]
+
+    def _tickets(self) -> list[Ticket]:
+        found = []
+        for path in self._places.tickets.glob("*.json"):
+            try:
+                found.append(loads(Ticket, path.read_bytes()))
+            except FileNotFoundError:
+                continue  # started since the folder was listed
+        return sorted(found, key=lambda ticket: (ticket.rank, ticket.submitted, ticket.job_id))
+
+    def _anybody_waits(self) -> bool:
+        try:
+            with os.scandir(self._places.tickets) as entries:
+                return any(entry.name.endswith(".json") for entry in entries)
+        except FileNotFoundError:
+            return False
+
+    def _write(self, claim: Claim) -> int:
+        """Lock a new file, then give it the claim's name: whoever finds the name finds it locked."""
+        self._places.claims.mkdir(parents=True, exist_ok=True)
+        path = self._claim(claim.job_id)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os.write(handle, dumps(claim).encode())
+        temporary.replace(path)
+        return handle
+
+    def _ticket(self, job_id: str) -> Path:
+        return self._places.tickets / f"{job_id}.json"
+
+    def _claim(self, job_id: str) -> Path:
+        return self._places.claims / f"{job_id}.json"
+
+
+def memory_needed(job: JobSpec) -> float:
+    """GiB that the whole gang may use at once."""
+    return sum(role.replicas * role.resources.memory_gib for role in job.roles)
+
+
+def gpus_needed(job: JobSpec) -> int:
+    """Cards that the whole gang asks for."""
+    return sum(role.replicas * role.resources.gpus for role in job.roles)
+
+
+def _waiting(lacking: str, before: int, machine: Machine) -> str:
+    if lacking.find("GPU") >= 0:
+        lacking = lacking.replace(" free", f" of {len(machine.gpus)} free")
+    elif lacking:
+        lacking = lacking.replace(" free", f" of {machine.memory_gib:.3g} free")
+    ahead = f"{before} job{'s' * (before > 1)} before it" if before else ""
+    return "waiting for " + ("; ".join(part for part in (lacking, ahead) if part) or "its turn")
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether anybody holds the lock of a file; asked with a shared lock, which disturbs nobody."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

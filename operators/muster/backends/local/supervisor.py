@@ -1,0 +1,223 @@
+"""The supervisor: one process for each job that runs, which brings it to its end whatever happens.
+
+It belongs to nobody: neither Airflow nor a terminal has to live for it. It holds the job's claim by
+a lock, so there are never two of it; every process of the job dies with it; and where it dies
+itself, the next one takes the job up: a sealed attempt is committed, another starts again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from muster.backends.local import attempt
+from muster.backends.local.admission import Admission
+from muster.backends.local.environments import Environments
+from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
+from muster.backends.local.gang import Gang, Outcome
+from muster.backends.local.launch import Orders
+from muster.backends.local.processes import Process, adopt_orphans, sweep
+from muster.backends.worker_archive import worker_folder
+from muster.core.errors import MusterError
+from muster.core.status import JobResult, JobState
+from muster.core.verdict import Cause, Verdict
+from muster.core.wire import dumps, loads
+from muster.volumes.folder import FolderStore
+
+_MASK_LENGTH = 4  # shorter values would be found in every other line
+
+
+def main(text: str) -> None:
+    """Bring one job to its end: the whole program of the process that ``launch`` starts."""
+    orders = loads(Orders, text)
+    os.set_inheritable(orders.claim_handle, False)
+    with os.fdopen(orders.secrets_handle, "rb") as pipe:
+        secrets = json.loads(pipe.read() or b"{}")
+    adopt_orphans()
+    Supervisor(orders, secrets).run()
+
+
+class _AskedToEnd(Exception):
+    """The job was cancelled, or we were told to go and leave it for the next supervisor."""
+
+
+class Supervisor:
+    """One job on its way from its claim to its end."""
+
+    def __init__(self, orders: Orders, secrets: Mapping[str, str]) -> None:
+        self._orders = orders
+        self._job_id = orders.job_id
+        self._secrets = secrets
+        self._masked = [text for text in secrets.values() if len(text) >= _MASK_LENGTH]
+        self._folder = orders.places.job(orders.job_id)
+        self._store = FolderStore(orders.settings.store)
+        self._ledger = self._store.ledger
+        self._status = self._ledger.status(orders.job_id)
+        self._spec = self._ledger.spec(orders.job_id)
+        self._told_to_go = False
+
+    def run(self) -> None:
+        """Bring the job to its end, give its claim back and let in who waits for that."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        process = Process.find(os.getpid())
+        if process is not None:
+            self._folder.supervisor.write_text(dumps(process))
+        try:
+            if not self._status.state.ended:
+                self._end(self._work())
+            self._folder.remove()
+        except _AskedToEnd:
+            self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
+        admission = Admission(
+            settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger
+        )
+        admission.queue.leave(self._job_id, self._orders.claim_handle)
+        admission.admit(wait=True)
+
+    def _work(self) -> Outcome | JobResult:
+        """Return what became of the job; nothing of it runs any more then."""
+        try:
+            if self._status.state is not JobState.QUEUED:
+                self._say("taken up again after its supervisor was lost")
+                sweep(self._job_id)
+            if self._store.sealed(self._job_id) is not None:
+                return self._commit()
+            return self._attempts()
+        except _AskedToEnd:
+            if self._cancelled():
+                return Outcome(
+                    verdict=Verdict(cause=Cause.CANCELLED, message="cancelled", advice=CANCEL_ADVICE)
+                )
+            raise
+        except Exception as error:
+            if not isinstance(error, MusterError):
+                self._log(traceback.format_exc().encode())
+            return Outcome(verdict=verdict_of(error, committing=self._status.state is JobState.COMMITTING))
+        finally:
+            sweep(self._job_id, below=os.getpid())
+            self._store.release(self._job_id)
+
+    def _attempts(self) -> Outcome | JobResult:
+        """Start the gang, again and again while what stopped it is not the author's fault."""
+        python = self._prepare()
+        deadline = time.monotonic() + self._spec.run_timeout_seconds
+        for left in range(self._spec.max_restarts, -1, -1):
+            outcome = self._attempt(python, deadline)
+            if outcome.verdict is None:
+                return self._commit()
+            if not outcome.verdict.cause.restarts_gang or not left:
+                break
+            self._say(
+                f"{outcome.verdict.cause.value}: {outcome.verdict.message}; the whole gang starts again "
+                f"from its checkpoint ({left} restart{'s' * (left > 1)} left)"
+            )
+            self._move(JobState.PREPARING, "starting again", restarts=self._status.restarts + 1)
+        return outcome
+
+    def _prepare(self) -> Path:
+        """Have the image's Python ready and the inputs kept from gc."""
+        self._move(JobState.PREPARING, f"preparing image {self._spec.image}")
+        spec = self._spec
+        attempt.check_inputs(spec, self._store)
+        pinned = [version.address for given in spec.inputs.values() for version in given.versions]
+        if pinned:
+            self._store.lease(pinned, holder=self._job_id)
+        return Environments(self._orders.settings.cache).ensure(
+            spec.image,
+            self._store.code(spec.image_digest),
+            spec.image_digest,
+            self._progress,
+        )
+
+    def _attempt(self, python: Path, deadline: float) -> Outcome:
+        self._heed()
+        staging = self._store.stage(self._job_id)
+        replicas = attempt.replicas(
+            self._spec,
+            staging=staging,
+            store=self._store,
+            claim=self._orders.claim,
+            folder=self._folder,
+            scratch=self._folder.scratch(),
+        )
+        mlflow = self._orders.places.mlflow
+        mlflow.mkdir(exist_ok=True)
+        worker = worker_folder(self._orders.settings.cache)
+        gang = Gang(
+            replicas,
+            commands=[
+                (str(python), str(worker), str(self._folder.replica(r.attempt, r.role, r.index)))
+                for r in replicas
+            ],
+            environments=[
+                attempt.variables(replica, python=python, mlflow=mlflow, secrets=self._secrets)
+                for replica in replicas
+            ],
+            log=self._log,
+            cancelled=self._asked_to_end,
+            deadline=deadline,
+        )
+        self._move(JobState.RUNNING, "", started=self._status.started or time.time())
+        try:
+            outcome = gang.run()
+        finally:
+            sweep(self._job_id, below=os.getpid(), also=gang.left())
+            gang.close()
+        self._heed()
+        return outcome
+
+    def _heed(self) -> None:
+        if self._asked_to_end():
+            raise _AskedToEnd
+
+    def _commit(self) -> JobResult:
+        self._move(JobState.COMMITTING, "")
+        return commit(self._store, self._job_id, self._folder)
+
+    def _end(self, ended: Outcome | JobResult) -> None:
+        if isinstance(ended, JobResult):
+            self._move(JobState.SUCCEEDED, "", ended=time.time(), result=ended)
+            return
+        verdict = ended.verdict
+        assert verdict is not None
+        verdict = replace(verdict, message=self._mask(verdict.message), advice=self._mask(verdict.advice))
+        self._log((verdict.render(job_id=self._job_id) + "\n").encode())
+        state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
+        self._move(state, "", ended=time.time(), verdict=verdict)
+
+    def _move(self, state: JobState, reason: str, **changes: object) -> None:
+        self._status = replace(self._status, state=state, reason=reason, **changes)  # type: ignore[arg-type]
+        self._ledger.update(self._status)
+
+    def _progress(self, line: str) -> None:
+        self._heed()
+        self._say(line)
+        self._move(JobState.PREPARING, line)
+
+    def _say(self, line: str) -> None:
+        self._log(f"[muster] {line}\n".encode())
+
+    def _log(self, lines: bytes) -> None:
+        for secret in self._masked:
+            lines = lines.replace(secret.encode(), b"***")
+        self._ledger.append(self._job_id, lines)
+
+    def _mask(self, text: str) -> str:
+        for secret in self._masked:
+            text = text.replace(secret, "***")
+        return text
+
+    def _cancelled(self) -> bool:
+        return self._folder.cancel.exists()
+
+    def _asked_to_end(self) -> bool:
+        return self._told_to_go or self._cancelled()
+
+    def _on_sigterm(self, _number: int, _frame: object) -> None:
+        self._told_to_go = True
