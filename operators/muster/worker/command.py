@@ -31,11 +31,15 @@ def fill(replica: Replica) -> list[str]:
     return words
 
 
-def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str], str]:
+def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | None, str]:
     """Return the words to run and the folder to start in; `environment` gets the code on PYTHONPATH.
+
+    An entrypoint has no words and starts in its scratch folder.
 
     :raises SpecError: an unknown name, or a program that is neither in the image nor in the folder.
     """
+    if replica.job_role.command is None:
+        return None, replica.scratch
     words, start = fill(replica), folder(replica)
     if replica.code is not None:
         before = environment.get("PYTHONPATH")

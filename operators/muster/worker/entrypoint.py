@@ -1,11 +1,12 @@
 """Runs one rank of an entrypoint: imports the function, checks what it takes, calls it, writes how it ended.
 
-This is a process of its own, ``python WORKER --rank CALL.json OUTCOME.json``. Nothing of muster is
-left on the import path when the author's code is imported.
+This happens in a fork of the worker (:mod:`muster.worker.ranks`), before any thread was started.
+Nothing of muster is left on the import path when the author's code is imported.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -14,39 +15,45 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.core.errors import SpecError
+from muster.core.replica import Replica
+from muster.core.verdict import ExitCode
 
-USER_ERROR, SPEC_ERROR = 64, 65  # muster.core.verdict.ExitCode, whose import would cost each rank
 
-
-def run(call_file: str, outcome_file: str) -> int:
-    """Run the call that the worker wrote; return the rank's exit status."""
-    with open(call_file, encoding="utf-8") as file:
-        call = json.load(file)
-    sys.argv = [call["entrypoint"]]
-    sys.path[0] = call["code"] or call["scratch"]
+def run(replica: Replica, *, outcome_file: str) -> int:
+    """Run the replica's entrypoint as one rank; return the rank's exit status."""
+    _prepare(replica)
+    outcome: dict[str, Any]
     try:
-        outcome = {"kind": "done", **_call(call)}
+        outcome, status = {"kind": "done", **_call(replica)}, ExitCode.SEALED
     except SpecError as error:
-        outcome = {"kind": "spec error", "message": str(error), "traceback": []}
+        outcome, status = {"kind": "spec error", "message": str(error)}, ExitCode.SPEC_ERROR
     except BaseException as error:  # whatever it is, it becomes the rank's last word
-        outcome = _failure(error, call)
+        outcome, status = {"kind": "user error", **_describe(error, replica)}, ExitCode.USER_ERROR
     _write(outcome_file, {"at": time.time(), **outcome})
-    return {"done": 0, "spec error": SPEC_ERROR}.get(str(outcome["kind"]), USER_ERROR)
+    return status
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _prepare(replica: Replica) -> None:
+    """Make of the worker's copy what ``python script.py`` would find."""
+    faulthandler.enable()  # the environment asks for it, but this interpreter started before that
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper
+    sys.argv = [str(replica.job_role.entrypoint)]
+    sys.path[0] = replica.code or replica.scratch
+    sys.dont_write_bytecode = True  # the code snapshot is shared and never changes
+
+
+def _call(replica: Replica) -> dict[str, Any]:
     from muster.worker.signature import arguments
 
-    sys.dont_write_bytecode = True  # the code snapshot is shared and never changes
-    function = load(call["entrypoint"])
-    given = arguments(function, call)
+    function = load(str(replica.job_role.entrypoint))
+    given = arguments(function, replica)
     try:
         returned = function(**given)
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
         returned = None
-    return {"metrics": _metrics(returned), "modules": modules_below(call["code"])}
+    return {"metrics": _metrics(returned), "modules": modules_below(replica.code)}
 
 
 def load(entrypoint: str) -> Callable[..., Any]:
@@ -84,6 +91,10 @@ def modules_below(code: str | None) -> list[str]:
     return sorted({file[len(root) :] for file in files if isinstance(file, str) and file.startswith(root)})
 
 
+class MetricError(Exception):
+    """What the entrypoint returned are not metrics: the author's code is at fault, not the spec."""
+
+
 def _metrics(returned: object) -> dict[str, float]:
     if returned is None:
         return {}
@@ -95,16 +106,12 @@ def _metrics(returned: object) -> dict[str, float]:
         raise MetricError(str(error)) from None
 
 
-class MetricError(Exception):
-    """What the entrypoint returned are not metrics: the author's code is at fault, not the spec."""
-
-
-def _failure(error: BaseException, call: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(error: BaseException, replica: Replica) -> dict[str, Any]:
+    if isinstance(error, MetricError):
+        return {"message": str(error)}
     from muster.worker.tracebacks import describe
 
-    if isinstance(error, MetricError):
-        return {"kind": "user error", "message": str(error), "traceback": [], "where": call["entrypoint"]}
-    return {"kind": "user error", **describe(error, code=call["code"])}
+    return describe(error, code=replica.code)
 
 
 def _write(path: str, outcome: Mapping[str, Any]) -> None:

@@ -127,7 +127,7 @@ def _said(rank: Rank) -> dict[str, Any]:
 
 def _outcome(rank: Rank) -> dict[str, Any] | None:
     outcome = read_json(rank.plan.outcome)
-    return outcome if outcome and outcome.get("kind") != "done" else None
+    return {"traceback": [], **outcome} if outcome and outcome.get("kind") != "done" else None
 
 
 def _recorded(rank: Rank) -> dict[str, Any] | None:

@@ -27,16 +27,16 @@ def rank_environment(
     :param base: what the backend gave the worker, secrets included.
     :param error_file: where a script that uses torch's ``@record`` writes what it raised.
     """
-    chosen = {
-        Launcher.PLAIN: lambda: {},
-        Launcher.TORCHRUN: lambda: _torchrun(replica, local_rank, base=base, error_file=error_file),
-        Launcher.HOROVOD: lambda: _horovod(replica, local_rank),
-    }[replica.spec.launcher]()
+    chosen: dict[str, str] = {}
+    if replica.spec.launcher is Launcher.TORCHRUN:
+        chosen = _torchrun(replica, local_rank, base=base, error_file=error_file)
+    elif replica.spec.launcher is Launcher.HOROVOD:
+        chosen = _horovod(replica, local_rank)
     return {**_defaults(replica), **base, **replica.spec.env, **_common(replica, local_rank, base), **chosen}
 
 
 def cross(replica: Replica, local_rank: int) -> tuple[int, int]:
-    """This rank's place among the ranks of the same local rank on all replicas, and their number."""
+    """Return this rank's place among the ranks of the same local rank on all replicas, and their number."""
     before = total = 0
     for role in replica.spec.roles:
         if role.ranks > local_rank:
@@ -47,7 +47,7 @@ def cross(replica: Replica, local_rank: int) -> tuple[int, int]:
 
 
 def replica_number(replica: Replica) -> int:
-    """This replica's place among all replicas of the gang, roles in the spec's order."""
+    """Return this replica's place among all replicas of the gang, roles in the spec's order."""
     before = 0
     for role in replica.spec.roles:
         if role.name == replica.role:

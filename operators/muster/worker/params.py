@@ -16,7 +16,7 @@ UNKNOWN = object()  # no annotation, or one that cannot be evaluated
 
 
 class _Wrong(Exception):
-    """This value is not of that type."""
+    """A value that is not of its type."""
 
 
 def convert(what: str, value: Any, hint: Any) -> Any:

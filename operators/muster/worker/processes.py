@@ -23,40 +23,48 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def spawn(arguments: Sequence[str], *, environment: Mapping[str, str], folder: str) -> tuple[int, int]:
+class Forked(BaseException):
+    """Raised in a forked child: this process is no longer the worker, and must run nothing of it."""
+
+
+def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], folder: str) -> tuple[int, int]:
     """Start a process in a session of its own; return its pid and the end of a pipe with its output.
 
     stdout and stderr share the pipe, so their order is kept. A program that cannot be run ends with
-    status 127 and says why in its output.
+    status 127 and says why in its output. Without arguments the child is a copy of this process.
+
+    :raises Forked: in that copy, to unwind what the worker was doing.
     """
     parent = os.getpid()
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _become(arguments, environment, folder, write, parent)
-        except BaseException as error:  # the copy of the worker must never run on
-            os.write(write, f"cannot run {arguments[0]!r}: {error}\n".encode())
-        finally:
+            _become(environment, folder, write, parent)
+            if arguments is None:
+                raise Forked
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, other programs expect it
+            os.execvpe(arguments[0], list(arguments), os.environ)
+        except Exception as error:  # the copy of the worker must never run on
+            os.write(2, f"cannot run {arguments}: {error}\n".encode())
             os._exit(127)
     os.close(write)
     os.set_blocking(read, False)
     return pid, read
 
 
-def _become(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: str, output: int, parent: int
-) -> None:
+def _become(environment: Mapping[str, str], folder: str, output: int, parent: int) -> None:
     os.setsid()
     die_with_parent(parent)
-    signal.set_wakeup_fd(-1)
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, other programs expect them
-        signal.signal(ignored, signal.SIG_DFL)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
-    os.execvpe(arguments[0], list(arguments), dict(environment))
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def end_descendants() -> int:
@@ -80,11 +88,8 @@ def end_descendants() -> int:
 
 def children() -> list[int]:
     """The processes whose parent this one is, read from /proc."""
-    own, found = os.getpid(), []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _parent(name) == own:
-            found.append(int(name))
-    return found
+    own = os.getpid()
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == own]
 
 
 def _parent(pid: str) -> int:

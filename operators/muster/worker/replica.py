@@ -7,29 +7,23 @@ sets ``MUSTER_PARENT_PID`` to its own pid: a worker whose parent is another by t
 from __future__ import annotations
 
 import errno
-import json
 import os
-import sys
 from collections.abc import Sequence
 
 from muster.core.errors import SpecError
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
-from muster.worker import command
+from muster.worker import command, entrypoint
 from muster.worker.faults import EXIT_CODES, Fault, faults, lost_peer, read_json
 from muster.worker.launchers import rank_environment
 from muster.worker.processes import die_with_parent
-from muster.worker.ranks import Rank, RankPlan, Ranks, say
+from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``REPLICA.json``, or one rank of an entrypoint (``--rank CALL.json OUTCOME.json``)."""
-    if arguments[:1] == ["--rank"]:
-        from muster.worker.entrypoint import run
-
-        return run(*arguments[1:])
+    """Run ``REPLICA.json`` and return the exit code; in the fork of a rank, run that rank's entrypoint."""
     die_with_parent(int(os.environ.pop("MUSTER_PARENT_PID", None) or os.getppid()))
     try:
         with open(arguments[0], encoding="utf-8") as file:
@@ -37,7 +31,16 @@ def main(arguments: Sequence[str]) -> int:
     except (IndexError, OSError, SpecError) as error:
         say(f"the worker cannot read what to do: {error}\nusage: python WORKER REPLICA.json")
         return ExitCode.SPEC_ERROR
-    report = _carry_out(replica)
+    try:
+        report = _carry_out(replica)
+    except InRank as here:
+        plan = here.plan
+    else:
+        return _deliver(replica, report)
+    return entrypoint.run(replica, outcome_file=plan.outcome)  # outside except: no context to its errors
+
+
+def _deliver(replica: Replica, report: Report) -> int:
     try:
         write_durably(replica.report, dumps(report))
     except OSError as error:
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _carry_out(replica: Replica) -> Report:
     try:
-        plans = plan(replica)
+        plans = plan_ranks(replica)
         ranks = Ranks(
             grace_seconds=replica.spec.grace_seconds,
             hang_seconds=replica.spec.hang_timeout_seconds,
@@ -67,8 +70,8 @@ def _carry_out(replica: Replica) -> Report:
         return _refused(Cause.COMMIT_FAILED, f"cannot write: {error}", f"{advice}, then run again")
 
 
-def plan(replica: Replica) -> list[RankPlan]:
-    """Say what to start for each rank, and write what the ranks of an entrypoint read.
+def plan_ranks(replica: Replica) -> list[RankPlan]:
+    """Say what to start for each rank.
 
     :raises SpecError: the command names what the job does not have, or a program that is not there.
     """
@@ -81,11 +84,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
     os.makedirs(folder, exist_ok=True)
     outcome, error_file = os.path.join(folder, "outcome.json"), os.path.join(folder, "error.json")
     environment = rank_environment(replica, local_rank, base=os.environ, error_file=error_file)
-    if replica.job_role.command is None:
-        arguments = [sys.executable, os.path.abspath(sys.argv[0]), "--rank", _call(replica, folder), outcome]
-        start = replica.scratch
-    else:
-        arguments, start = command.prepare(replica, environment)
+    arguments, start = command.prepare(replica, environment)
     return RankPlan(
         rank=rank,
         arguments=arguments,
@@ -94,22 +93,6 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
         outcome=outcome,
         error_file=error_file,
     )
-
-
-def _call(replica: Replica, folder: str) -> str:
-    spec, path = replica.spec, os.path.join(folder, "call.json")
-    call = {
-        "entrypoint": replica.job_role.entrypoint,
-        "code": replica.code,
-        "scratch": replica.scratch,
-        "inputs": {name: (paths, spec.inputs[name].many) for name, paths in replica.inputs.items()},
-        "outputs": dict(replica.staging),
-        "params": dict(spec.params),
-        "checkpoints": replica.checkpoints,
-    }
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(call, file)
-    return path
 
 
 def _succeeded(replica: Replica, ended: Sequence[Rank]) -> Report:

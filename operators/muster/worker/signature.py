@@ -9,39 +9,42 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.errors import SpecError
+from muster.core.replica import Replica
 from muster.worker.params import UNKNOWN, convert, shown
+from muster.worker.tracebacks import shorten
 
 CHECKPOINTS = "checkpoints"
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def arguments(function: Callable[..., Any], call: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(function: Callable[..., Any], replica: Replica) -> dict[str, Any]:
     """Return the keyword arguments for `function`: inputs and outputs as paths, params as annotated.
 
-    :param call: what :mod:`muster.worker.replica` wrote: inputs, outputs, params, checkpoints.
     :raises SpecError: a name the function does not take, one it needs and the job does not give, or
         a value of another type; the message names the function, where it stands, and what is known.
     """
-    taken = _Taken(function, call["entrypoint"])
-    given = {
-        **dict.fromkeys(call["inputs"], "input"),
-        **dict.fromkeys(call["outputs"], "output"),
-        **dict.fromkeys(call["params"], "param"),
-    }
-    taken.check(given)
-    values = {name: _input(taken, name, *each) for name, each in call["inputs"].items()}
-    values.update({name: _path(taken, name, text) for name, text in call["outputs"].items()})
-    values.update({name: taken.convert(name, value) for name, value in call["params"].items()})
+    spec = replica.spec
+    taken = _Taken(function, str(replica.job_role.entrypoint), replica.code)
+    taken.check(
+        {
+            **dict.fromkeys(spec.inputs, "input"),
+            **dict.fromkeys(spec.outputs, "output"),
+            **dict.fromkeys(spec.params, "param"),
+        }
+    )
+    values = {n: _input(taken, n, paths, spec.inputs[n].many) for n, paths in replica.inputs.items()}
+    values.update({name: _path(taken, name, text) for name, text in replica.staging.items()})
+    values.update({name: taken.convert(name, value) for name, value in spec.params.items()})
     if CHECKPOINTS in taken.parameters:
-        values[CHECKPOINTS] = _path(taken, CHECKPOINTS, call[CHECKPOINTS])
+        values[CHECKPOINTS] = _path(taken, CHECKPOINTS, replica.checkpoints)
     return values
 
 
 class _Taken:
     """What a function takes."""
 
-    def __init__(self, function: Callable[..., Any], entrypoint: str) -> None:
-        self.label = f"{entrypoint} ({_where(function)})"
+    def __init__(self, function: Callable[..., Any], entrypoint: str, code: str | None) -> None:
+        self.label = f"{entrypoint} ({_where(function, code)})"
         self._globals = getattr(inspect.unwrap(function), "__globals__", {})
         try:
             every = inspect.signature(function).parameters
@@ -81,7 +84,7 @@ class _Taken:
             return parameter.annotation
         try:
             return eval(parameter.annotation, self._globals)  # noqa: S307 - the author's own annotation
-        except Exception:  # noqa: BLE001 - a name imported for type checkers only; then nothing is converted
+        except Exception:  # a name that only type checkers import; then nothing is converted
             return UNKNOWN
 
     def convert(self, name: str, value: Any) -> Any:
@@ -110,6 +113,6 @@ def _path(taken: _Taken, name: str, text: str) -> Any:
     return text if taken.hint(name) is str else Path(text)
 
 
-def _where(function: Callable[..., Any]) -> str:
+def _where(function: Callable[..., Any], folder: str | None) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else type(function).__name__
+    return f"{shorten(code.co_filename, folder)}:{code.co_firstlineno}" if code else type(function).__name__
