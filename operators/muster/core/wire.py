@@ -21,6 +21,8 @@ from muster.core.errors import SpecError
 
 SCHEMA_VERSION = 1
 
+_SCALARS = frozenset({str, int, bool})
+
 T = TypeVar("T")
 
 
@@ -79,10 +81,15 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
+@cache
+def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
 def _build(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or hint is object:
-        return value
+    if hint is Any or hint is object or (type(value) is hint and hint in _SCALARS):
+        return value  # first, because a seal holds as many of them as a job wrote files
+    origin, arguments = _shape(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -118,9 +125,9 @@ def _only(arguments: list[Any], value: Any) -> Any:
 def _dataclass(kind: type, value: Any, where: str) -> Any:
     _need(isinstance(value, dict), where, "an object", value)
     hints = _hints(kind)
-    unknown = sorted(set(value) - set(hints))
+    unknown = value.keys() - hints.keys()
     if unknown:
-        raise SpecError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(hints)}")
+        raise SpecError(f"{where}: unknown field {min(unknown)!r}; known are {', '.join(hints)}")
     fields = {name: _build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     try:
         return kind(**fields)
