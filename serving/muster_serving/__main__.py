@@ -16,7 +16,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--revision", default="1", help="what that version is called (default: 1)")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--public-fd", type=int, help="an inherited listening socket, instead of host and port")
+    parser.add_argument(
+        "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
+    )
     parser.add_argument("--private-fd", type=int, help="an inherited socket on which candidates answer")
     parser.add_argument("--control-fd", type=int, help="an inherited socket on which the keeper commands")
     return parser.parse_args()

@@ -2,7 +2,7 @@
 
 The socket is inherited from the keeper, so nobody else can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "8", "folder": "/…"}``; ``promote`` and ``unload`` take a
-revision, ``stop`` nothing. Each is answered ``{"id": 1}`` or ``{"id": 1, "error": "…"}``.
+revision, ``drain`` none. Each is answered ``{"id": 1}`` or ``{"id": 1, "error": "…"}``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ class Control:
     """Carries the keeper's commands out.
 
     :param promoted: called after each promotion, before it is answered.
+    :param drain: called to send the clients elsewhere.
     """
 
-    def __init__(self, revisions: Revisions, *, promoted: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, revisions: Revisions, *, promoted: Callable[[], Awaitable[None]], drain: Callable[[], None]
+    ) -> None:
         self._revisions = revisions
         self._promoted = promoted
+        self._drain = drain
 
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the keeper hangs up."""
@@ -55,5 +59,7 @@ class Control:
             await self._promoted()
         elif action == "unload":
             self._revisions.unload(revision)
+        elif action == "drain":
+            self._drain()
         else:
-            raise ModelError(f"command {action!r:.40}: known are load, promote and unload")
+            raise ModelError(f"command {action!r:.40}: known are load, promote, unload and drain")

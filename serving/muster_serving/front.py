@@ -51,9 +51,11 @@ class Front:
         self._revisions = revisions
         self._behind = behind
         self._candidates = candidates
+        self.draining = False
         self._infer = f"/v2/models/{revisions.name}/infer"
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI asks (https://asgi.readthedocs.io)."""
         if scope["type"] != "http":
             await self._behind(scope, receive, send)
         elif scope["path"] == self._infer and scope["method"] == "POST":
@@ -65,14 +67,16 @@ class Front:
         path, method = scope["path"], scope["method"]
         if path == "/v2/health/ready":
             ready = self._revisions.serving is not None
-            await _answer(send, 200 if ready else 503, orjson.dumps({"ready": ready}))
+            await self._answer(send, 200 if ready else 503, orjson.dumps({"ready": ready}))
             return
         match = _PATH.match(path)
         if match and match["verb"] in ("/infer", ":predict"):
             if method != "POST":
-                await _refuse(send, f"{method} {path}: predictions are asked for by POST", 405)
+                await self._refuse(send, f"{method} {path}: predictions are asked for by POST", 405)
             elif match["name"] != self._revisions.name:
-                await _refuse(send, f"model {match['name']!r:.80} is unknown; here is {self._revisions.name}", 404)
+                await self._refuse(
+                    send, f"model {match['name']!r:.80} is unknown; here is {self._revisions.name}", 404
+                )
             else:
                 await self._predict(match["revision"], match["verb"], scope, receive, send)
         elif match and method in ("GET", "HEAD"):
@@ -80,14 +84,16 @@ class Front:
         elif method in ("GET", "HEAD"):
             await self._behind(scope, receive, send)
         else:
-            await _refuse(send, f"{method} {path!r:.80}: there is no such thing to do here", 404)
+            await self._refuse(send, f"{method} {path!r:.80}: there is no such thing to do here", 404)
 
-    async def _predict(self, revision: str | None, verb: str, scope: Any, receive: Receive, send: Send) -> None:
+    async def _predict(
+        self, revision: str | None, verb: str, scope: Any, receive: Receive, send: Send
+    ) -> None:
         started = time.perf_counter()
         try:
             loaded = self._find(revision)
         except RequestError as error:
-            await _refuse(send, str(error), error.status)
+            await self._refuse(send, str(error), error.status)
             return
         try:
             body = await _body(scope, receive)
@@ -100,7 +106,7 @@ class Front:
         except ClientGone:
             return
         loaded.metrics.count(status, time.perf_counter() - started)
-        await _answer(send, status, payload)
+        await self._answer(send, status, payload)
 
     def _respond(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
         try:
@@ -121,7 +127,9 @@ class Front:
         if serving and revision in (None, serving.revision):
             return serving
         if revision is None:
-            raise RequestError(f"no revision of {self._revisions.name} serves yet: try again soon", status=503)
+            raise RequestError(
+                f"no revision of {self._revisions.name} serves yet: try again soon", status=503
+            )
         if not self._candidates:
             shown = serving.revision if serving else "none"
             raise RequestError(f"revision {revision!r:.60} does not serve; serving is {shown}", status=404)
@@ -138,13 +146,23 @@ class Front:
                 raise RequestError(f"model {match['name']!r:.80} is unknown; here is {name}", status=404)
             loaded = self._find(match["revision"])
         except RequestError as error:
-            await _refuse(send, str(error), error.status)
+            await self._refuse(send, str(error), error.status)
             return
         if match["verb"] == "/ready" or match["protocol"] == "v1":
-            await _answer(send, 200, orjson.dumps({"name": name, "ready": True}))
+            await self._answer(send, 200, orjson.dumps({"name": name, "ready": True}))
             return
         metadata = {"name": name, "versions": [loaded.revision], "platform": "onnxruntime_onnx"}
-        await _answer(send, 200, orjson.dumps(metadata | loaded.predictor.signature.metadata()))
+        await self._answer(send, 200, orjson.dumps(metadata | loaded.predictor.signature.metadata()))
+
+    async def _refuse(self, send: Send, message: str, status: int) -> None:
+        await self._answer(send, status, protocol.error(message))
+
+    async def _answer(self, send: Send, status: int, payload: bytes) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(payload))]
+        if self.draining:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": payload})
 
 
 async def _body(scope: Any, receive: Receive) -> bytes:
@@ -180,18 +198,3 @@ def _too_big(length: int) -> RequestError:
         f"the body has {length} bytes or more, at most {MAX_BODY_BYTES} are read: send fewer rows a request",
         status=413,
     )
-
-
-async def _refuse(send: Send, message: str, status: int) -> None:
-    await _answer(send, status, protocol.error(message))
-
-
-async def _answer(send: Send, status: int, payload: bytes) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(payload))],
-        }
-    )
-    await send({"type": "http.response.body", "body": payload})

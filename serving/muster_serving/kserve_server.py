@@ -51,8 +51,9 @@ class Pages(RESTServer):  # type: ignore[misc]
 class Listener(uvicorn.Server):
     """One uvicorn server of several in a process: signals are the process's business."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, front: Front) -> None:
         super().__init__(config)
+        self.front = front
         self.answering = asyncio.Event()
 
     @contextlib.contextmanager
@@ -89,6 +90,13 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         if public:
             await self.listen(public, candidates=False)
 
+    def drain(self) -> None:
+        """Accept nobody any more; each client is told with its next answer to connect anew."""
+        for listener in self._listeners:
+            listener.front.draining = True
+            for server in listener.servers:
+                server.close()
+
     async def listen(self, sock: socket.socket, *, candidates: bool) -> None:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
         front = Front(self._revisions, kserve_app, candidates=candidates)
@@ -105,7 +113,8 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
                 timeout_keep_alive=65,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 backlog=2048,
-            )
+            ),
+            front,
         )
         self._listeners.append(listener)
         self._running.append(asyncio.create_task(listener.serve(sockets=[sock])))
@@ -119,7 +128,8 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         if private:
             await self.listen(private, candidates=True)
         if control:
-            commands = asyncio.create_task(Control(self._revisions, promoted=self.open).serve(control))
+            line = Control(self._revisions, promoted=self.open, drain=self.drain)
+            commands = asyncio.create_task(line.serve(control))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
             await self.open()

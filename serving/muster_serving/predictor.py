@@ -51,7 +51,9 @@ class Predictor:
         try:
             arrays = self._session.run(self._outputs, feeds)
         except InvalidArgument as error:
-            raise RequestError(f"the model refuses these values: {str(error).splitlines()[0]:.300}") from error
+            raise RequestError(
+                f"the model refuses these values: {str(error).splitlines()[0]:.300}"
+            ) from error
         except Exception as error:  # ONNX Runtime has no common base class of its own
             raise PredictionError(f"the model failed: {type(error).__name__}: {error!s:.300}") from error
         answer = dict(zip(self._outputs, arrays, strict=True))
@@ -70,7 +72,9 @@ def _session(path: Path) -> ort.InferenceSession:
     if not path.is_file():
         raise ModelError(f"{path.name} is missing from {path.parent}")
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1  # small models lose by threads: 1738 against 656 microseconds at batch 32
+    options.intra_op_num_threads = (
+        1  # small models lose by threads: 1738 against 656 microseconds at batch 32
+    )
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
@@ -89,7 +93,11 @@ def _check_graph(side: str, columns: Mapping[str, Column], tensors: list[Any]) -
         datatype = column.graph_datatype
         wanted = _GRAPH_TYPES.get(datatype, f"tensor({datatype.lower()})")
         if found[name].type != wanted:
-            raise ModelError(f"{side} {name!r}: the signature says {column.datatype}, the graph {found[name].type}")
+            raise ModelError(
+                f"{side} {name!r}: the signature says {column.datatype}, the graph {found[name].type}"
+            )
         shape = found[name].shape
         if shape and len(shape) != 1 + len(column.tail):
-            raise ModelError(f"{side} {name!r}: the signature has {1 + len(column.tail)} dimensions, the graph {shape}")
+            raise ModelError(
+                f"{side} {name!r}: the signature has {1 + len(column.tail)} dimensions, the graph {shape}"
+            )

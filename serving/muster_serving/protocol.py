@@ -106,7 +106,9 @@ def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, Array], int]
     rows = -1
     for tensor in tensors:
         if type(tensor) is not dict:
-            raise RequestError(f"inputs: found {_kind(tensor)}, expected tensors with name, shape, datatype and data")
+            raise RequestError(
+                f"inputs: found {_kind(tensor)}, expected tensors with name, shape, datatype and data"
+            )
         name = tensor.get("name")
         column = signature.inputs.get(name) if type(name) is str else None
         if column is None or name in feeds:
@@ -138,15 +140,24 @@ def _tensor(column: Column, tensor: Mapping[str, Any]) -> Array:
 def _shaped(column: Column, data: list[Any], shape: Any) -> Array:
     """Read a tensor of several dimensions, or say what is wrong with its shape."""
     expected = [-1, *column.tail]
-    good = type(shape) is list and all(type(size) is int for size in shape) and shape[1:] == list(column.tail) and shape
+    good = (
+        type(shape) is list
+        and all(type(size) is int for size in shape)
+        and shape[1:] == list(column.tail)
+        and shape
+    )
     if not good:
-        raise RequestError(f"input {column.name!r}: shape is {shape!r:.60}, expected {expected}, -1 for any number of rows")
+        raise RequestError(
+            f"input {column.name!r}: shape is {shape!r:.60}, expected {expected}, -1 for any number of rows"
+        )
     flat = _flat(column, data, shape)
     count = shape[0]
     for size in column.tail:
         count *= size
     if len(flat) != count:
-        raise RequestError(f"input {column.name!r}: shape {shape!r:.60} needs {count} values, found {len(flat)}")
+        raise RequestError(
+            f"input {column.name!r}: shape {shape!r:.60} needs {count} values, found {len(flat)}"
+        )
     return column.array(flat).reshape(shape) if flat else _refuse_empty(column)
 
 
@@ -156,7 +167,9 @@ def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
         if not data or type(data[0]) is not list:
             return data
         if not all(type(row) is list and len(row) == size for row in data):
-            raise RequestError(f"input {column.name!r}: nested data does not have {size} values in dimension {depth}")
+            raise RequestError(
+                f"input {column.name!r}: nested data does not have {size} values in dimension {depth}"
+            )
         data = [value for row in data for value in row]
     return data
 
@@ -170,8 +183,10 @@ def _from_rows(rows: Any) -> dict[str, list[Any]]:
         if type(row) is not dict:
             raise RequestError(f"instances[{i}]: found {_kind(row)}, expected an object of values by name")
         if row.keys() != first.keys():
-            odd = sorted(row.keys() ^ first.keys())[0]
-            raise RequestError(f"instances[{i}]: {odd!r:.80} is not in every row; all rows need the same names")
+            odd = min(row.keys() ^ first.keys())
+            raise RequestError(
+                f"instances[{i}]: {odd!r:.80} is not in every row; all rows need the same names"
+            )
     return {name: [row[name] for row in rows] for name in first}
 
 
@@ -196,10 +211,16 @@ def _wanted(signature: Signature, outputs: Any) -> list[Column]:
     """Return the outputs that a v2 request asks for: all, unless it names some."""
     if outputs is None:
         return list(signature.outputs.values())
-    names = [output.get("name") if type(output) is dict else None for output in outputs] if type(outputs) is list else [None]
+    names = (
+        [output.get("name") if type(output) is dict else None for output in outputs]
+        if type(outputs) is list
+        else [None]
+    )
     for name in names:
         if type(name) is not str or name not in signature.outputs:
-            raise RequestError(f"output {name!r:.80} is unknown; this model answers {', '.join(signature.outputs)}")
+            raise RequestError(
+                f"output {name!r:.80} is unknown; this model answers {', '.join(signature.outputs)}"
+            )
     return [signature.outputs[name] for name in dict.fromkeys(names)] or list(signature.outputs.values())
 
 
@@ -210,7 +231,9 @@ def _misnamed(signature: Signature, name: Any, *, seen: bool) -> RequestError:
 
 
 def _ragged(name: str, found: int, rows: int) -> RequestError:
-    return RequestError(f"input {name!r} has {found} rows, the inputs before it have {rows}: all need the same")
+    return RequestError(
+        f"input {name!r} has {found} rows, the inputs before it have {rows}: all need the same"
+    )
 
 
 def _refuse_empty(column: Column) -> Array:
@@ -220,5 +243,10 @@ def _refuse_empty(column: Column) -> Array:
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
-    kinds = {dict: "an object", list: "a list" if value else "an empty list", str: "text", bool: "true or false"}
+    kinds = {
+        dict: "an object",
+        list: "a list" if value else "an empty list",
+        str: "text",
+        bool: "true or false",
+    }
     return kinds.get(type(value), "a number")

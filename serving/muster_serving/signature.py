@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
 
 from muster_serving.errors import ModelError, PredictionError, RequestError
 
@@ -84,7 +84,10 @@ class Column:
         known = {"name", "datatype", "shape", "min", "max", "categories", "fallback"}
         _need(isinstance(entry, dict), f"{where}: expected an object, found {entry!r:.60}")
         unknown = sorted(set(entry) - known)
-        _need(not unknown, f"{where}: unknown key {', '.join(unknown)!r:.60}; known are {', '.join(sorted(known))}")
+        _need(
+            not unknown,
+            f"{where}: unknown key {', '.join(unknown)!r:.60}; known are {', '.join(sorted(known))}",
+        )
         name, datatype = entry.get("name"), entry.get("datatype")
         _need(isinstance(name, str) and 0 < len(name) <= 256, f"{where}: needs a name, found {name!r:.60}")
         where = f"{where} {name!r}"
@@ -136,7 +139,9 @@ class Column:
         """
         if len(values) == 1 and self.codes is None:  # the usual request: one row, and numpy would be slow
             value = values[0]
-            if type(value) in self.accepted and (self.datatype == "BYTES" or self.least <= value <= self.greatest):
+            if type(value) in self.accepted and (
+                self.datatype == "BYTES" or self.least <= value <= self.greatest
+            ):
                 return np.array(values, dtype=self.dtype)
         self._check_types(values)
         if self.codes is not None:
@@ -160,7 +165,9 @@ class Column:
         else:
             good = bool(array.min() >= self.least and array.max() <= self.greatest)  # NaN compares false
         if not good:
-            raise PredictionError(f"output {self.name!r}: the model answered {_worst(array, self)}; expected {self.expects}")
+            raise PredictionError(
+                f"output {self.name!r}: the model answered {_worst(array, self)}; expected {self.expects}"
+            )
 
     def _check_types(self, values: list[Any]) -> None:
         if {*map(type, values)} <= self.accepted:
@@ -183,7 +190,9 @@ class Column:
 
     def _check_range(self, values: list[Any]) -> None:
         total = sum(values) if self.datatype != "BOOL" else 0
-        if self.least <= min(values) and max(values) <= self.greatest and total == total:  # a NaN makes it NaN
+        if (
+            self.least <= min(values) and max(values) <= self.greatest and total == total
+        ):  # a NaN makes it NaN
             return
         for row, value in enumerate(values):
             if not self.least <= value <= self.greatest:  # NaN compares false
@@ -209,7 +218,9 @@ class Signature:
         try:
             document = json.loads(path.read_bytes())
         except FileNotFoundError as error:
-            raise ModelError(f"{path.name} is missing: write it beside the model when it is exported") from error
+            raise ModelError(
+                f"{path.name} is missing: write it beside the model when it is exported"
+            ) from error
         except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{path.name} cannot be read: {error}") from error
         return cls.parse(document, what=path.name)
@@ -220,9 +231,15 @@ class Signature:
         _need(isinstance(document, dict), f"{what}: expected an object")
         unknown = sorted(set(document) - {"format", "inputs", "outputs", "max_batch"})
         _need(not unknown, f"{what}: unknown key {', '.join(unknown)!r:.60}")
-        _need(document.get("format") == FORMAT, f"{what}: format is {document.get('format')!r:.20}, this server reads {FORMAT}")
+        _need(
+            document.get("format") == FORMAT,
+            f"{what}: format is {document.get('format')!r:.20}, this server reads {FORMAT}",
+        )
         max_batch = document.get("max_batch", MAX_BATCH)
-        _need(type(max_batch) is int and max_batch > 0, f"{what}: max_batch is {max_batch!r:.40}, need 1 or more")
+        _need(
+            type(max_batch) is int and max_batch > 0,
+            f"{what}: max_batch is {max_batch!r:.40}, need 1 or more",
+        )
         columns = {side: _columns(f"{what}: {side}", document.get(side)) for side in ("inputs", "outputs")}
         for name, column in columns["outputs"].items():
             _need(column.codes is None, f"{what}: output {name!r} has categories; only inputs may")
@@ -239,7 +256,9 @@ class Signature:
         """Raise RequestError unless `names` are exactly the inputs."""
         for name in names:
             if name not in self.inputs:
-                raise RequestError(f"input {name!r:.80} is unknown; this model takes {', '.join(self.inputs)}")
+                raise RequestError(
+                    f"input {name!r:.80} is unknown; this model takes {', '.join(self.inputs)}"
+                )
         missing = [name for name in self.inputs if name not in names]
         if missing:
             raise RequestError(f"input {missing[0]!r} is missing; this model takes {', '.join(self.inputs)}")
@@ -261,7 +280,10 @@ def _columns(where: str, entries: Any) -> dict[str, Column]:
 
 def _tail(where: str, shape: Any) -> tuple[int, ...]:
     good = isinstance(shape, list) and shape[:1] == [-1] and all(type(n) is int and n > 0 for n in shape[1:])
-    _need(good, f"{where}: shape {shape!r:.60}; expected -1 for the batch, then fixed sizes, such as [-1] or [-1, 28]")
+    _need(
+        good,
+        f"{where}: shape {shape!r:.60}; expected -1 for the batch, then fixed sizes, such as [-1] or [-1, 28]",
+    )
     return tuple(shape[1:])
 
 
@@ -271,25 +293,39 @@ def _range(where: str, entry: Mapping[str, Any], datatype: str) -> tuple[float, 
     if "min" in entry or "max" in entry:
         _need(datatype in _INTEGERS or datatype in _FLOATS, f"{where}: only numbers have min and max")
     for bound in (least, greatest):
-        _need(type(bound) in (int, float) and not math.isnan(bound), f"{where}: bound {bound!r:.40} is no number")
-    _need(lower <= least <= greatest <= upper, f"{where}: min {least!r} and max {greatest!r} are no range of {datatype}")
+        _need(
+            type(bound) in (int, float) and not math.isnan(bound),
+            f"{where}: bound {bound!r:.40} is no number",
+        )
+    _need(
+        lower <= least <= greatest <= upper,
+        f"{where}: min {least!r} and max {greatest!r} are no range of {datatype}",
+    )
     return least, greatest
 
 
-def _codes(where: str, entry: Mapping[str, Any], datatype: str) -> tuple[Mapping[Any, int] | None, int | None]:
+def _codes(
+    where: str, entry: Mapping[str, Any], datatype: str
+) -> tuple[Mapping[Any, int] | None, int | None]:
     categories = entry.get("categories")
     if categories is None:
         _need("fallback" not in entry, f"{where}: a fallback needs categories")
         return None, None
     wanted = str if datatype == "BYTES" else int
     _need(datatype == "BYTES" or datatype in _INTEGERS, f"{where}: only BYTES and integers have categories")
-    good = isinstance(categories, list) and bool(categories) and all(type(value) is wanted for value in categories)
+    good = (
+        isinstance(categories, list)
+        and bool(categories)
+        and all(type(value) is wanted for value in categories)
+    )
     _need(good, f"{where}: categories must be a list of one or more values of {datatype}")
     _need(len(set(categories)) == len(categories), f"{where}: a category is there twice")
     codes = {value: index if wanted is str else value for index, value in enumerate(categories)}
     if "fallback" not in entry:
         return codes, None
-    _need(entry["fallback"] in codes, f"{where}: fallback {entry['fallback']!r:.40} is none of the categories")
+    _need(
+        entry["fallback"] in codes, f"{where}: fallback {entry['fallback']!r:.40} is none of the categories"
+    )
     return codes, codes[entry["fallback"]]
 
 

@@ -48,7 +48,9 @@ def tensor(name: str, kind: int, dims: Sequence[int], values: Sequence[float]) -
     return b"".join(_number(1, size) for size in dims) + _number(2, kind) + _bytes(8, name) + _bytes(9, raw)
 
 
-def node(op: str, inputs: Sequence[str], output: str, *, axis: int | None = None, to: int | None = None) -> bytes:
+def node(
+    op: str, inputs: Sequence[str], output: str, *, axis: int | None = None, to: int | None = None
+) -> bytes:
     """NodeProto: one operation."""
     out = b"".join(_bytes(1, name) for name in inputs) + _bytes(2, output) + _bytes(4, op)
     for name, number in (("axis", axis), ("to", to)):
@@ -99,7 +101,9 @@ def write_delays(folder: Path, *, seed: int = 0) -> Path:
     numbers = [f"number_{i}" for i in range(9)]
     constants, nodes, parts = [], [], []
     for name, (rows, width) in tables.items():
-        constants.append(tensor(f"{name}_table", FLOAT, [rows, width], [rng.gauss(0, 1) for _ in range(rows * width)]))
+        constants.append(
+            tensor(f"{name}_table", FLOAT, [rows, width], [rng.gauss(0, 1) for _ in range(rows * width)])
+        )
         nodes.append(node("Gather", [f"{name}_table", name], f"{name}_row", axis=0))
         parts.append(f"{name}_row")
     constants.append(tensor("one", INT64, [1], [1]))

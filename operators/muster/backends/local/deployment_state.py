@@ -1,0 +1,184 @@
+"""What is known of each deployment of a home: one folder and two locks, read and written by all.
+
+::
+
+    HOME/deployments/NAME/state.json    port, what serves, what is wanted, every revision so far
+                          keeper.json   who keeps it: pid, boot id, start time
+                          *.log         what keeper and server say
+    HOME/deployments/.locks/            NAME.state: held to change the state
+                                        NAME.keeper: held by the keeper as long as it lives
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from muster.backends.local.places import locked
+from muster.backends.local.processes import Process
+from muster.core.deployment import DeploymentSpec, Revision, RevisionState
+from muster.core.job import Pinned
+from muster.core.names import check_label
+from muster.core.wire import dumps, loads
+from muster.volumes.durability import write_whole
+
+HISTORY = 50
+_UNDERWAY = (RevisionState.LOADING, RevisionState.SMOKING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentState:
+    """One deployment as it was last written down.
+
+    :param wanted: what is to serve next, until it does or is refused.
+    :param serving: what serves, or did when the keeper was lost.
+    :param revisions: newest first.
+    :param reason: what it waits for or suffers from now.
+    """
+
+    name: str
+    port: int
+    wanted: DeploymentSpec | None = None
+    serving: DeploymentSpec | None = None
+    revisions: tuple[Revision, ...] = ()
+    reason: str = ""
+    retired: bool = False
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def want(self, spec: DeploymentSpec) -> DeploymentState:
+        """Return the state in which `spec` is to serve; what was wanted before and is not there yet is dropped."""
+        if self.wanted == spec:
+            return self
+        dropped = self._ended(f"superseded by {spec.model.address}", RevisionState.RETIRED)
+        if self.serving and same_server(self.serving, spec) and self.serving.model == spec.model:
+            return replace(dropped, wanted=None, serving=spec)
+        coming = Revision(model=spec.model, state=RevisionState.LOADING, since=time.time())
+        return replace(dropped, wanted=spec, revisions=(coming, *dropped.revisions)[:HISTORY])
+
+    def smoking(self) -> DeploymentState:
+        """Return the state in which what is wanted is loaded and being asked."""
+        return replace(self, revisions=self._changed(_UNDERWAY, state=RevisionState.SMOKING))
+
+    def refused(self, reason: str) -> DeploymentState:
+        """Return the state in which what is wanted will not serve."""
+        return replace(self._ended(reason, RevisionState.REFUSED), wanted=None, reason="")
+
+    def promoted(self) -> DeploymentState:
+        """Return the state in which what is wanted serves instead of what did."""
+        old = self._changed((RevisionState.SERVING,), state=RevisionState.RETIRED, share=0.0)
+        state = replace(self, revisions=old)
+        new = state._changed(_UNDERWAY, state=RevisionState.SERVING, share=1.0)
+        return replace(state, revisions=new, serving=self.wanted, wanted=None, reason="")
+
+    def _ended(self, reason: str, end: RevisionState) -> DeploymentState:
+        return replace(self, revisions=self._changed(_UNDERWAY, state=end, reason=reason))
+
+    def _changed(
+        self, which: tuple[RevisionState, ...], *, state: RevisionState, share: float = 0.0, reason: str = ""
+    ) -> tuple[Revision, ...]:
+        return tuple(
+            replace(one, state=state, share=share, reason=reason, since=time.time())
+            if one.state in which
+            else one
+            for one in self.revisions
+        )
+
+
+def same_server(one: DeploymentSpec, other: DeploymentSpec) -> bool:
+    """Whether one server process can hold both."""
+    return (one.server, one.image_digest) == (other.server, other.image_digest)
+
+
+def pin_reason(name: str) -> str:
+    """Return under which reason a deployment pins the versions that it serves."""
+    return f"deployment/{name}"
+
+
+def past_models(state: DeploymentState) -> list[Pinned]:
+    """Return the versions that served once or were tried, but for those that serve or are wanted now."""
+    kept = {spec.model for spec in (state.serving, state.wanted) if spec}
+    return [model for model in dict.fromkeys(one.model for one in state.revisions) if model not in kept]
+
+
+class DeploymentFolder:
+    """The files of one deployment."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.name = check_label("deployment", name)
+        self.path = home / "deployments" / name
+        self._locks = home / "deployments" / ".locks"
+
+    def read(self) -> DeploymentState | None:
+        """Return the state, or None where there is no such deployment."""
+        try:
+            return loads(DeploymentState, self._state.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def write(self, state: DeploymentState) -> None:
+        """Record a state, whole and durably. Call it within :meth:`changing`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self._state, dumps(state))
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the state: nobody else changes it meanwhile, and no keeper comes or goes."""
+        with locked(self._locks / f"{self.name}.state"):
+            yield
+
+    def stamp(self) -> int:
+        """Return a number that changes when the state is written; 0 where there is none."""
+        try:
+            found = self._state.stat()
+        except FileNotFoundError:
+            return 0
+        return found.st_mtime_ns ^ found.st_ino
+
+    def claim_keeper(self) -> int | None:
+        """Take the keeper's lock if no keeper lives; the open file holds it, also in a child."""
+        self._locks.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        return handle
+
+    def kept(self) -> bool:
+        """Whether a keeper lives. Asked with a shared lock, within :meth:`changing` or for a glance."""
+        try:
+            handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def write_keeper(self, process: Process) -> None:
+        """Record who the keeper is."""
+        write_whole(self.path / "keeper.json", dumps(process), durable=False)
+
+    def keeper(self) -> Process | None:
+        """Return who the keeper is or was last."""
+        try:
+            return loads(Process, (self.path / "keeper.json").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @property
+    def _state(self) -> Path:
+        return self.path / "state.json"

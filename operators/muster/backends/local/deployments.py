@@ -1,0 +1,213 @@
+"""Deployments on one machine: a name, a port of 127.0.0.1, and a keeper that sees to what answers there."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+from muster.backends.local.deployment_state import (
+    DeploymentFolder,
+    DeploymentState,
+    past_models,
+    pin_reason,
+)
+from muster.backends.local.environments import LOCK
+from muster.backends.local.places import locked
+from muster.core.address import Address
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState
+from muster.core.errors import BackendError, NotFound, SpecError
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.volumes.base import Store
+
+SERVERS = ("kserve",)
+FIRST_PORT = 8081
+LAST_PORT = 8980
+RETIRE_SECONDS = 45.0
+PROBE_SECONDS = 2.0
+
+# The keeper must outlive this process and not be its zombie: the first Python forks it and is gone at once.
+_DETACH = "import os, runpy; os.fork() and os._exit(0); runpy.run_module('muster.backends.local.keeper', run_name='__main__')"
+
+
+class LocalDeployments:
+    """The deployments of one MUSTER_HOME on one machine."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._root = settings.home / "deployments"
+
+    def deploy(self, spec: DeploymentSpec) -> None:
+        """See to it that `spec` comes to serve under its name; do not wait. Idempotent.
+
+        Also what brings a deployment back after the machine was restarted.
+
+        :raises SpecError: no such server, or the image's snapshot holds no lock.
+        :raises NotFound: the model's version or the image's lock is not in the store.
+        """
+        self._check(spec)
+        folder = self._folder(spec.name)
+        with locked(self._root / ".locks" / "ports"), folder.changing():
+            state = folder.read()
+            if state is None or state.retired:
+                state = self._renew(folder, state)
+            wanted = state.want(spec)
+            if wanted != folder.read():
+                folder.write(wanted)
+            self._keep(folder)
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        """Report a deployment as it is now. :raises NotFound: no such deployment."""
+        folder = self._folder(name)
+        state = folder.read()
+        if state is None or state.retired:
+            known = ", ".join(self.deployments()) or "none"
+            raise NotFound(f"no deployment {name!r}; known are: {known}")
+        kept = folder.kept()
+        reason = state.reason
+        if not kept and (state.serving or state.wanted):
+            reason = "its keeper is gone: deploy it again to bring it back"
+        return DeploymentStatus(
+            name=name,
+            url=state.url,
+            ready=kept and state.serving is not None and _answers(state),
+            revisions=state.revisions,
+            reason=reason or _last_refusal(state),
+        )
+
+    def deployments(self) -> list[str]:
+        """Every deployment's name, sorted."""
+        if not self._root.is_dir():
+            return []
+        names = sorted(path.name for path in self._root.iterdir() if not path.name.startswith("."))
+        states = {name: self._folder(name).read() for name in names}
+        return [name for name, state in states.items() if state and not state.retired]
+
+    def retire(self, name: str) -> None:
+        """Take a deployment away, let its requests finish, and leave no process; idempotent.
+
+        :raises BackendError: its keeper does not end even when it is killed.
+        """
+        folder = self._folder(name)
+        with folder.changing():
+            state = folder.read()
+            if state is None:
+                return
+            folder.write(replace(state, retired=True))
+        self._await_end(folder)
+        with folder.changing():
+            state = folder.read()
+            if state and state.retired:
+                self._remove(folder, state)
+
+    def _check(self, spec: DeploymentSpec) -> None:
+        if spec.server not in SERVERS:
+            raise SpecError(f"server {spec.server!r}: on one machine there is {', '.join(SERVERS)}")
+        shipped("serving")
+        if not (self._store.code(spec.image_digest) / LOCK).is_file():
+            raise SpecError(f"image {spec.image!r}: its snapshot {spec.image_digest:.20}… holds no {LOCK}")
+        (version,) = self._store.resolve(spec.model.address)
+        if version.digest != spec.model.digest:
+            raise SpecError(
+                f"{spec.model.address} is {version.digest:.20}…, the spec says {spec.model.digest:.20}…: "
+                "it was written for another store"
+            )
+
+    def _renew(self, folder: DeploymentFolder, old: DeploymentState | None) -> DeploymentState:
+        """Return the state of a name that is new here, or was retired and perhaps not cleared away."""
+        if old:
+            self._await_end(folder)
+            self._remove(folder, old)
+        states = [self._folder(name).read() for name in self.deployments()]
+        return DeploymentState(name=folder.name, port=_free_port({state.port for state in states if state}))
+
+    def _keep(self, folder: DeploymentFolder) -> None:
+        """Start a keeper unless one lives; it inherits the lock, so there are never two."""
+        handle = folder.claim_keeper()
+        if handle is None:
+            return
+        try:
+            with (folder.path / "keeper.log").open("ab") as log:
+                words = [self._settings.home, self._settings.cache, folder.name, handle]
+                subprocess.run(
+                    [sys.executable, "-P", "-c", _DETACH, *map(str, words)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(handle,),
+                    start_new_session=True,
+                    check=True,
+                )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise BackendError(f"deployment {folder.name}: its keeper cannot be started ({error})") from error
+        finally:
+            os.close(handle)
+
+    def _await_end(self, folder: DeploymentFolder) -> None:
+        """Return when the keeper is gone, and its server with it."""
+        deadline = time.monotonic() + RETIRE_SECONDS
+        while folder.kept():
+            if time.monotonic() > deadline:
+                keeper = folder.keeper()
+                if keeper is None or not keeper.alive or time.monotonic() > deadline + PROBE_SECONDS:
+                    raise BackendError(
+                        f"deployment {folder.name}: its keeper does not end; see {folder.path}"
+                    )
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(keeper.pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def _remove(self, folder: DeploymentFolder, state: DeploymentState) -> None:
+        served = [spec.model for spec in (state.serving, state.wanted) if spec]
+        for model in (*served, *past_models(state)):
+            with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
+                self._store.unpin(model.address, reason=pin_reason(folder.name))
+        shutil.rmtree(folder.path)
+
+    def _folder(self, name: str) -> DeploymentFolder:
+        return DeploymentFolder(self._settings.home, name)
+
+
+def _free_port(known: set[int]) -> int:
+    """Return the first port that nobody listens on and no other deployment was given."""
+    for port in range(FIRST_PORT, LAST_PORT + 1):
+        if port in known:
+            continue
+        with socket.socket() as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                door.bind(("127.0.0.1", port))
+                door.listen(1)
+            except OSError:
+                continue
+            return port
+    raise BackendError(f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment")
+
+
+def _answers(state: DeploymentState) -> bool:
+    """Ask what serves whether it is ready."""
+    connection = http.client.HTTPConnection("127.0.0.1", state.port, timeout=PROBE_SECONDS)
+    try:
+        connection.request("GET", f"/v2/models/{state.name}/ready")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _last_refusal(state: DeploymentState) -> str:
+    """Say why the newest revision was refused, if it was."""
+    newest = state.revisions[0] if state.revisions else None
+    if newest is None or newest.state is not RevisionState.REFUSED:
+        return ""
+    return f"@{Address.parse(newest.model.address).value} was refused: {newest.reason}"

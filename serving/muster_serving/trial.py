@@ -1,0 +1,30 @@
+"""Load a version and answer requests in a process of its own, before a live server is given it.
+
+``python -m muster_serving.trial FOLDER REQUESTS.json`` reads a list of v1 requests. What ends this
+process (a crash in a kernel, too much memory) would have ended the server that users are asking.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from muster_serving import protocol
+from muster_serving.errors import ServingError
+from muster_serving.predictor import Predictor
+
+
+def main() -> None:
+    """Exit 0 if the version loads and answers each request; else say why in the last line."""
+    requests = json.loads(Path(sys.argv[2]).read_bytes())
+    try:
+        predictor = Predictor(Path(sys.argv[1]))
+        for request in requests:
+            protocol.predict_v1(predictor, json.dumps(request).encode())
+    except ServingError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
