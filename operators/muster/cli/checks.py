@@ -223,10 +223,10 @@ def _store(settings: Settings) -> Check:
 def _jobs(settings: Settings) -> Check:
     if not settings.store.is_dir():
         return Check(name="jobs", state="ok", found="none yet")
-    from muster.backends.local import LocalBackend
+    from muster.backends.local.backend import LocalBackend
 
     try:
-        backend = LocalBackend(home=settings.home)
+        backend = LocalBackend(settings)
         unended = [s for s in map(backend.status, backend.store.ledger.jobs()) if not s.state.ended]
     except MusterError as error:
         return Check(name="jobs", state="bad", found=str(error), advice="muster jobs ls")

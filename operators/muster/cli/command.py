@@ -16,7 +16,7 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.backends.local import LocalBackend
+    from muster.backends.local.backend import LocalBackend
     from muster.volumes.folder import FolderStore
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for scripts.")]
@@ -72,6 +72,6 @@ def open_store(*, make: bool = False) -> FolderStore:
 def open_backend() -> LocalBackend:
     """Open this machine's backend. :raises NotFound: nothing was ever run here."""
     open_store()
-    from muster.backends.local import LocalBackend
+    from muster.backends.local.backend import LocalBackend
 
-    return LocalBackend(home=Settings.load().home)
+    return LocalBackend(Settings.load())

@@ -90,8 +90,6 @@ def _why(status: JobStatus) -> str:
     if status.verdict is not None:
         rank = "" if status.verdict.rank is None else f", rank {status.verdict.rank}"
         return f"{status.verdict.cause.value}{rank}: {status.verdict.message}"
-    if not status.alive and not status.state.ended:
-        return "its supervisor is gone: the task that asked for it picks it up when it runs again"
     return status.reason
 
 
@@ -251,5 +249,7 @@ def cancel(job: Which) -> None:
             else f"{job_id} was cancelled already"
         )
         return
+    if before.alive:
+        note(f"{job_id} is {before.state.value}: its ranks get time to save")
     backend.cancel(job_id)
     say(f"{job_id}: {backend.status(job_id).state.value}")

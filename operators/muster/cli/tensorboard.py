@@ -32,7 +32,7 @@ def tensorboard(
     image: Annotated[str, typer.Option(help="The image whose TensorBoard is run.")] = "train",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = 6006,
 ) -> None:
-    """Show training curves of model versions in TensorBoard, until Ctrl-C."""
+    """Show the training curves of versions, until Ctrl-C."""
     runs = dict(_runs(open_store(), address))
     if not runs:
         raise NotFound(

@@ -1,0 +1,152 @@
+"""``muster jobs`` on a real ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.status import JobResult, JobState
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.folder import FolderStore
+
+Run = Callable[..., Any]
+DIGEST = "b3:" + "0" * 64
+FAILED, DONE, RUNNING = "train-aa-1", "train-ab-1", "features-1"
+
+
+def spec(name: str) -> JobSpec:
+    return JobSpec(
+        name=name,
+        image="train",
+        image_digest=DIGEST,
+        roles=(Role(entrypoint="flights.train:train", replicas=2),),
+        inputs={"features": Input(versions=(), many=True)},
+        outputs={"model": Output(volume="flights/model")},
+        params={"epochs": 5},
+    )
+
+
+def enter(store: FolderStore, job_id: str, state: JobState, *, log: str = "", **changes: Any) -> None:
+    store.ledger.create(job_id, spec(f"flights.{job_id.partition('-')[0]}"))
+    store.ledger.append(job_id, log.encode())
+    store.ledger.update(replace(store.ledger.status(job_id), state=state, **changes))
+
+
+@pytest.fixture
+def jobs(store: FolderStore) -> FolderStore:
+    now = time.time()
+    log = "".join(f"[rank {n % 2}] step {n}\n" for n in range(200)) + "[rank 1] \x1b[2Jx\x1b]0;t\x07\n"
+    result = JobResult(outputs={"model": ("volume://flights/model@1",)}, metrics={"auc": 0.7241})
+    enter(store, DONE, JobState.SUCCEEDED, log=log, started=now - 90, ended=now, result=result)
+    verdict = Verdict(
+        cause=Cause.USER_ERROR, message="ValueError: [bold]no[/bold]", advice="mend train.py", rank=1
+    )
+    enter(store, FAILED, JobState.FAILED, verdict=verdict, started=now - 2, ended=now)
+    enter(store, RUNNING, JobState.RUNNING, started=now)
+    return store
+
+
+@pytest.mark.usefixtures("jobs")
+class TestReading:
+    def test_ls_is_newest_first_and_says_why(self, muster: Run) -> None:
+        _, running, failed, done = muster("jobs", "ls").out.splitlines()
+        assert running.split()[:3] == [RUNNING, "flights.features", "running"]
+        assert "its supervisor is gone" in running
+        assert failed.endswith("user error, rank 1: ValueError: [bold]no[/bold]")
+        assert "1 min 30 s" in done
+
+    def test_ls_by_state(self, muster: Run) -> None:
+        assert [job["job_id"] for job in muster("jobs", "ls", "--state", "failed", "--json").json()] == [
+            FAILED
+        ]
+        assert "no jobs queued" in muster("jobs", "ls", "--state", "queued").err
+
+    def test_ls_json_of_everything(self, muster: Run) -> None:
+        running, failed, done = muster("jobs", "ls", "--json").json()
+        assert running["alive"] is False
+        assert failed["verdict"]["cause"] == "user error"
+        assert done["result"]["outputs"] == {"model": ["volume://flights/model@1"]}
+        assert len(muster("jobs", "ls", "--json", "-n", "1").json()) == 1
+
+    def test_show_has_spec_result_and_verdict(self, muster: Run) -> None:
+        done = muster("jobs", "show", DONE).out
+        for known in (
+            "volume://flights/model@1",
+            "auc=0.7241",
+            "flights.train:train",
+            "2 x 1 ranks",
+            "epochs",
+        ):
+            assert known in done
+        failed = muster("jobs", "show", FAILED).out.splitlines()
+        assert failed[-4:] == [
+            "user error, rank 1",
+            "ValueError: [bold]no[/bold]",
+            "mend train.py",
+            f"full log: muster jobs logs {FAILED}",
+        ]
+
+    def test_show_json(self, muster: Run) -> None:
+        document = muster("jobs", "show", FAILED, "--json").json()
+        assert document["spec"]["params"] == {"epochs": 5}
+        assert document["status"]["state"] == "failed"
+
+    def test_logs_are_whole_and_harmless(self, muster: Run) -> None:
+        lines = muster("jobs", "logs", DONE).out.splitlines()
+        assert len(lines) == 201
+        assert lines[3] == "[rank 1] step 3"
+        assert lines[-1] == r"[rank 1] \x1b[2Jx\x1b]0;t\x07"
+
+    def test_logs_tail(self, muster: Run) -> None:
+        assert muster("jobs", "logs", DONE, "--tail", "2").out.splitlines()[0] == "[rank 1] step 199"
+        assert muster("jobs", "logs", DONE, "--tail", "0").out == ""
+
+    def test_logs_json(self, muster: Run) -> None:
+        document = muster("jobs", "logs", DONE, "--tail", "1", "--json").json()
+        assert document == {"job_id": DONE, "lines": ["[rank 1] \x1b[2Jx\x1b]0;t\x07"]}
+
+    def test_following_an_ended_job_prints_it_all_and_ends(self, muster: Run) -> None:
+        answer = muster("jobs", "logs", DONE, "-f")
+        assert answer.code == 0
+        assert len(answer.out.splitlines()) == 201
+        assert "succeeded" in answer.err
+
+    @pytest.mark.parametrize("words", [("--json",), ("--tail", "3")])
+    def test_following_takes_neither_json_nor_tail(self, words: Any, muster: Run) -> None:
+        assert muster("jobs", "logs", DONE, "-f", *words).code == 2
+
+
+@pytest.mark.usefixtures("jobs")
+class TestPrefixes:
+    def test_the_only_one_that_begins_so(self, muster: Run) -> None:
+        assert muster("jobs", "show", "train-ab", "--json").json()["status"]["job_id"] == DONE
+
+    def test_several_are_named(self, muster: Run) -> None:
+        answer = muster("jobs", "logs", "train")
+        assert answer.code == 1
+        assert DONE in answer.err
+        assert FAILED in answer.err
+
+    def test_none_names_the_newest(self, muster: Run) -> None:
+        assert f"the newest is {RUNNING}" in muster("jobs", "show", "zzz").err
+
+    def test_nothing_is_no_prefix(self, muster: Run) -> None:
+        assert muster("jobs", "cancel", "").code == 1
+
+
+@pytest.mark.usefixtures("jobs")
+class TestCancel:
+    def test_a_job_without_supervisor_is_cancelled(self, muster: Run, jobs: FolderStore) -> None:
+        assert muster("jobs", "cancel", RUNNING).out == f"{RUNNING}: cancelled\n"
+        assert jobs.ledger.status(RUNNING).state is JobState.CANCELLED
+
+    def test_an_ended_job_stays_as_it_is(self, muster: Run, jobs: FolderStore) -> None:
+        answer = muster("jobs", "cancel", DONE)
+        assert answer.code == 0
+        assert "succeeded already" in answer.err
+        assert jobs.ledger.status(DONE).state is JobState.SUCCEEDED
