@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from muster.core.errors import StoreError
 
 TEMPORARY = ".new-"
 
 
 def temporary(beside: Path) -> Path:
     """Name a file or folder beside `beside` that no reader looks at and nobody else uses."""
-    return beside.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    return beside.parent / f"{TEMPORARY}{os.urandom(8).hex()}"
 
 
 def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
@@ -69,7 +70,7 @@ def sync_tree(folder: Path) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         for inner, _, names in os.walk(folder, topdown=False):
-            list(pool.map(_sync_file, [os.path.join(inner, name) for name in names]))
+            list(pool.map(_sync_file, [f"{inner}/{name}" for name in names]))
             sync_folder(Path(inner))
 
 
@@ -79,6 +80,19 @@ def sync_upward(folder: Path, *, top: Path) -> None:
         sync_folder(inner)
         if inner == top:
             break
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what the file system says into a StoreError that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise StoreError(
+            f"could not {what}: {error.strerror or error}{where}; nothing half-done is visible, "
+            "and the same again is safe once that is mended"
+        ) from error
 
 
 @contextmanager

@@ -6,25 +6,28 @@ On disk as :mod:`muster.volumes.layout` draws it. Any number of processes may op
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.core import wire
+from blake3 import blake3
+
 from muster.core.address import Address
-from muster.core.errors import Conflict, NotFound, SpecError, StoreError
+from muster.core.errors import Conflict, NotFound, SpecError
 from muster.core.job import JobSpec, check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
-from muster.volumes import commit, snapshot
+from muster.volumes import manifest, snapshot
+from muster.volumes.attempts import Attempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog, committed
-from muster.volumes.durability import locked, write_whole
+from muster.volumes.commit import assemble, decide, publish, read_plan
+from muster.volumes.durability import locked, translated, write_whole
+from muster.volumes.gather import Draft, draft_copy, gather, plan_drafts, union
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.tree import copy_tree, remove
+from muster.volumes.tree import remove
 
 
 class FolderStore:
@@ -37,6 +40,7 @@ class FolderStore:
         self.layout = open_layout(Path(root))
         self.catalog = Catalog(self.layout)
         self._ledger = FolderLedger(self.layout)
+        self._attempts = Attempts(self.layout, self._ledger)
 
     @property
     def ledger(self) -> FolderLedger:
@@ -73,9 +77,14 @@ class FolderStore:
             raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
         return data / inner if inner else data
 
+    def manifest(self, address: str) -> dict[str, manifest.Entry]:
+        """Return every file of one version by its path, with hash and size; also after gc."""
+        record = self.record(address)
+        return manifest.read(self.layout.version(record.volume, record.number) / "MANIFEST")
+
     def put(self, root: Path, files: Sequence[str]) -> str:
         """Keep `files` as a code snapshot; the same bytes once."""
-        with _disk("keep the code snapshot"):
+        with translated("keep the code snapshot"):
             return snapshot.keep(self.layout, root, files)
 
     def code(self, digest: str) -> Path:
@@ -87,42 +96,18 @@ class FolderStore:
 
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt; every earlier one is fenced from here on."""
-        with _disk(f"stage job {job_id}"), self._working(job_id):
-            self._refuse_sealed(job_id)
-            before = self.staging(job_id)
-            attempt = 1 if before is None else before.attempt + 1
-            new = Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
-            remove(new.root)  # left by a crash before its number was written
-            (new.root / "sealed").mkdir(parents=True)
-            _fill(new, before)
-            write_whole(self.layout.job(job_id) / "attempt", str(attempt))
-            if before is not None:
-                self._discard(before.root)
-            return new
+        self.ledger.check(job_id)
+        with translated(f"stage job {job_id}"), self._attempts.alone(job_id):
+            return self._attempts.begin(job_id)
 
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
-        try:
-            attempt = int((self.layout.job(job_id) / "attempt").read_text())
-        except FileNotFoundError:
-            self.ledger.spec(job_id)
-            return None
-        return Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
+        return self._attempts.latest(job_id)
 
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
-        staging = self.staging(job_id)
-        if staging is None:
-            return None
-        parts = []
-        for role in self.ledger.spec(job_id).roles:
-            for index in range(role.replicas):
-                try:
-                    text = staging.sealed(role.name, index).read_bytes()
-                except FileNotFoundError:
-                    return None
-                parts.append(_part(text, staging, role.name, index))
-        return tuple(parts)
+        staging = self._attempts.latest(job_id)
+        return None if staging is None else self._attempts.sealed(staging)
 
     def commit(
         self,
@@ -133,39 +118,42 @@ class FolderStore:
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
         """Make what all replicas sealed into versions: every output or none, once per job_id."""
-        with _disk(f"commit job {job_id}"), self._working(job_id):
+        self.ledger.check(job_id)
+        with translated(f"commit job {job_id}"), self._attempts.alone(job_id):
             done = committed(self.layout, job_id)
             if done is None:
-                staging = self._current(job_id, attempt)
+                staging = self._attempts.current(job_id, attempt)
                 record = _record(self.ledger.spec(job_id), job_id, metrics or {}, modules)
-                self._commit_sealed(staging, record)
-                self._clear(staging)
-                done = committed(self.layout, job_id) or {}
-            return {
-                output: tuple(self.catalog.described(v, n) for v, n in places)
-                for output, places in done.items()
-            }
+                done = self._commit(staging, record)
+                self._attempts.clear(staging)
+        return {
+            output: tuple(self.catalog.described(volume, number) for volume, number in places)
+            for output, places in done.items()
+        }
 
     def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
         """Copy a folder or file into a new version."""
         check_volume(volume)
         if partition is not None:
             check_partition(partition)
-        job_id = f"put-{secrets.token_hex(8)}"
+        job_id = f"put-{os.urandom(8).hex()}"
         ready = self.layout.staging(job_id) / "1" / "ready"
-        with _disk(f"put {source} into {volume}"), self._working(job_id, staged=False):
-            draft = commit.draft_copy(ready, Path(source), volume=volume, partition=partition)
-            record = Record(
-                volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
-            )
-            self._finish(job_id, [draft], ready, record)
-            self._discard(self.layout.staging(job_id))
-        ((placed,),) = (committed(self.layout, job_id) or {}).values()
-        return self.catalog.described(*placed)
+        record = Record(
+            volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
+        )
+        with translated(f"put {source} into {volume}"), self._attempts.alone(job_id):
+            try:
+                draft = draft_copy(ready, Path(source), volume=volume, partition=partition)
+                plan = assemble(self.layout, self.catalog, [draft], record=record)
+                decide(self.layout, plan, ready=ready)
+                publish(self.layout, plan, ready=ready, job_id=job_id)
+            finally:
+                self.layout.delete(self.layout.staging(job_id))
+        return self.catalog.described(plan[0].volume, plan[0].number)
 
     def pin(self, address: str, *, reason: str) -> Version:
         """Keep a version from gc under a reason; idempotent."""
-        with _disk(f"pin {address}"), self._steady():
+        with translated(f"pin {address}"), self._steady():
             version = self._one(address)
             folder = self.layout.version(version.volume, version.number) / "pins"
             folder.mkdir(exist_ok=True)
@@ -181,7 +169,7 @@ class FolderStore:
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         """Keep versions from gc while `holder` reads them."""
         folder = self.layout.leases(holder)
-        with _disk(f"lease for {holder}"), self._steady():
+        with translated(f"lease for {holder}"), self._steady():
             versions = [self._one(address) for address in addresses]
             folder.mkdir(exist_ok=True)
             for version in versions:
@@ -194,7 +182,7 @@ class FolderStore:
     def retire(self, address: str, *, reason: str) -> Version:
         """Hide a version from every selector."""
         version = self._one(address)
-        with _disk(f"retire {address}"):
+        with translated(f"retire {address}"):
             write_whole(self.layout.version(version.volume, version.number) / "RETIRED", reason)
         return self._one(version.address)
 
@@ -204,105 +192,31 @@ class FolderStore:
             raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
         return versions[0]
 
-    def _commit_sealed(self, staging: Staging, record: Record) -> None:
+    def _commit(self, staging: Staging, record: Record) -> dict[str, list[tuple[str, int]]]:
         ready = staging.root / "ready"
-        if commit.read_plan(ready) is None:
-            parts = self.sealed(staging.job_id)
-            if parts is None:
-                raise Conflict(
-                    f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, nothing is committed"
-                )
-            spec = self.ledger.spec(staging.job_id)
-            drafts = commit.plan_drafts(ready, spec, commit.union(parts, spec))
-            ready.mkdir(exist_ok=True)
-            commit.gather(staging, drafts, parts)
-        else:
-            drafts = []
-        self._finish(staging.job_id, drafts, ready, record)
-
-    def _finish(self, job_id: str, drafts: Sequence[commit.Draft], ready: Path, record: Record) -> None:
-        plan = commit.read_plan(ready)
+        plan = read_plan(ready)
         if plan is None:
-            plan = commit.assemble(self.layout, self.catalog, drafts, record=record)
-            commit.decide(self.layout, plan, ready=ready)
-        commit.publish(self.layout, plan, ready=ready, job_id=job_id)
+            plan = assemble(self.layout, self.catalog, self._drafts(staging), record=record)
+            decide(self.layout, plan, ready=ready)
+        return publish(self.layout, plan, ready=ready, job_id=staging.job_id)
 
-    def _current(self, job_id: str, attempt: int) -> Staging:
-        staging = self.staging(job_id)
-        if staging is None or staging.attempt != attempt:
-            now = "none" if staging is None else staging.attempt
+    def _drafts(self, staging: Staging) -> list[Draft]:
+        parts = self._attempts.sealed(staging)
+        if parts is None:
             raise Conflict(
-                f"job {job_id}: attempt {attempt} cannot be committed, the current one is {now}; "
-                "what a fenced attempt wrote is left aside"
+                f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "
+                "so nothing is committed"
             )
-        return staging
-
-    def _refuse_sealed(self, job_id: str) -> None:
-        if committed(self.layout, job_id) is not None or self.sealed(job_id) is not None:
-            raise Conflict(f"job {job_id} has sealed: it is committed, never run again")
-
-    def _clear(self, staging: Staging) -> None:
-        """Give the disk back, but keep the seal: it says that the job must not run again."""
-        for entry in list(os.scandir(staging.root)):
-            if entry.name != "sealed":
-                self._discard(staging.root / entry.name)
-
-    def _discard(self, path: Path) -> None:
-        taken = self.layout.discard(path)
-        if taken is not None:
-            remove(taken)
-
-    @contextmanager
-    def _working(self, job_id: str, *, staged: bool = True) -> Iterator[None]:
-        """Only one of us stages or commits a job at a time; gc leaves it alone meanwhile."""
-        if staged:
-            self.ledger.spec(job_id)
-        folder = self.layout.staging(job_id)
-        folder.mkdir(exist_ok=True)
-        with locked(folder / "lock"):
-            yield
+        spec = self.ledger.spec(staging.job_id)
+        drafts = plan_drafts(staging.root / "ready", spec, union(parts, spec))
+        gather(staging, drafts, parts)
+        return drafts
 
     @contextmanager
     def _steady(self) -> Iterator[None]:
         """No version is deleted meanwhile: gc takes the same lock alone for each one it deletes."""
         with locked(self.layout.root / "gc.lock", shared=True):
             yield
-
-
-@contextmanager
-def _disk(what: str) -> Iterator[None]:
-    """Translate what the file system says, once, at the edge."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"could not {what}: {error.strerror or error}"
-            + (f" ({error.filename})" if error.filename else "")
-            + "; nothing half-done is visible, and the same again is safe"
-        ) from error
-
-
-def _fill(new: Staging, before: Staging | None) -> None:
-    """Checkpoints of the attempt before, copied so that what it still writes changes nothing here."""
-    if before is None or not before.checkpoints.is_dir():
-        new.checkpoints.mkdir()
-        return
-    part = new.root / ".checkpoints"
-    copy_tree(before.checkpoints, part)
-    part.rename(new.checkpoints)
-
-
-def _part(text: bytes, staging: Staging, role: str, index: int) -> PartManifest:
-    try:
-        part = wire.loads(PartManifest, text)
-    except SpecError as error:
-        raise StoreError(f"the seal of replica {role}-{index} cannot be read: {error}") from error
-    if (part.job_id, part.attempt, part.role, part.index) != (staging.job_id, staging.attempt, role, index):
-        raise StoreError(
-            f"the seal of replica {role}-{index} is that of {part.role}-{part.index}, "
-            f"job {part.job_id}, attempt {part.attempt}"
-        )
-    return part
 
 
 def _record(
@@ -331,6 +245,4 @@ def _record(
 
 def _key(reason: str) -> str:
     """A file name for a reason, which may hold anything."""
-    from blake3 import blake3
-
     return blake3(reason.encode()).hexdigest()[:32]

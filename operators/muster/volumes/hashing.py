@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from muster.core.errors import StoreError
 from muster.volumes.manifest import Entry
+from muster.volumes.tree import own_bytes
 
 BIG_BYTES = 1 << 20
 
@@ -28,16 +29,18 @@ def hash_file(path: str) -> str:
         os.close(fd)
 
 
-def freeze_file(path: str, *, name: str) -> Entry:
+def freeze_file(path: str, *, name: str, spare: str) -> Entry:
     """Make a file read-only, make sure that nobody writes it any more, and hash it.
 
+    A file that has another name somewhere gets bytes of its own first: who holds that name could
+    still change them.
+
     :param name: what the entry, and an error, calls it.
+    :param spare: a free name on the same file system.
     :raises StoreError: not a regular file, still open for writing, or changed while it was read.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = _open_own(path, name, spare)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise StoreError(f"{name} is not a regular file: outputs hold files and folders only")
         os.fchmod(fd, 0o444)
         _refuse_writer(fd, name)
         before = os.fstat(fd)
@@ -48,6 +51,18 @@ def freeze_file(path: str, *, name: str) -> Entry:
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise StoreError(f"{name} changed while it was committed: a process still writes it; end it first")
     return Entry(name, digest, after.st_size)
+
+
+def _open_own(path: str, name: str, spare: str) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return fd
+    os.close(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{name} is no regular file: outputs hold files and folders only")
+    own_bytes(path, spare=spare)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _hash(fd: int, path: str, size: int) -> str:

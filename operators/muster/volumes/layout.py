@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +28,8 @@ from pathlib import Path
 
 from muster.core.errors import NotFound, StoreError
 from muster.core.names import check_job_id, check_volume
-from muster.volumes.durability import sync_folder, temporary, write_whole
+from muster.volumes.durability import sync_all, sync_folder, temporary, write_whole
+from muster.volumes.tree import reflinks, remove
 
 FORMAT = 1
 MARKER = "VOLUME.json"
@@ -79,11 +80,17 @@ class Layout:
 
     def discard(self, path: Path) -> Path | None:
         """Move a file or folder to the trash in one step; None where it was gone already."""
-        target = self.trash / secrets.token_hex(8)
+        target = self.trash / f"{int(time.time())}-{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
             path.rename(target)
             return target
         return None
+
+    def delete(self, path: Path) -> None:
+        """Take a file or folder away for good; a crash leaves it whole, or in the trash."""
+        taken = self.discard(path)
+        if taken is not None:
+            remove(taken)
 
     def volumes(self) -> Iterator[str]:
         """Every volume's name, in no order."""
@@ -133,30 +140,25 @@ def _create(root: Path) -> Layout:
         new = temporary(root)
         for room in _ROOMS:
             (new / room).mkdir(parents=True)
-        document = {"format": FORMAT, "uuid": secrets.token_hex(16), "abilities": _probe(new)}
+        document = {"format": FORMAT, "uuid": os.urandom(16).hex(), "abilities": _probe(new)}
         write_whole(new / MARKER, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise StoreError(f"no store can be made at {root}: {error.strerror or error}") from error
     try:
         new.rename(root)
     except OSError:  # somebody else made it first: open theirs
-        from muster.volumes.tree import remove
-
         remove(new)
     sync_folder(root.parent)
     return open_layout(root)
 
 
 def _probe(folder: Path) -> dict[str, bool]:
-    from muster.volumes.durability import sync_all
-    from muster.volumes.tree import reflinks
-
     first, second = folder / "probe-1", folder / "probe-2"
     first.write_bytes(b"muster")
     able = {"reflink": reflinks(first, folder / "probe-3")}
-    for name, attempt in (("link", lambda: os.link(first, second)), ("syncfs", lambda: sync_all(folder))):
+    for name, call, arguments in (("link", os.link, (first, second)), ("syncfs", sync_all, (folder,))):
         try:
-            attempt()
+            call(*arguments)
             able[name] = True
         except OSError:
             able[name] = False

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
-from muster.volumes.durability import locked, sync_folder, temporary, write_whole
+from muster.volumes.durability import TEMPORARY, locked, sync_folder, temporary, translated, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.tree import remove
+
+T = TypeVar("T")
 
 
 class FolderLedger:
@@ -26,8 +30,9 @@ class FolderLedger:
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job; see :meth:`muster.volumes.base.Ledger.create`."""
         folder = self._layout.job(job_id)
-        if not folder.is_dir() and self._enter(folder, job_id, spec, owner):
-            return True
+        with translated(f"enter job {job_id}"):
+            if not folder.is_dir() and self._enter(folder, job_id, spec, owner):
+                return True
         if json.loads(wire.dumps(self.spec(job_id))) != json.loads(wire.dumps(spec)):
             raise Conflict(
                 f"job {job_id} is there already with another spec (it was {self.spec(job_id).name}): "
@@ -45,15 +50,15 @@ class FolderLedger:
 
     def update(self, status: JobStatus) -> None:
         """Record a status; one that comes after the job's end is dropped."""
-        folder = self._folder(status.job_id)
-        with locked(folder / "lock"):
+        folder = self.check(status.job_id)
+        with translated(f"record the status of job {status.job_id}"), locked(folder / "lock"):
             if not self.status(status.job_id).state.ended:
                 write_whole(folder / "status.json", wire.dumps(replace(status, owner=None)))
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now."""
-        folder = self._folder(job_id)
-        with locked(folder / "lock"):
+        folder = self.check(job_id)
+        with translated(f"own job {job_id}"), locked(folder / "lock"):
             if self._owner(job_id) != expected:
                 return False
             write_whole(folder / "owner", owner)
@@ -63,20 +68,18 @@ class FolderLedger:
         """Add whole lines to the log; a line that a crash tore is ended first."""
         if not data:
             return
-        fd = os.open(self._folder(job_id) / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            size = os.fstat(fd).st_size
-            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        path = self.check(job_id) / "log"
+        with translated(f"write the log of job {job_id}"), path.open("ab+", buffering=0) as log:
+            size = log.seek(0, os.SEEK_END)
+            torn = size > 0 and os.pread(log.fileno(), 1, size - 1) != b"\n"
             view = memoryview(b"\n" * torn + data + b"\n" * (not data.endswith(b"\n")))
             while view:
-                view = view[os.write(fd, view) :]
-        finally:
-            os.close(fd)
+                view = view[log.write(view) :]
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         """Return whole lines from offset `after`; a line longer than the limit comes in pieces."""
         try:
-            with (self._folder(job_id) / "log").open("rb") as log:
+            with (self.check(job_id) / "log").open("rb") as log:
                 log.seek(after)
                 data = log.read(limit_bytes)
         except FileNotFoundError:
@@ -88,34 +91,35 @@ class FolderLedger:
 
     def jobs(self) -> list[str]:
         """Every job_id, oldest first."""
-        found = []
-        for entry in os.scandir(self._layout.root / "jobs"):
-            try:
-                found.append((os.stat(os.path.join(entry.path, "spec.json")).st_mtime_ns, entry.name))
-            except FileNotFoundError:
-                continue  # being entered, or being taken away
-        return [name for _, name in sorted(found) if not name.startswith(".")]
+        entered = []
+        for folder in (self._layout.root / "jobs").iterdir():
+            if folder.name.startswith(TEMPORARY):
+                continue
+            with suppress(FileNotFoundError):  # gc takes it away
+                entered.append(((folder / "spec.json").stat().st_mtime_ns, folder.name))
+        return [name for _, name in sorted(entered)]
 
     def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
         new = temporary(folder)
         new.mkdir()
-        write_whole(new / "spec.json", wire.dumps(spec))
-        status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time())
-        write_whole(new / "status.json", wire.dumps(status))
-        if owner is not None:
-            write_whole(new / "owner", owner)
         try:
+            write_whole(new / "spec.json", wire.dumps(spec))
+            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time())
+            write_whole(new / "status.json", wire.dumps(status))
+            if owner is not None:
+                write_whole(new / "owner", owner)
             new.rename(folder)
-        except OSError as error:
-            remove(new)
+        except OSError:
             if not folder.is_dir():
                 raise
-            del error
-            return False
+            return False  # another of us entered it meanwhile
+        finally:
+            remove(new)
         sync_folder(folder.parent)
         return True
 
-    def _folder(self, job_id: str) -> Path:
+    def check(self, job_id: str) -> Path:
+        """Return a job's folder. :raises NotFound: no such job."""
         folder = self._layout.job(job_id)
         if not folder.is_dir():
             raise NotFound(f"no job {job_id} in {self._layout.root}: `muster jobs ls` lists what is there")
@@ -127,8 +131,8 @@ class FolderLedger:
         except FileNotFoundError:
             return None
 
-    def _load(self, kind: type, job_id: str, name: str):  # type: ignore[no-untyped-def]
-        path = self._folder(job_id) / name
+    def _load(self, kind: type[T], job_id: str, name: str) -> T:
+        path = self.check(job_id) / name
         try:
             return wire.loads(kind, path.read_bytes())
         except FileNotFoundError as error:

@@ -80,7 +80,7 @@ def read(path: Path) -> dict[str, Entry]:
     if first.decode(errors="replace") != digest_of(body):
         raise Corrupt(f"{path} is torn or was changed: its digest is not that of its lines")
     entries: dict[str, Entry] = {}
-    for line in body.decode().splitlines()[1:]:
+    for line in body.decode().split("\n")[1:-1]:
         match = _LINE.match(line)
         if not match:
             raise Corrupt(f"{path} holds a line that is no file: {line!r:.120}")

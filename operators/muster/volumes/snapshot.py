@@ -16,7 +16,7 @@ from muster.volumes.durability import sync_all, sync_folder, sync_tree, temporar
 from muster.volumes.hashing import hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
-from muster.volumes.tree import copy_file, folders_of, remove
+from muster.volumes.tree import copy_file, folders_of, remove, set_modes
 
 LIMIT_BYTES = 100 << 20
 IGNORE_FILE = ".musterignore"
@@ -153,8 +153,7 @@ def _line(path: str, file: Path, runs: bool) -> str:
 
 
 def _place(layout: Layout, new: Path, target: Path) -> None:
-    for folder in folders_of(new)[1:]:
-        os.chmod(folder, 0o555)  # noqa: S103 - readers may be other users
+    set_modes(folders_of(new)[1:], 0o555)
     if layout.syncfs:
         sync_all(layout.root)
     else:

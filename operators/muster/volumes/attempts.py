@@ -1,0 +1,122 @@
+"""The attempts of a job: where each may write, who has sealed, and which one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from muster.core import wire
+from muster.core.errors import Conflict, SpecError, StoreError
+from muster.core.replica import PartManifest
+from muster.volumes.base import Staging
+from muster.volumes.catalog import committed
+from muster.volumes.durability import locked, write_whole
+from muster.volumes.layout import Layout
+from muster.volumes.ledger import FolderLedger
+from muster.volumes.tree import copy_tree, remove
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The stagings of every job of one store."""
+
+    layout: Layout
+    ledger: FolderLedger
+
+    @contextmanager
+    def alone(self, job_id: str) -> Iterator[None]:
+        """Only one of us stages or commits a job at a time; gc leaves it alone meanwhile."""
+        folder = self.layout.staging(job_id)
+        folder.mkdir(exist_ok=True)
+        with locked(folder / "lock"):
+            yield
+
+    def latest(self, job_id: str) -> Staging | None:
+        """The current attempt's staging, or None before the first."""
+        try:
+            attempt = int((self.layout.job(job_id) / "attempt").read_text())
+        except FileNotFoundError:
+            self.ledger.check(job_id)
+            return None
+        return Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
+
+    def begin(self, job_id: str) -> Staging:
+        """Make the next attempt's staging and fence the one before; call it :meth:`alone`."""
+        self._refuse_settled(job_id)
+        before = self.latest(job_id)
+        attempt = 1 if before is None else before.attempt + 1
+        new = Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
+        remove(new.root)  # left by a crash before its number was written
+        (new.root / "sealed").mkdir(parents=True)
+        _fill(new, before)
+        write_whole(self.layout.job(job_id) / "attempt", str(attempt))
+        if before is not None:
+            self.layout.delete(before.root)
+        return new
+
+    def current(self, job_id: str, attempt: int) -> Staging:
+        """The staging of `attempt`. :raises Conflict: it is not the current one, or the job was ended."""
+        staging = self.latest(job_id)
+        if staging is None or staging.attempt != attempt:
+            now = "there is none" if staging is None else f"the current one is {staging.attempt}"
+            raise Conflict(
+                f"job {job_id}: attempt {attempt} cannot be committed, {now}; what a fenced attempt "
+                "wrote is left aside"
+            )
+        state = self.ledger.status(job_id).state
+        if state.ended:
+            raise Conflict(f"job {job_id} has ended ({state.value}): its outputs are not committed any more")
+        return staging
+
+    def sealed(self, staging: Staging) -> tuple[PartManifest, ...] | None:
+        """The part-manifests of all replicas, or None where one is missing.
+
+        :raises StoreError: a seal cannot be read or is that of another replica or attempt.
+        """
+        parts = []
+        for role in self.ledger.spec(staging.job_id).roles:
+            for index in range(role.replicas):
+                try:
+                    text = staging.sealed(role.name, index).read_bytes()
+                except FileNotFoundError:
+                    return None
+                parts.append(_part(text, staging, role.name, index))
+        return tuple(parts)
+
+    def clear(self, staging: Staging) -> None:
+        """Give a committed attempt's disk back, but keep its seal: it says that it must not run again."""
+        for entry in list(staging.root.iterdir()):
+            if entry.name != "sealed":
+                self.layout.delete(entry)
+
+    def _refuse_settled(self, job_id: str) -> None:
+        staging = self.latest(job_id)
+        if committed(self.layout, job_id) is not None or (staging and self.sealed(staging) is not None):
+            raise Conflict(f"job {job_id} has sealed: it is committed, never run again")
+        state = self.ledger.status(job_id).state
+        if state.ended:
+            raise Conflict(f"job {job_id} has ended ({state.value}): submit it under a new job_id")
+
+
+def _fill(new: Staging, before: Staging | None) -> None:
+    """Checkpoints of the attempt before, copied: what that one still writes changes nothing here."""
+    if before is None or not before.checkpoints.is_dir():
+        new.checkpoints.mkdir()
+        return
+    part = new.root / "filling"
+    copy_tree(before.checkpoints, part)
+    part.rename(new.checkpoints)
+
+
+def _part(text: bytes, staging: Staging, role: str, index: int) -> PartManifest:
+    try:
+        part = wire.loads(PartManifest, text)
+    except SpecError as error:
+        raise StoreError(f"the seal of replica {role}-{index} cannot be read: {error}") from error
+    if (part.job_id, part.attempt, part.role, part.index) != (staging.job_id, staging.attempt, role, index):
+        raise StoreError(
+            f"the seal of replica {role}-{index}, attempt {staging.attempt} of job {staging.job_id} is that "
+            f"of replica {part.role}-{part.index}, attempt {part.attempt} of job {part.job_id}"
+        )
+    return part

@@ -1,0 +1,203 @@
+"""From what replicas sealed to drafts: the folders that a commit makes versions of.
+
+Everything here follows from the seals alone, so a second call after a crash comes to the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.core.errors import SpecError, StoreError
+from muster.core.job import EVERY_PARTITION, JobSpec
+from muster.core.names import check_partition
+from muster.core.replica import PartManifest
+from muster.volumes.base import Staging
+from muster.volumes.tree import copy_file, files_of, graft, prune
+
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """One version to be, in a folder of its own on the store's file system.
+
+    :param source: the folder below each replica's from which it is gathered.
+    :param files: the sealed size of every path.
+    """
+
+    folder: Path
+    output: str
+    volume: str
+    partition: str | None
+    source: str
+    files: Mapping[str, int]
+
+
+def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, int]]:
+    """Join what the replicas sealed: per output the size of every path.
+
+    :raises StoreError: two replicas wrote the same path, an output is unknown or empty, a path leaves it.
+    """
+    sizes: dict[str, dict[str, int]] = {output: {} for output in spec.outputs}
+    owners: dict[tuple[str, str], str] = {}
+    for part in parts:
+        replica = f"{part.role}-{part.index}"
+        for file in part.files:
+            if file.output not in sizes:
+                raise StoreError(
+                    f"replica {replica} sealed {file.output!r:.80}, an output the job does not have"
+                )
+            other = owners.setdefault((file.output, check_path(file.path, output=file.output)), replica)
+            if other != replica:
+                raise StoreError(_both(other, replica, file.path, file.output))
+            sizes[file.output][file.path] = file.size_bytes
+    for output, files in sizes.items():
+        if not files:
+            raise StoreError(f"output {output!r} is empty: the job wrote no file into its folder")
+        if len(parts) > 1:
+            _refuse_file_in_folders_place(output, files, owners)
+    return sizes
+
+
+def _refuse_file_in_folders_place(
+    output: str, files: Mapping[str, int], owners: Mapping[tuple[str, str], str]
+) -> None:
+    for path, replica in ((path, owners[output, path]) for path in files):
+        folder = path
+        while folder := folder.rpartition("/")[0]:
+            if folder in files:
+                raise StoreError(_both(owners[output, folder], replica, folder, output))
+
+
+def _both(first: str, second: str, path: str, output: str) -> str:
+    return (
+        f"replicas {first} and {second} both wrote {path!r:.200} of output {output!r}: "
+        "let one of them write it, or put the rank into its name"
+    )
+
+
+def check_path(path: str, *, output: str) -> str:
+    """Return `path`, plain and below its output, as one line of a manifest can hold it.
+
+    :raises StoreError: it leaves the folder, or holds control characters or bytes that are not UTF-8.
+    """
+    if _NOT_PLAIN.search(path):
+        raise StoreError(f"output {output!r} holds {path!r:.200}, which is no plain path below it")
+    if _UNWRITABLE.search(path):
+        raise StoreError(
+            f"output {output!r} holds {path!r:.200}: control characters and bytes that are not UTF-8 "
+            "cannot be in a file's name; rename it"
+        )
+    return path
+
+
+def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int]]) -> list[Draft]:
+    """Say which versions the sealed files become: one an output, or one a top-level folder of it.
+
+    It follows from the seal alone, so that a second call after a crash says the same.
+    """
+    drafts: list[Draft] = []
+    for output, files in sizes.items():
+        target = spec.outputs[output]
+        split = target.partition == EVERY_PARTITION
+        for name in _partitions(output, files) if split else [target.partition]:
+            below = {
+                path.partition("/")[2]: size for path, size in files.items() if path.startswith(f"{name}/")
+            }
+            drafts.append(
+                Draft(
+                    folder=ready / str(len(drafts)) / "data",
+                    output=output,
+                    volume=target.volume,
+                    partition=name,
+                    source=f"{output}/{name}" if split else output,
+                    files=below if split else files,
+                )
+            )
+    return drafts
+
+
+def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
+    """Move what the replicas wrote into the drafts; it can be called again after a crash."""
+    replicas = [staging.root / f"{part.role}-{part.index}" for part in parts]
+    sealed = {(file.output, file.path) for part in parts for file in part.files}
+    for replica in replicas:
+        for output in sorted({draft.output for draft in drafts}):
+            _refuse_stray(replica / output, sealed, output)
+    for draft in drafts:
+        draft.folder.parent.mkdir(parents=True, exist_ok=True)
+        for replica in replicas:
+            graft(replica / draft.source, draft.folder)
+        if draft.folder.is_dir():
+            prune(draft.folder)
+
+
+def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
+    for path in files:
+        if "/" not in path:
+            raise StoreError(
+                f"output {output!r} is split by folder into partitions, but {path!r:.200} lies in none: "
+                "write it into a folder that is named after its partition"
+            )
+    names = sorted({path.partition("/")[0] for path in files})
+    for name in names:
+        try:
+            check_partition(name)
+        except SpecError as error:
+            raise StoreError(
+                f"output {output!r}: folder {name!r:.80} cannot be a partition: {error}"
+            ) from error
+    return names
+
+
+def _refuse_stray(folder: Path, sealed: Container[tuple[str, str]], output: str) -> None:
+    """Nothing is committed that is no regular file, or that came after the seal."""
+    for link in (folder, folder.parent):
+        if link.is_symlink():
+            raise StoreError(f"{link} was replaced by a link to {link.readlink()}: nothing is committed")
+    if not folder.is_dir():
+        return
+    base = len(str(folder)) + 1
+    for entry in files_of(folder):
+        path = entry.path[base:]
+        if not entry.is_file(follow_symlinks=False):
+            raise StoreError(
+                f"output {output!r} holds {path!r:.200}, which is no regular file: write files only"
+            )
+        if (output, path) not in sealed:
+            raise StoreError(
+                f"output {output!r} holds {path!r:.200}, which came after the seal: "
+                "end background processes before the job ends"
+            )
+
+
+def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None) -> Draft:
+    """Copy a folder or file of somebody's into a draft, sharing blocks where the file system can.
+
+    :raises StoreError: it is not there, is empty, or holds links or devices.
+    """
+    data = ready / "0" / "data"
+    data.mkdir(parents=True)
+    if source.is_file():
+        copy_file(str(source.resolve()), str(data / check_path(source.name, output=source.name)))
+    elif source.is_dir():
+        for entry in files_of(source):
+            path = check_path(os.path.relpath(entry.path, source), output=str(source))
+            if not entry.is_file(follow_symlinks=False):
+                raise StoreError(
+                    f"{entry.path} is a link or a device: a version holds regular files only; copy it there"
+                )
+            (data / path).parent.mkdir(parents=True, exist_ok=True)
+            copy_file(entry.path, str(data / path))
+    else:
+        raise StoreError(f"{source} is no folder and no file: name what is to be put into {volume}")
+    base = len(str(data)) + 1
+    files = {entry.path[base:]: entry.stat(follow_symlinks=False).st_size for entry in files_of(data)}
+    if not files:
+        raise StoreError(f"{source} holds no file: a version holds one or more")
+    return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=files)
