@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from muster.core.errors import Conflict, SpecError, StoreError
 from muster.core.replica import PartManifest
 from muster.volumes.base import Staging
 from muster.volumes.catalog import committed
-from muster.volumes.durability import locked, write_whole
+from muster.volumes.durability import is_free, locked, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.tree import copy_tree, remove
+
+SETTLED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,15 @@ class Attempts:
         folder.mkdir(exist_ok=True)
         with locked(folder / "lock"):
             yield
+
+    def idle(self, job_id: str) -> bool:
+        """Whether nobody stages or commits the job now, or (where it is new) is about to."""
+        lock = self.layout.staging(job_id) / "lock"
+        try:
+            quiet = time.time() - lock.stat().st_mtime > SETTLED_SECONDS or self.layout.job(job_id).is_dir()
+        except FileNotFoundError:
+            return not lock.parent.is_dir()
+        return quiet and is_free(lock)
 
     def latest(self, job_id: str) -> Staging | None:
         """The current attempt's staging, or None before the first."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from muster.core import wire
@@ -155,6 +156,17 @@ def committed(layout: Layout, job_id: str) -> dict[str, list[tuple[str, int]]] |
         raise Corrupt(
             f"{layout.commit(job_id)} cannot be read ({error}): restore it from a backup"
         ) from error
+
+
+def uncommitted(layout: Layout) -> Iterator[tuple[Path, str]]:
+    """The folders of versions whose commit never became visible, each with its job_id."""
+    for volume in layout.volumes():
+        for number in layout.numbers(volume):
+            folder = layout.version(volume, number)
+            with suppress(FileNotFoundError, SpecError):
+                job_id = wire.loads(Record, (folder / "RECORD.json").read_bytes()).job_id
+                if not layout.commit(job_id).is_file():
+                    yield folder, job_id
 
 
 def _by_digest(wanted: Address, versions: Sequence[Version]) -> Version:

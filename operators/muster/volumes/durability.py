@@ -106,6 +106,18 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(fd)
 
 
+def is_free(path: Path) -> bool:
+    """Whether nobody holds the lock file `path` now."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def _write(path: Path, data: bytes, *, durable: bool) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

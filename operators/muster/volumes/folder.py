@@ -40,7 +40,7 @@ class FolderStore:
         self.layout = open_layout(Path(root))
         self.catalog = Catalog(self.layout)
         self._ledger = FolderLedger(self.layout)
-        self._attempts = Attempts(self.layout, self._ledger)
+        self.attempts = Attempts(self.layout, self._ledger)
 
     @property
     def ledger(self) -> FolderLedger:
@@ -97,17 +97,17 @@ class FolderStore:
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt; every earlier one is fenced from here on."""
         self.ledger.check(job_id)
-        with translated(f"stage job {job_id}"), self._attempts.alone(job_id):
-            return self._attempts.begin(job_id)
+        with translated(f"stage job {job_id}"), self.attempts.alone(job_id):
+            return self.attempts.begin(job_id)
 
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
-        return self._attempts.latest(job_id)
+        return self.attempts.latest(job_id)
 
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
-        staging = self._attempts.latest(job_id)
-        return None if staging is None else self._attempts.sealed(staging)
+        staging = self.attempts.latest(job_id)
+        return None if staging is None else self.attempts.sealed(staging)
 
     def commit(
         self,
@@ -119,13 +119,13 @@ class FolderStore:
     ) -> dict[str, tuple[Version, ...]]:
         """Make what all replicas sealed into versions: every output or none, once per job_id."""
         self.ledger.check(job_id)
-        with translated(f"commit job {job_id}"), self._attempts.alone(job_id):
+        with translated(f"commit job {job_id}"), self.attempts.alone(job_id):
             done = committed(self.layout, job_id)
             if done is None:
-                staging = self._attempts.current(job_id, attempt)
+                staging = self.attempts.current(job_id, attempt)
                 record = _record(self.ledger.spec(job_id), job_id, metrics or {}, modules)
                 done = self._commit(staging, record)
-                self._attempts.clear(staging)
+                self.attempts.clear(staging)
         return {
             output: tuple(self.catalog.described(volume, number) for volume, number in places)
             for output, places in done.items()
@@ -141,7 +141,7 @@ class FolderStore:
         record = Record(
             volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
         )
-        with translated(f"put {source} into {volume}"), self._attempts.alone(job_id):
+        with translated(f"put {source} into {volume}"), self.attempts.alone(job_id):
             try:
                 draft = draft_copy(ready, Path(source), volume=volume, partition=partition)
                 plan = assemble(self.layout, self.catalog, [draft], record=record)
@@ -201,7 +201,7 @@ class FolderStore:
         return publish(self.layout, plan, ready=ready, job_id=staging.job_id)
 
     def _drafts(self, staging: Staging) -> list[Draft]:
-        parts = self._attempts.sealed(staging)
+        parts = self.attempts.sealed(staging)
         if parts is None:
             raise Conflict(
                 f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "

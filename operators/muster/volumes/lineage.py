@@ -1,0 +1,89 @@
+"""Lineage: which versions a version was made from, and what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from muster.core.address import pinned
+from muster.core.errors import NotFound
+from muster.volumes.base import Record, Store
+from muster.volumes.manifest import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ancestor:
+    """One version on the way back.
+
+    :param depth: 0 for where the walk began, 1 for what that was made from, …
+    :param reader: the address of the version that was made from it, and `name` the input's name there.
+    :param record: None where this store does not know the version (it was copied from another one).
+    """
+
+    address: str
+    digest: str
+    depth: int
+    record: Record | None
+    reader: str = ""
+    name: str = ""
+
+
+def ancestors(store: Store, address: str) -> Iterator[Ancestor]:
+    """Walk from one version back through the inputs of records, nearest first; each version once.
+
+    Versions whose data gc deleted are on the way too: their records stay.
+    """
+    record = store.record(address)
+    first = pinned(record.volume, record.number)
+    waiting = [Ancestor(address=first, digest=record.digest, depth=0, record=record)]
+    seen = {first}
+    while waiting:
+        here = waiting.pop(0)
+        yield here
+        for name, versions in (here.record.inputs if here.record else {}).items():
+            for version in versions:
+                if version.address in seen:
+                    continue
+                seen.add(version.address)
+                waiting.append(
+                    Ancestor(
+                        address=version.address,
+                        digest=version.digest,
+                        depth=here.depth + 1,
+                        record=_known(store, version.address),
+                        reader=here.address,
+                        name=name,
+                    )
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What changed from one version to another. Sizes are bytes.
+
+    :param changed: path to its size before and after.
+    """
+
+    added: Mapping[str, int]
+    removed: Mapping[str, int]
+    changed: Mapping[str, tuple[int, int]]
+    same_files: int
+
+
+def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Difference:
+    """Compare two manifests (:meth:`muster.volumes.folder.FolderStore.manifest`) by path and hash."""
+    both = sorted(before.keys() & after.keys())
+    changed = [path for path in both if before[path].hash != after[path].hash]
+    return Difference(
+        added={path: after[path].size_bytes for path in sorted(after.keys() - before.keys())},
+        removed={path: before[path].size_bytes for path in sorted(before.keys() - after.keys())},
+        changed={path: (before[path].size_bytes, after[path].size_bytes) for path in changed},
+        same_files=len(both) - len(changed),
+    )
+
+
+def _known(store: Store, address: str) -> Record | None:
+    try:
+        return store.record(address)
+    except NotFound:
+        return None

@@ -1,0 +1,217 @@
+"""Garbage collection: what may go, why the rest stays, and taking it away.
+
+Kept are the newest versions of every partition, what is pinned or leased, and everything that kept
+versions were made from. A version that goes leaves its MANIFEST, its RECORD and a tombstone: its
+number is never given out again, and what was made from it can still be traced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.core.errors import NotFound, SpecError
+from muster.volumes.base import Version
+from muster.volumes.catalog import uncommitted
+from muster.volumes.durability import locked, sync_folder, translated, write_whole
+from muster.volumes.folder import FolderStore
+from muster.volumes.tree import files_of, remove
+
+HOUR_SECONDS = 3_600.0
+DAY_SECONDS = 24 * HOUR_SECONDS
+
+_TRASHED = re.compile(r"(\d+)-[0-9a-f]+\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a collection would take away, and why the other versions stay.
+
+    :param versions: they go; `kept` says of every other one why it stays.
+    :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
+    :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
+    """
+
+    versions: tuple[Version, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    staging: tuple[str, ...] = ()
+    torn: tuple[Path, ...] = ()
+    code: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What its versions hold; less is freed where they share files with others."""
+        return sum(version.size_bytes for version in self.versions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a collection took away. `freed_bytes` counts what was unlinked, not what waits in the trash."""
+
+    plan: Plan
+    freed_bytes: int
+
+
+def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0) -> Plan:
+    """Say what :func:`collect` would take away now.
+
+    :param keep_last: versions of each partition of each volume, and of those without one.
+    :param job_days: how long an ended job's ledger entry and log are kept.
+    :raises SpecError: `keep_last` is below 1 or `job_days` below 0.
+    """
+    if keep_last < 1 or job_days < 0:
+        raise SpecError(f"keep_last is {keep_last}, job_days {job_days:g}: need 1 or more and 0 or more")
+    live = {version.address: version for volume in store.volumes() for version in store.versions(volume)}
+    kept = _kept(store, live, keep_last)
+    jobs = tuple(_old_jobs(store, time.time() - job_days * DAY_SECONDS))
+    gone = tuple(version for address, version in live.items() if address not in kept)
+    return Plan(
+        versions=gone,
+        kept=kept,
+        staging=tuple(leftovers(store)),
+        torn=tuple(folder for folder, job_id in uncommitted(store.layout) if _given_up(store, job_id)),
+        code=tuple(_unused_code(store, kept, set(jobs))),
+        jobs=jobs,
+    )
+
+
+def collect(
+    store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0, grace_seconds: float = HOUR_SECONDS
+) -> Collected:
+    """Take away what :func:`plan` names, and unlink what has lain in the trash for `grace_seconds`.
+
+    Who reads a version without a lease has that long to finish. Leases and pins wait for the moment
+    in which it is decided, so none comes too late.
+    """
+    with translated("collect garbage"):
+        with locked(store.layout.root / "gc.lock"):
+            decided = plan(store, keep_last=keep_last, job_days=job_days)
+            for version in decided.versions:
+                _bury(store, version)
+            for folder in decided.torn:
+                _empty(store, folder)
+            for digest in decided.code:
+                store.layout.discard(store.layout.code(digest))
+        for job_id in decided.staging:
+            store.layout.discard(store.layout.staging(job_id))
+        for holder in (store.layout.root / "leases").iterdir():
+            if _ended(store, holder.name):
+                store.release(holder.name)
+        for job_id in decided.jobs:
+            store.layout.discard(store.layout.job(job_id))
+        return Collected(plan=decided, freed_bytes=_empty_trash(store, before=time.time() - grace_seconds))
+
+
+def leased(store: FolderStore) -> dict[str, str]:
+    """Every leased address and one of its holders; a job that has ended holds nothing any more."""
+    return {
+        f"volume://{lease.name.replace(':', '/')}": holder.name
+        for holder in (store.layout.root / "leases").iterdir()
+        if not _ended(store, holder.name)
+        for lease in holder.iterdir()
+    }
+
+
+def _kept(store: FolderStore, live: Mapping[str, Version], keep_last: int) -> dict[str, str]:
+    series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
+    for version in live.values():
+        if version.retired is None:
+            series[version.volume, version.partition].append(version)
+    kept = {
+        version.address: f"one of the last {keep_last}"
+        for many in series.values()
+        for version in many[-keep_last:]
+    }
+    kept |= {address: f"leased by {holder}" for address, holder in leased(store).items() if address in live}
+    kept |= {
+        address: f"pinned: {', '.join(version.pins)}" for address, version in live.items() if version.pins
+    }
+    waiting = list(kept)
+    while waiting:
+        address = waiting.pop()
+        for pinned in _inputs(store, address):
+            if pinned in live and pinned not in kept:
+                kept[pinned] = f"{address} was made from it"
+                waiting.append(pinned)
+    return kept
+
+
+def _inputs(store: FolderStore, address: str) -> Iterator[str]:
+    for versions in store.record(address).inputs.values():
+        for pinned in versions:
+            yield pinned.address
+
+
+def _old_jobs(store: FolderStore, before: float) -> Iterator[str]:
+    for job_id in store.ledger.jobs():
+        status = store.ledger.status(job_id)
+        if status.state.ended and (status.ended or status.submitted) < before:
+            yield job_id
+
+
+def _ended(store: FolderStore, job_id: str) -> bool:
+    try:
+        return store.ledger.status(job_id).state.ended
+    except NotFound:
+        return False
+
+
+def _given_up(store: FolderStore, job_id: str) -> bool:
+    """Whether nobody will commit this job any more: it ended, or no ledger knows it and nobody works on it."""
+    known = store.layout.job(job_id).is_dir()
+    return (_ended(store, job_id) or not known) and store.attempts.idle(job_id)
+
+
+def leftovers(store: FolderStore) -> Iterator[str]:
+    """The job ids whose staging nobody needs any more."""
+    for folder in sorted((store.layout.root / "staging").iterdir()):
+        if _given_up(store, folder.name):
+            yield folder.name
+
+
+def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> Iterator[str]:
+    used = {store.record(address).code for address in kept}
+    used |= {store.ledger.spec(job_id).code for job_id in store.ledger.jobs() if job_id not in going}
+    for folder in sorted((store.layout.root / "code").iterdir()):
+        fresh = folder.stat().st_ctime > time.time() - DAY_SECONDS  # its job may be about to be entered
+        if f"b3:{folder.name}" not in used and not fresh:
+            yield f"b3:{folder.name}"
+
+
+def _bury(store: FolderStore, version: Version) -> None:
+    folder = store.layout.version(version.volume, version.number)
+    write_whole(folder / "TOMBSTONE", json.dumps({"at": time.time(), "digest": version.digest}))
+    (folder / "data").chmod(0o755)  # a folder that moves must be writable (rename(2))
+    store.layout.discard(folder / "data")
+    sync_folder(folder)
+
+
+def _empty(store: FolderStore, folder: Path) -> None:
+    """Take what a commit that was given up left behind; the folder stays, so its number is never reused."""
+    for entry in list(folder.iterdir()):
+        if entry.is_dir():
+            entry.chmod(0o755)
+        store.layout.discard(entry)
+
+
+def _empty_trash(store: FolderStore, *, before: float) -> int:
+    freed = 0
+    for entry in list(store.layout.trash.iterdir()):
+        match = _TRASHED.match(entry.name)
+        if match and int(match[1]) <= before:
+            freed += _unlinked_bytes(entry)
+            remove(entry)
+    return freed
+
+
+def _unlinked_bytes(path: Path) -> int:
+    stats = (
+        [entry.stat(follow_symlinks=False) for entry in files_of(path)] if path.is_dir() else [path.lstat()]
+    )
+    return sum(found.st_size for found in stats if found.st_nlink == 1)
