@@ -13,7 +13,9 @@ import typer
 from muster import __version__
 from muster.cli import deployments, images, jobs, volumes
 from muster.cli.command import Commands, example
+from muster.cli.demo import demo
 from muster.cli.doctor import doctor
+from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine.
@@ -35,6 +37,16 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo", epilog=example("muster demo"))(demo)
+app.command(
+    "run",
+    cls=Resumable,
+    epilog=example(
+        "muster run flights --param month=2013-11",
+        "muster run flights --resume=strict",
+        "muster run flights --json",
+    ),
+)(run)
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.add_typer(jobs.app, name="jobs")

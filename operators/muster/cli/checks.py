@@ -203,21 +203,24 @@ def _store(settings: Settings) -> Check:
     if not settings.store.is_dir():
         return Check(name="store", state="ok", found=f"none yet; it will be made in {settings.home}")
     from muster.volumes.folder import FolderStore
+    from muster.volumes.fsck import check
 
     try:
-        store = FolderStore(settings.store)
-        versions = sum(len(store.versions(name)) for name in store.volumes())
-        problems = store.fsck()
+        report = check(FolderStore(settings.store))
     except MusterError as error:
         return Check(name="store", state="bad", found=str(error), advice="muster volumes fsck")
-    if problems:
+    if not report.clean:
+        count = sum(not problem.harmless for problem in report.problems)
         return Check(
-            name="store",
-            state="bad",
-            found=f"{len(problems)} problems in {versions} versions",
-            advice="muster volumes fsck names them",
+            name="store", state="bad", found=f"{count} problems", advice="muster volumes fsck names them"
         )
-    return Check(name="store", state="ok", found=f"{versions} versions, all as they were committed")
+    found = f"{report.versions} versions, {report.files} files, all there"
+    if report.problems:
+        advice = "muster volumes gc takes leftovers of crashes away"
+        return Check(
+            name="store", state="warn", found=f"{found}; {len(report.problems)} leftovers", advice=advice
+        )
+    return Check(name="store", state="ok", found=found)
 
 
 def _jobs(settings: Settings) -> Check:

@@ -22,6 +22,7 @@ from muster.core.wire import plain
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 STATE_COLOURS = {
     "succeeded": "green",
+    "success": "green",
     "serving": "green",
     "ok": "green",
     "kept": "cyan",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from muster.cli import upkeep
 from muster.cli.command import Json, example, group, open_store
 from muster.cli.screen import Table, digest, emit, note, safe, say, size, when
 from muster.core.address import Address
@@ -297,3 +298,7 @@ def unpin(address: Where, *, reason: Reason = "by hand") -> None:
     version = open_store().unpin(address, reason=reason)
     left = f"still pinned: {safe(', '.join(version.pins))}" if version.pins else "not pinned"
     say(f"{version.address} is {left}")
+
+
+app.command("fsck", epilog=example("muster volumes fsck", "muster volumes fsck --deep"))(upkeep.fsck)
+app.command("gc", epilog=example("muster volumes gc", "muster volumes gc --keep 2 --yes"))(upkeep.gc)

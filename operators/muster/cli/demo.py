@@ -1,0 +1,81 @@
+"""``muster demo``: the reference pipeline, from real rows to a served prediction."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from muster.cli.run import execute, finish
+from muster.cli.screen import note, safe, say, seconds
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+
+DAG = "flights"
+IMAGES = ("etl", "validate", "train", "serve")
+PARAMS: dict[str, Any] = {}
+CACHE_GIB, HOME_MIB = 5, 400
+
+INTRO = """muster demo: will a flight arrive late?
+
+A year of flights from New York, 336,776 rows with weather, planes and airports, becomes a
+model that answers over HTTP. Five stages run under Airflow, each a process in an environment
+of its own:
+
+  features   joins and windows in DuckDB, one version for each month
+  validate   Great Expectations
+  train      a gang of two ranks, January to September
+  gate       October to December, against a baseline and what is served now
+  deploy     a model server on this machine, asked before it takes traffic
+"""
+
+NEXT = """
+Next:
+  muster volumes log flights/model    where the model comes from
+  muster jobs ls                      what ran; muster jobs logs JOB
+  muster tensorboard flights/model    how it learned
+  muster run flights --resume         after a change: only what it needs
+  muster deployments retire flights   end the model server
+"""
+
+
+def demo() -> None:
+    """Run the reference pipeline, from rows to a prediction."""
+    settings = Settings.load()
+    say(INTRO)
+    _build(settings)
+    say(f"Versions and jobs are kept in {safe(settings.home)}.\n")
+    result = execute(DAG, params=PARAMS, resume=None, dags=_dags(settings))
+    finish(result)
+    say(NEXT.rstrip())
+
+
+def _build(settings: Settings) -> None:
+    """Make the environments now, so that the first run shows its stages and not their installation."""
+    from muster.cli.images import build_image, find_images
+
+    wanted = [image for image in find_images(settings) if image.name in IMAGES]
+    missing = [image for image in wanted if not image.built]
+    if not missing:
+        say("Its environments are there.")
+        return
+    say(
+        f"First its environments are made: {len(missing)} of {len(wanted)}, some minutes and about "
+        f"{CACHE_GIB} GiB in {safe(settings.cache)}. This happens once."
+    )
+    for image in missing:
+        took = build_image(settings, image)
+        say(f"  {safe(image.name).ljust(9)} {seconds(took)}")
+
+
+def _dags(settings: Settings) -> Path:
+    """Return the checkout's own Dags, or a copy of the shipped ones that may be changed."""
+    here = Path("dags").absolute()
+    if (here / DAG).is_dir():
+        return here
+    copy = settings.home / "dags"
+    if not (copy / DAG).is_dir():
+        copy.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(shipped("dags") / DAG, copy / DAG)
+    note(f"the Dag is a copy of the one shipped with muster: {safe(copy / DAG)}")
+    return copy

@@ -1,0 +1,99 @@
+"""``muster run``: one Dag from its first stage to its last, on this machine, under real Airflow."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from muster.cli.command import Json
+from muster.cli.screen import emit
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from muster.airflow.embedded.result import RunResult
+
+INTERRUPTED = 130
+
+
+class Resume(str, Enum):
+    """How much of the last run is kept."""
+
+    KEEP = "keep"
+    STRICT = "strict"
+
+
+class Resumable(TyperCommand):
+    """Lets ``--resume`` stand alone: click's options take a value always or never."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after ``run``."""
+        keep = f"--resume={Resume.KEEP.value}"
+        return super().parse_args(ctx, [keep if word == "--resume" else word for word in args])
+
+
+def run(
+    dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")],
+    *,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; JSON, or plain text."),
+    ] = None,
+    resume: Annotated[
+        Resume | None,
+        typer.Option(
+            "--resume",
+            metavar="[=strict]",
+            help="Go on from the first stage that did not succeed; strict also runs again what changed.",
+        ),
+    ] = None,
+    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    as_json: Json = False,
+) -> None:
+    """Run a Dag from its first stage to its last."""
+    result = execute(dag, params=dict(map(read_param, param or [])), resume=resume, dags=dags)
+    finish(result, as_json=as_json)
+
+
+def read_param(text: str) -> tuple[str, Any]:
+    """Read ``epochs=5``, ``month=2013-11`` or ``months=["2013-11"]``.
+
+    :raises SpecError: there is no name before a ``=``.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise SpecError(f"param {text!r:.80}: write it as NAME=VALUE, such as month=2013-11")
+    try:
+        return name, json.loads(value, parse_constant=_no_number)
+    except ValueError:
+        return name, value
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)
+
+
+def execute(dag: str, *, params: dict[str, Any], resume: Resume | None, dags: Path) -> RunResult:
+    """Run a Dag while showing it on stderr."""
+    from muster.airflow.runner import run_dag
+    from muster.cli.stages import view
+
+    with view() as listener:
+        return run_dag(dag, params=params, resume=resume and resume.value, dags=dags, listener=listener)
+
+
+def finish(result: RunResult, *, as_json: bool = False) -> None:
+    """Print how a run ended and leave with its exit code: 0, 1, or 130 where it was interrupted."""
+    from muster.cli import closing
+
+    if as_json:
+        emit(result)
+    else:
+        closing.show(result)
+    if not result.succeeded:
+        closing.complain_of(result)
+        raise typer.Exit(INTERRUPTED if result.state == "interrupted" else 1)

@@ -1,0 +1,178 @@
+"""A run as it goes on, on stderr: a table of stages below the ranks' lines, or plain lines.
+
+On a terminal the table stays at the bottom and what the ranks print scrolls above it. Anywhere else
+each event is a line of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from muster.cli.screen import STATE_COLOURS, note, safe, seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from muster.airflow.embedded.result import Listener, Stage
+
+WAITING = "waiting"
+_WORDS = {"none": "not run", "upstream_failed": "not run"}
+
+
+def view() -> AbstractContextManager[Listener]:
+    """Return the view that fits where stderr leads."""
+    return LiveView() if sys.stderr.isatty() else PlainView()
+
+
+def state_of(stage: Stage) -> str:
+    """Return a stage's state for people: Airflow's word, but for what was kept or never ran."""
+    return "kept" if stage.kept else _WORDS.get(stage.state, stage.state)
+
+
+def versions(outputs: Mapping[str, Iterable[str]]) -> str:
+    """Write the versions of a stage shortly: ``flights/features@1…@12, flights/report@3``."""
+    return ", ".join(text for addresses in outputs.values() if (text := _span(list(addresses))))
+
+
+def _span(addresses: Sequence[str]) -> str:
+    names = [address.removeprefix("volume://") for address in addresses]
+    if len(names) < 3:
+        return ", ".join(names)
+    return f"{names[0]}…@{names[-1].rpartition('@')[2]}"
+
+
+class PlainView:
+    """Every event a line, for logs and pipes."""
+
+    def __enter__(self) -> Listener:
+        """Nothing is prepared."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left."""
+
+    def note(self, text: str) -> None:
+        """Print what is being prepared."""
+        note(safe(text))
+
+    def warning(self, text: str) -> None:
+        """Print a warning."""
+        note(f"warning: {safe(text)}")
+
+    def run_started(self, run_id: str, tasks: Sequence[str]) -> None:
+        """Print the run's id and its stages."""
+        note(f"run {safe(run_id)}: {safe(', '.join(tasks))}")
+
+    def task_started(self, task_id: str, try_number: int) -> None:
+        """Print that a stage began."""
+        note(f"{safe(task_id)}: started{_again(try_number)}")
+
+    def lines(self, task_id: str, lines: Sequence[str]) -> None:
+        """Print what its ranks printed."""
+        for line in lines:
+            note(f"{safe(task_id)} | {safe(line)}")
+
+    def task_ended(self, stage: Stage) -> None:
+        """Print how it ended."""
+        took = "" if stage.seconds is None else f", {seconds(stage.seconds)}"
+        made = versions(stage.versions)
+        note(f"{safe(stage.task_id)}: {state_of(stage)}{took}{f', {safe(made)}' if made else ''}")
+
+
+class LiveView:
+    """A table at the bottom of the terminal, lines above it."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = console or Console(stderr=True)
+        self._live = Live(
+            console=self._console, get_renderable=self._render, refresh_per_second=8, transient=True
+        )
+        self._stages: dict[str, Stage | float | None] = {}
+        self._status = ""
+
+    def __enter__(self) -> Listener:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the table away: the closing one comes in its place."""
+        self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Show what is being prepared below the table, until the next note."""
+        self._status = safe(text)
+
+    def warning(self, text: str) -> None:
+        """Print a warning above the table."""
+        self._print("warning: ", text, "yellow")
+
+    def run_started(self, run_id: str, tasks: Sequence[str]) -> None:
+        """Draw every stage as waiting."""
+        self._status = safe(run_id)
+        self._stages = dict.fromkeys(tasks)
+
+    def task_started(self, task_id: str, try_number: int) -> None:
+        """Let a stage's clock run."""
+        self._stages[task_id] = time.monotonic()
+        if try_number > 1:
+            self._print(f"{task_id} ", f"started{_again(try_number)}", "yellow")
+
+    def lines(self, task_id: str, lines: Sequence[str]) -> None:
+        """Print what its ranks printed above the table."""
+        for line in lines:
+            self._print(f"{task_id} │ ", line, "")
+
+    def task_ended(self, stage: Stage) -> None:
+        """Stop its clock."""
+        self._stages[stage.task_id] = stage
+
+    def _print(self, head: str, text: str, style: str) -> None:
+        from rich.text import Text
+
+        line = Text.assemble((safe(head), "dim"), (safe(text), style))
+        self._console.print(line, soft_wrap=True)
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("stage", "state"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("seconds", justify="right", no_wrap=True)
+        table.add_column("versions", overflow="ellipsis", no_wrap=True)
+        for task_id, stage in self._stages.items():
+            self._row(table, task_id, stage)
+        status = Text(self._status, style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(Text(), table, status) if self._stages else status
+
+    def _row(self, table: Table, task_id: str, stage: Stage | float | None) -> None:
+        from rich.text import Text
+
+        if stage is None:
+            state, took, made = WAITING, "", ""
+        elif isinstance(stage, float):
+            state, took, made = "running", seconds(time.monotonic() - stage), ""
+        else:
+            state, took, made = state_of(stage), seconds(stage.seconds), versions(stage.versions)
+        cells = (
+            Text(safe(task_id)),
+            Text(state, style=STATE_COLOURS.get(state, "dim")),
+            Text(took),
+            Text(safe(made)),
+        )
+        table.add_row(*cells)
+
+
+def _again(try_number: int) -> str:
+    return f" again, try {try_number}" if try_number > 1 else ""
