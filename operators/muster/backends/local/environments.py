@@ -13,24 +13,18 @@ The folder travels as a snapshot in the store, so a job finds its lock wherever 
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-import tomllib
-
 from muster.backends.local.places import locked, locked_if_free
-from muster.core.errors import ImageError, SpecError
+from muster.core.errors import SpecError
 from muster.core.names import check_label
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.volumes.base import Store
+from muster.volumes.tree import remove
 
 LOCK = "requirements.txt"
 RECIPE = "image.toml"
@@ -38,9 +32,6 @@ RECIPE = "image.toml"
 Progress = Callable[[str], None]
 
 _COMPLETE = ".muster-complete"
-_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)")
-_LAST_LINES = 12
-_BEAT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +43,6 @@ class Environment:
     path: Path
     complete: bool
     size_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Recipe:
-    """What an image says about how it is built."""
-
-    no_isolation: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def image_folders(settings: Settings, *roots: Path) -> tuple[Path, ...]:
@@ -150,147 +133,12 @@ class Environments:
 
     def _ensure(self, name: str, lock_folder: Path, home: Path, progress: Progress) -> Path:
         if not _is_complete(home):
-            shutil.rmtree(home, ignore_errors=True)
-            _Build(name, lock_folder, home, self._uv_cache, progress).run()
+            from muster.backends.local.build import Build  # most jobs find their image built
+
+            remove(home)
+            Build(name, lock_folder, home, self._uv_cache, progress).run()
             (home / _COMPLETE).touch()
         return _python(home)
-
-
-class _Build:
-    """One venv in the making."""
-
-    def __init__(
-        self,
-        name: str,
-        lock_folder: Path,
-        home: Path,
-        uv_cache: Path,
-        progress: Progress,
-    ) -> None:
-        self._name = name
-        self._lock = lock_folder / LOCK
-        self._recipe = _read_recipe(name, lock_folder / RECIPE)
-        self._home = home
-        self._progress = progress
-        extra = {key: text.replace("{image}", str(home)) for key, text in self._recipe.env.items()}
-        self._env = {
-            **os.environ,
-            "UV_CACHE_DIR": str(uv_cache),
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_CONFIG": "1",
-            "VIRTUAL_ENV": str(home),
-            **extra,
-        }
-
-    def run(self) -> None:
-        """Make the venv and install the whole lock into it."""
-        try:
-            lock = self._lock.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ImageError(f"image {self._name}: its lock {self._lock} cannot be read ({error})") from error
-        entries = _entries(lock)
-        self._uv("venv", "--python", _base_python(), "--no-project", str(self._home), doing="making its venv")
-        if not entries:
-            return
-        first = [entry for entry in entries if _package(entry) not in self._recipe.no_isolation]
-        self._progress(f"image {self._name}: installing {len(entries)} packages")
-        if len(first) < len(entries):
-            with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as part:
-                part.write("".join(first))
-                part.flush()
-                self._sync(Path(part.name), doing=f"installing {len(first)} packages")
-        self._sync(self._lock, doing=f"installing {len(entries)} packages")
-
-    def _sync(self, lock: Path, *, doing: str) -> None:
-        apart = [
-            word
-            for package in self._recipe.no_isolation
-            for word in ("--no-build-isolation-package", package)
-        ]
-        self._uv("pip", "sync", "--require-hashes", *apart, str(lock), doing=doing)
-
-    def _uv(self, *arguments: str, doing: str) -> None:
-        began = beat = time.monotonic()
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-            process = subprocess.Popen(
-                [_uv_program(), "--color", "never", *arguments],
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-            )
-            try:
-                while not _ended(process):
-                    if time.monotonic() - beat >= _BEAT_SECONDS:
-                        beat = time.monotonic()
-                        self._progress(f"image {self._name}: {doing}, {beat - began:.0f} s")
-            finally:
-                process.kill()
-                process.wait()
-            if process.returncode:
-                said.seek(0)
-                raise ImageError(_failure(self._name, doing, process.returncode, said.read()))
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(timeout=0.1)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _failure(name: str, doing: str, code: int, said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip()][-_LAST_LINES:]
-    shown = "\n".join(f"  {line}" for line in lines)
-    return (
-        f"image {name}: uv failed while {doing} (exit code {code})\n{shown}\n"
-        f"Mend the image's {LOCK}, or the network or disk that uv speaks of, and run again: "
-        "what was downloaded is kept"
-    )
-
-
-def _read_recipe(name: str, path: Path) -> _Recipe:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return _Recipe()
-    except (ValueError, OSError) as error:
-        raise ImageError(f"image {name}: {RECIPE} cannot be read ({error})") from error
-    build = document.get("build", {})
-    unknown = {*document} - {"build"} or {*build} - {"no_isolation", "env"}
-    packages, env = build.get("no_isolation", []), build.get("env", {})
-    if unknown or not isinstance(packages, list) or not all(isinstance(v, str) for v in env.values()):
-        raise ImageError(
-            f"image {name}: {RECIPE} may hold [build] with no_isolation, a list of packages, and "
-            f"[build.env] with texts; found {', '.join(sorted(unknown)) or build}"
-        )
-    return _Recipe(no_isolation=tuple(map(_normal, packages)), env=env)
-
-
-def _entries(lock: str) -> list[str]:
-    """Cut a lock into its requirements, each with the lines of hashes that belong to it."""
-    joined = re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n?", lock)
-    return [entry for entry in joined if _NAME.match(entry)]
-
-
-def _package(entry: str) -> str:
-    match = _NAME.match(entry)
-    return _normal(match[1]) if match else ""
-
-
-def _normal(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()
-
-
-def _uv_program() -> str:
-    from uv import find_uv_bin  # only a build needs it
-
-    return find_uv_bin()
-
-
-def _base_python() -> str:
-    return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def _python(home: Path) -> Path:

@@ -243,12 +243,18 @@ def _fault(member: Member) -> tuple[tuple[bool, float], Outcome] | None:
         return (False, report.at if report else member.ended_at), Outcome(
             verdict=_out_of_memory(member, member.overrun, rank)
         )
-    if report is not None and report.verdict is not None:
+    if member.code == ExitCode.STOPPED and not member.stopped:
+        return (True, member.ended_at), Outcome(verdict=_lost(member, "was told to stop by somebody else"))
+    if member.code != ExitCode.STOPPED and report is not None and report.verdict is not None:
         return (True, report.at), Outcome(verdict=report.verdict, traceback=report.traceback)
     if member.stopped:
         return None
+    if member.code is not None and member.code > 0:
+        return (True, member.ended_at), Outcome(verdict=_broken(member))
     # It was seen a moment after it happened; a peer's complaint of the loss may carry an earlier time.
-    return (True, member.ended_at - _SETTLE_SECONDS), Outcome(verdict=_lost(member))
+    return (True, member.ended_at - _SETTLE_SECONDS), Outcome(
+        verdict=_lost(member, f"was killed by signal {-(member.code or 0)}")
+    )
 
 
 def _out_of_memory(member: Member, overrun: Overrun, rank: int | None) -> Verdict:
@@ -261,12 +267,19 @@ def _out_of_memory(member: Member, overrun: Overrun, rank: int | None) -> Verdic
     )
 
 
-def _lost(member: Member) -> Verdict:
-    code = member.code or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code} and no report"
+def _lost(member: Member, how: str) -> Verdict:
     return Verdict(
         cause=Cause.RANK_LOST,
         rank=member.replica.first_rank,
         message=f"the worker of replica {member.name} {how}",
         advice="see the last lines of the log; if the machine ran out of memory, give the job less to hold",
+    )
+
+
+def _broken(member: Member) -> Verdict:
+    """A worker that ends by itself says why; starting one that cannot even do that again is no use."""
+    return Verdict(
+        cause=Cause.BACKEND_ERROR,
+        message=f"the worker of replica {member.name} ended with exit code {member.code} and no report",
+        advice="see its last lines in the log; is the image's Python 3.10 or later?",
     )

@@ -7,14 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import muster
 from muster.backends.local.machine import Machine
+from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.processes import JOB_VARIABLE
 from muster.backends.local.queue import Claim
+from muster.backends.worker_archive import worker_folder
 from muster.core.errors import BackendError
 from muster.core.settings import Settings
 from muster.core.wire import dumps
@@ -29,37 +30,6 @@ _MAIN = (
     "from muster.backends.local.supervisor import main\n"
     "main(sys.argv[1])\n"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Orders:
-    """All that a supervisor is told.
-
-    :param claim_handle: the open file that holds the claim's lock.
-    :param secrets_handle: the end of a pipe to read the secrets' values from; they are on no disk.
-    """
-
-    claim: Claim
-    machine: Machine
-    home: str
-    cache: str
-    claim_handle: int
-    secrets_handle: int
-
-    @property
-    def job_id(self) -> str:
-        """The job to bring to its end."""
-        return self.claim.job_id
-
-    @property
-    def places(self) -> Places:
-        """Where the backend's files lie."""
-        return Places(Path(self.home))
-
-    @property
-    def settings(self) -> Settings:
-        """Those of whoever submitted, as far as a supervisor needs them."""
-        return Settings(home=Path(self.home), cache=Path(self.cache))
 
 
 def launch(
@@ -77,6 +47,7 @@ def launch(
         machine=machine,
         home=str(settings.home),
         cache=str(settings.cache),
+        worker=str(worker_folder(settings.cache)),
         claim_handle=handle,
         secrets_handle=read,
     )

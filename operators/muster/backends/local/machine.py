@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import subprocess
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +45,8 @@ def free_port(taken: Container[int]) -> int:
 
 
 def _can_listen(port: int) -> bool:
+    import socket  # not before it is needed: a supervisor's start is part of every job's time
+
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         try:
             listener.bind(("127.0.0.1", port))
@@ -82,6 +81,9 @@ def _gpus() -> tuple[str, ...]:
 
 
 def _gpus_by_tool() -> tuple[str, ...]:
+    import shutil
+    import subprocess
+
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

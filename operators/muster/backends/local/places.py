@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from muster.volumes.tree import remove
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ class JobFolder:
         108 characters and Python's multiprocessing makes its sockets there.
         """
         self.drop_scratch()
-        folder = Path(tempfile.mkdtemp(prefix="muster-"))
+        folder = Path(os.environ.get("TMPDIR") or "/tmp", f"muster-{self.root.name}-{os.getpid()}")  # noqa: S108
         self._scratch_link.symlink_to(folder)
+        folder.mkdir(mode=0o700)  # fails where somebody made it first, so nobody else can own it
         return folder
 
     def drop_scratch(self) -> None:
@@ -89,13 +90,13 @@ class JobFolder:
             folder = self._scratch_link.readlink()
         except OSError:
             return
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         self._scratch_link.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Forget the job; its ledger entry stays."""
         self.drop_scratch()
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove(self.root)
 
     @property
     def _scratch_link(self) -> Path:

@@ -11,19 +11,16 @@ import json
 import os
 import signal
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from muster.backends.local import attempt
-from muster.backends.local.admission import Admission
 from muster.backends.local.environments import Environments
 from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
 from muster.backends.local.gang import Gang, Outcome
-from muster.backends.local.launch import Orders
+from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, adopt_orphans, sweep
-from muster.backends.worker_archive import worker_folder
 from muster.core.errors import MusterError
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
@@ -74,6 +71,8 @@ class Supervisor:
             self._folder.remove()
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
+        from muster.backends.local.admission import Admission  # the job has ended: nobody waits for this
+
         admission = Admission(
             settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger
         )
@@ -97,6 +96,8 @@ class Supervisor:
             raise
         except Exception as error:
             if not isinstance(error, MusterError):
+                import traceback  # a defect of ours, or of the machine
+
                 self._log(traceback.format_exc().encode())
             return Outcome(verdict=verdict_of(error, committing=self._status.state is JobState.COMMITTING))
         finally:
@@ -148,11 +149,10 @@ class Supervisor:
         )
         mlflow = self._orders.places.mlflow
         mlflow.mkdir(exist_ok=True)
-        worker = worker_folder(self._orders.settings.cache)
         gang = Gang(
             replicas,
             commands=[
-                (str(python), str(worker), str(self._folder.replica(r.attempt, r.role, r.index)))
+                (str(python), self._orders.worker, str(self._folder.replica(r.attempt, r.role, r.index)))
                 for r in replicas
             ],
             environments=[

@@ -1,0 +1,44 @@
+"""What a supervisor is told by whoever starts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.backends.local.machine import Machine
+from muster.backends.local.places import Places
+from muster.backends.local.queue import Claim
+from muster.core.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """All that a supervisor is told.
+
+    :param worker: the folder that the image's Python runs in each replica.
+    :param claim_handle: the open file that holds the claim's lock.
+    :param secrets_handle: the end of a pipe to read the secrets' values from; they are on no disk.
+    """
+
+    claim: Claim
+    machine: Machine
+    home: str
+    cache: str
+    worker: str
+    claim_handle: int
+    secrets_handle: int
+
+    @property
+    def job_id(self) -> str:
+        """The job to bring to its end."""
+        return self.claim.job_id
+
+    @property
+    def places(self) -> Places:
+        """Where the backend's files lie."""
+        return Places(Path(self.home))
+
+    @property
+    def settings(self) -> Settings:
+        """Those of whoever submitted, as far as a supervisor needs them."""
+        return Settings(home=Path(self.home), cache=Path(self.cache))

@@ -1,0 +1,542 @@
+"""What every backend promises about jobs, and the processes of one machine that keep it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.backends.base import Backend
+from muster.backends.local import processes
+from muster.backends.local.backend import LocalBackend
+from muster.backends.local.environments import find_image, image_folders, put_image
+from muster.backends.local.machine import Machine
+from muster.backends.local.places import Places
+from muster.core.errors import CannotSchedule, ImageError, NotFound, SpecError
+from muster.core.job import Input, JobSpec, Launcher, Output, Role, SecretRef
+from muster.core.resources import Resources
+from muster.core.settings import Settings
+from muster.core.status import JobEvent, JobState, JobStatus
+from muster.core.verdict import Cause
+from muster.core.wire import loads
+
+SMALL = Resources(memory_gib=0.5)
+PRINT_RANK = "import os; print('rank', os.environ['MUSTER_RANK'], 'of', os.environ['MUSTER_WORLD_SIZE'])"
+WRITE = "open('{outputs.made}/f', 'w').write('whole'); print('written')"
+WRITE_BY_RANK = "import os; open('{outputs.made}/' + os.environ['MUSTER_RANK'], 'w').write('whole')"
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+
+
+def until(condition: Callable[[], object], *, seconds: float = 30.0) -> None:
+    """Return once `condition` holds; fail if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {seconds} s: {condition}"
+        time.sleep(0.01)
+
+
+async def events(backend: Backend, job_id: str, *, after: str | None = None) -> list[JobEvent]:
+    return [event async for event in backend.watch(job_id, after=after)]
+
+
+def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
+    """Watch a job to its end; return its last status and all of its log."""
+    seen = asyncio.run(asyncio.wait_for(events(backend, job_id), timeout=60))
+    assert seen[-1].status is not None
+    return seen[-1].status, [line for event in seen for line in event.lines]
+
+
+class BackendContract:
+    """Inherit it and give a `backend` with room for 4 GiB of memory and no GPU, and `leftovers`."""
+
+    @pytest.fixture
+    def backend(self) -> Backend:
+        raise NotImplementedError
+
+    def leftovers(self, job_id: str) -> list[int]:
+        """Whatever still runs on behalf of a job."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def image(self, backend: Backend, tmp_path: Path) -> str:
+        folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
+        return put_image(backend.store, find_image("python", folders))
+
+    @pytest.fixture
+    def job(self, image: str) -> Callable[..., JobSpec]:
+        def make(code: str, **changes: Any) -> JobSpec:
+            role: dict[str, Any] = {"command": ("python", "-c", code), "resources": SMALL}
+            role |= {
+                name: changes.pop(name) for name in ("replicas", "ranks", "resources") if name in changes
+            }
+            given: dict[str, Any] = {"name": "test.job", "image": "python", "image_digest": image, **changes}
+            return JobSpec(roles=(Role(**role),), **given)
+
+        return make
+
+    def test_a_job_runs_and_what_it_wrote_becomes_a_version(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job(WRITE, outputs={"made": Output(volume="a/made")}), job_id="one", owner="ti-1")
+        status, lines = finish(backend, "one")
+        assert status.state is JobState.SUCCEEDED
+        assert status.result is not None
+        assert dict(status.result.outputs) == {"made": ("volume://a/made@1",)}
+        assert (backend.store.path("volume://a/made@1") / "f").read_text() == "whole"
+        assert "[rank 0] written" in lines
+        assert status.owner == "ti-1"
+        assert status.started is not None
+        assert status.ended is not None
+        assert status.submitted <= status.started <= status.ended
+
+    def test_the_next_job_reads_what_the_one_before_wrote(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job(WRITE, outputs={"made": Output(volume="a/made")}), job_id="one")
+        finish(backend, "one")
+        (version,) = backend.store.resolve("a/made")
+        read = job(
+            "print(open('{inputs.made}/f').read())", inputs={"made": Input(versions=(version.pinned,))}
+        )
+        backend.submit(read, job_id="two")
+        assert "[rank 0] whole" in finish(backend, "two")[1]
+
+    def test_all_replicas_of_a_gang_run(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job(PRINT_RANK, replicas=2, ranks=2, launcher=Launcher.TORCHRUN), job_id="gang")
+        _, lines = finish(backend, "gang")
+        assert {f"[rank {rank}] rank {rank} of 4" for rank in range(4)} <= set(lines)
+
+    def test_the_same_job_id_twice_is_one_job(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        spec = job(WRITE, outputs={"made": Output(volume="a/made")})
+        backend.submit(spec, job_id="same")
+        backend.submit(spec, job_id="same")
+        status, lines = finish(backend, "same")
+        backend.submit(spec, job_id="same")
+        assert backend.status("same") == status
+        assert lines.count("[rank 0] written") == 1
+        assert len(backend.store.versions("a/made")) == 1
+
+    def test_a_job_id_names_one_spec_for_ever(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job("pass"), job_id="taken")
+        with pytest.raises(SpecError, match="taken"):
+            backend.submit(job("print(1)"), job_id="taken")
+        finish(backend, "taken")
+
+    def test_no_such_job(self, backend: Backend) -> None:
+        with pytest.raises(NotFound, match="nobody"):
+            backend.status("nobody")
+        with pytest.raises(NotFound, match="nobody"):
+            backend.cancel("nobody")
+
+    def test_a_gang_that_does_not_fit_waits_whole_and_says_why(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        big = Resources(memory_gib=1.5)
+        backend.submit(job(SLEEP, replicas=2, resources=big), job_id="first")
+        until(lambda: backend.status("first").state is JobState.RUNNING)
+        backend.submit(job(PRINT_RANK, replicas=2, resources=big), job_id="second")
+        waiting = backend.status("second")
+        assert waiting.state is JobState.QUEUED
+        assert waiting.alive
+        assert "3 GiB of memory" in waiting.reason
+        assert backend.store.ledger.read("second") == (b"", 0)
+        assert not self.leftovers("second")
+        backend.cancel("first")
+        assert finish(backend, "second")[0].state is JobState.SUCCEEDED
+
+    def test_a_lost_rank_restarts_the_whole_gang_from_its_checkpoint(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = (
+            "import os, pathlib, signal, time\n"
+            "rank, seen = os.environ['MUSTER_RANK'], pathlib.Path('{checkpoints}') / os.environ['MUSTER_RANK']\n"
+            "before = seen.read_text() if seen.exists() else ''\n"
+            "seen.write_text(before + 'x')\n"
+            "print('starts', len(before) + 1, flush=True)\n"
+            "if not before:\n"
+            "    while len(list(seen.parent.iterdir())) < 2: time.sleep(0.01)\n"
+            "    if rank == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    time.sleep(600)\n"
+            "open('{outputs.made}/' + rank, 'w').write('whole')\n"
+        )
+        spec = job(code, replicas=2, outputs={"made": Output(volume="a/made")}, grace_seconds=1)
+        backend.submit(spec, job_id="lost")
+        status, lines = finish(backend, "lost")
+        assert status.state is JobState.SUCCEEDED
+        assert status.restarts == 1
+        assert {"[rank 0] starts 2", "[rank 1] starts 2"} <= set(lines)
+        assert any("rank lost" in line and "starts again" in line for line in lines)
+        assert sorted(path.name for path in backend.store.path("a/made").iterdir()) == ["0", "1"]
+
+    def test_a_gang_that_keeps_losing_ranks_fails(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job("import os; os.kill(os.getpid(), 9)", max_restarts=1), job_id="weak")
+        status, _ = finish(backend, "weak")
+        assert status.state is JobState.FAILED
+        assert status.verdict is not None
+        assert (status.verdict.cause, status.verdict.rank) == (Cause.RANK_LOST, 0)
+        assert status.restarts == 1
+
+    def test_an_authors_error_is_final_and_ends_the_log(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = (
+            "import os, time\nif os.environ['MUSTER_RANK'] == '1': raise ValueError('boom')\ntime.sleep(600)"
+        )
+        backend.submit(job(code, replicas=2, grace_seconds=1), job_id="wrong")
+        status, lines = finish(backend, "wrong")
+        assert status.state is JobState.FAILED
+        assert status.restarts == 0
+        assert status.verdict is not None
+        assert (status.verdict.cause, status.verdict.rank) == (Cause.USER_ERROR, 1)
+        assert "ValueError: boom" in status.verdict.message
+        assert lines[-4:] == status.verdict.render(job_id="wrong").splitlines()
+        assert not self.leftovers("wrong")
+
+    def test_outputs_are_committed_all_or_none(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        code = (
+            "import os\nopen('{outputs.left}/f', 'w').write('x')\n"
+            "if os.environ['MUSTER_RANK'] == '1': raise SystemExit(3)\n"
+        )
+        outputs = {"left": Output(volume="a/left"), "right": Output(volume="a/right")}
+        backend.submit(job(code, replicas=2, outputs=outputs, grace_seconds=1), job_id="half")
+        assert finish(backend, "half")[0].state is JobState.FAILED
+        assert backend.store.volumes() == []
+
+    def test_cancel_leaves_no_process(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        code = (
+            "import os, subprocess, sys, time\n"
+            "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+            "subprocess.Popen(sleep, start_new_session=True)\n"
+            "subprocess.Popen(sleep, start_new_session=True, env=dict(), close_fds=False)\n"
+            "print('up', flush=True)\ntime.sleep(600)\n"
+        )
+        backend.submit(job(code, ranks=2, grace_seconds=1), job_id="stop")
+        until(lambda: backend.store.ledger.read("stop")[0].count(b"up") == 2)
+        assert self.leftovers("stop")
+        backend.cancel("stop")
+        status = backend.status("stop")
+        assert status.state is JobState.CANCELLED
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.CANCELLED
+        assert not self.leftovers("stop")
+        backend.cancel("stop")
+        assert backend.status("stop") == status
+
+    def test_a_job_that_waits_is_cancelled_too(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id="first")
+        backend.submit(job(SLEEP), job_id="second")
+        backend.cancel("second")
+        assert backend.status("second").state is JobState.CANCELLED
+        backend.cancel("first")
+
+    def test_only_its_owner_cancels_a_job(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job(SLEEP), job_id="owned", owner="ti-1")
+        assert backend.store.ledger.own("owned", owner="ti-2", expected="ti-1")
+        backend.cancel("owned", owner="ti-1")
+        assert not backend.status("owned").state.ended
+        backend.cancel("owned", owner="ti-2")
+        assert backend.status("owned").state is JobState.CANCELLED
+
+    def test_ranks_get_their_grace_to_save(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        code = (
+            "import signal, sys, time\n"
+            "def save(*_): print('saved', flush=True); sys.exit(0)\n"
+            "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(600)\n"
+        )
+        backend.submit(job(code, grace_seconds=20), job_id="graceful")
+        until(lambda: b"up" in backend.store.ledger.read("graceful")[0])
+        backend.cancel("graceful")
+        status, lines = finish(backend, "graceful")
+        assert status.state is JobState.CANCELLED
+        assert "[rank 0] saved" in lines
+
+    def test_lines_keep_their_order_and_a_watch_goes_on_where_it_was_cut(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job("for i in range(5000): print(i)"), job_id="lines")
+        first: list[JobEvent] = []
+
+        async def cut() -> None:
+            async for event in backend.watch("lines"):
+                first.append(event)
+                if event.lines:
+                    return
+
+        asyncio.run(cut())
+        rest = asyncio.run(events(backend, "lines", after=first[-1].cursor))
+        lines = [line for event in (*first, *rest) for line in event.lines]
+        assert [line for line in lines if line.startswith("[rank")] == [f"[rank 0] {i}" for i in range(5000)]
+        assert rest[-1].status is not None
+        assert rest[-1].status.state is JobState.SUCCEEDED
+
+    def test_an_image_that_is_not_in_the_store_is_refused_at_once(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        with pytest.raises(ImageError, match="python"):
+            backend.submit(job("pass", image_digest="b3:" + "0" * 64), job_id="imageless")
+        with pytest.raises(NotFound):
+            backend.status("imageless")
+
+    def test_an_image_that_cannot_be_built_is_a_verdict(
+        self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "broken"
+        folder.mkdir()
+        (folder / "requirements.txt").write_text("!! this is no requirement\n")
+        backend.submit(
+            job("pass", image="broken", image_digest=put_image(backend.store, folder)), job_id="bad"
+        )
+        status, _ = finish(backend, "bad")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.IMAGE_UNAVAILABLE
+        assert "broken" in status.verdict.message
+
+    def test_a_replica_that_outgrows_its_memory_is_named(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = "import os, time\nheld = b'x' * (600 << 20) if os.environ['MUSTER_RANK'] == '1' else b''\ntime.sleep(600)"
+        spec = job(code, replicas=2, resources=Resources(memory_gib=0.25), grace_seconds=1)
+        backend.submit(spec, job_id="big")
+        status, lines = finish(backend, "big")
+        assert status.verdict is not None
+        assert (status.verdict.cause, status.verdict.rank) == (Cause.OUT_OF_MEMORY, 1)
+        assert "0.25 GiB" in status.verdict.message
+        assert "memory_gib" in status.verdict.advice
+        assert status.restarts == 0
+        assert lines[-4:] == status.verdict.render(job_id="big").splitlines()
+        assert not self.leftovers("big")
+
+    def test_more_memory_than_there_can_be_is_refused_at_once(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        with pytest.raises(CannotSchedule, match="9 GiB"):
+            backend.submit(job("pass", resources=Resources(memory_gib=9)), job_id="huge")
+
+    def test_a_gang_without_gpus_runs_on_cpus_with_one_warning(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        spec = job(PRINT_RANK, replicas=2, resources=Resources(memory_gib=0.5, gpus=1))
+        (warning,) = backend.check(spec)
+        assert "2 GPUs" in warning
+        backend.submit(spec, job_id="cpus")
+        status, lines = finish(backend, "cpus")
+        assert status.state is JobState.SUCCEEDED
+        assert len([line for line in lines if "GPU" in line]) == 1
+
+    def test_a_gang_that_requires_gpus_is_refused(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        with pytest.raises(CannotSchedule, match="GPU"):
+            backend.check(job("pass", resources=Resources(gpus=1), require_gpus=True))
+
+    def test_a_job_that_runs_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job(SLEEP, run_timeout_seconds=0.3, grace_seconds=1), job_id="long")
+        status, _ = finish(backend, "long")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.RUN_TIMEOUT
+        assert not self.leftovers("long")
+
+    def test_a_job_that_waits_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id="first")
+        backend.submit(job("pass", queue_timeout_seconds=0.2), job_id="second")
+        status, _ = finish(backend, "second")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.QUEUE_TIMEOUT
+        assert "GiB" in status.verdict.message
+        backend.cancel("first")
+
+    def test_a_secret_arrives_and_is_nowhere_else(
+        self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TOKEN_HERE", "s3cr3t-value")
+        spec = job(
+            "import os; print('token', os.environ['TOKEN'], len(os.environ['TOKEN']))",
+            secrets={"TOKEN": SecretRef(source="environment", name="TOKEN_HERE")},
+        )
+        backend.submit(spec, job_id="secretive")
+        _, lines = finish(backend, "secretive")
+        assert "[rank 0] token *** 12" in lines
+        written = [
+            path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()
+        ]
+        assert written == []
+
+    def test_a_secret_that_is_not_here_is_refused_by_name(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        spec = job("pass", secrets={"TOKEN": SecretRef(source="environment", name="NO_SUCH_VARIABLE")})
+        with pytest.raises(SpecError, match="NO_SUCH_VARIABLE"):
+            backend.submit(spec, job_id="poor")
+
+    def test_ranks_see_nothing_of_the_callers_environment(
+        self, backend: Backend, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "private")
+        code = "import os; print('leaks', [n for n in os.environ if 'AIRFLOW' in n], os.environ['ASKED'])"
+        backend.submit(job(code, env={"ASKED": "for"}), job_id="clean")
+        assert "[rank 0] leaks [] for" in finish(backend, "clean")[1]
+
+    def test_ten_at_once(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        for number in range(10):
+            spec = job(WRITE, outputs={"made": Output(volume="a/made")}, resources=Resources(memory_gib=1))
+            backend.submit(spec, job_id=f"ten-{number}")
+        assert all(finish(backend, f"ten-{n}")[0].state is JobState.SUCCEEDED for n in range(10))
+        assert [version.number for version in backend.store.versions("a/made")] == list(range(1, 11))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+class TestLocalBackend(BackendContract):
+    @pytest.fixture
+    def settings(self, tmp_path: Path, cache: Path) -> Settings:
+        return Settings(home=tmp_path / "home", cache=cache)
+
+    @pytest.fixture
+    def backend(self, settings: Settings) -> Iterator[LocalBackend]:
+        backend = LocalBackend(settings, machine=Machine(memory_gib=4))
+        yield backend
+        for job_id in backend.store.ledger.jobs():
+            backend.cancel(job_id)
+            assert not processes.marked(job_id)
+        # A supervisor outlives its job's end by the moment in which it lets the next one in.
+        until(lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")])
+
+    def leftovers(self, job_id: str) -> list[int]:
+        return processes.marked(job_id)
+
+    def supervisor(self, settings: Settings, job_id: str) -> processes.Process | None:
+        try:
+            text = Places(settings.home).job(job_id).supervisor.read_text()
+        except FileNotFoundError:
+            return None
+        return loads(processes.Process, text) if text else None
+
+    def test_the_supervisor_is_no_child_of_its_caller(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job(SLEEP), job_id="free")
+        until(lambda: self.supervisor(settings, "free"))
+        found = self.supervisor(settings, "free")
+        assert found is not None
+        assert os.getsid(found.pid) == found.pid
+        assert found.pid not in processes.descendants(os.getpid())
+        with pytest.raises(ChildProcessError):
+            os.waitpid(found.pid, os.WNOHANG)
+
+    def test_a_killed_supervisor_takes_its_ranks_along_and_is_replaced_on_submit(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+    ) -> None:
+        code = (
+            "import pathlib, time\nseen = pathlib.Path('{checkpoints}/seen')\n"
+            "if not seen.exists():\n    seen.touch(); print('up', flush=True); time.sleep(600)\n"
+            "open('{outputs.made}/f', 'w').write('whole')\n"
+        )
+        spec = job(code, outputs={"made": Output(volume="a/made")})
+        backend.submit(spec, job_id="lost")
+        until(lambda: b"up" in backend.store.ledger.read("lost")[0])
+        found = self.supervisor(settings, "lost")
+        assert found is not None
+        os.kill(found.pid, signal.SIGKILL)
+        until(lambda: not backend.status("lost").alive)
+        until(lambda: not self.leftovers("lost"))
+        assert "submit it again" in backend.status("lost").reason
+        backend.submit(spec, job_id="lost")
+        status, lines = finish(backend, "lost")
+        assert status.state is JobState.SUCCEEDED
+        assert any("taken up again" in line for line in lines)
+        assert len(backend.store.versions("a/made")) == 1
+
+    def test_a_lost_job_is_cancelled_without_a_supervisor(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job(SLEEP), job_id="lost")
+        until(lambda: b"up" in backend.store.ledger.read("lost")[0])
+        found = self.supervisor(settings, "lost")
+        assert found is not None
+        os.kill(found.pid, signal.SIGKILL)
+        until(lambda: not backend.status("lost").alive)
+        backend.cancel("lost")
+        assert backend.status("lost").state is JobState.CANCELLED
+        assert not self.leftovers("lost")
+
+    def test_a_supervisor_that_is_told_to_go_leaves_the_job_to_the_next(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+    ) -> None:
+        code = (
+            "import pathlib, signal, sys, time\nseen = pathlib.Path('{checkpoints}/seen')\n"
+            "def save(*_): seen.write_text('saved'); sys.exit(1)\n"
+            "signal.signal(signal.SIGTERM, save)\n"
+            "if not seen.exists(): print('up', flush=True); time.sleep(600)\n"
+            "print('found', seen.read_text())\n"
+        )
+        spec = job(code, grace_seconds=20)
+        backend.submit(spec, job_id="gone")
+        until(lambda: b"up" in backend.store.ledger.read("gone")[0])
+        found = self.supervisor(settings, "gone")
+        assert found is not None
+        os.kill(found.pid, signal.SIGTERM)
+        until(lambda: not backend.status("gone").alive)
+        assert not backend.status("gone").state.ended
+        backend.submit(spec, job_id="gone")
+        status, lines = finish(backend, "gone")
+        assert status.state is JobState.SUCCEEDED
+        assert "[rank 0] found saved" in lines
+
+    def test_killed_at_any_moment_the_job_ends_with_one_version(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+    ) -> None:
+        self.kill_at_random(backend, settings, job, rounds=3)
+
+    @pytest.mark.soak
+    def test_killed_at_many_moments_the_job_ends_with_one_version(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+    ) -> None:
+        self.kill_at_random(backend, settings, job, rounds=100)
+
+    def kill_at_random(
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec], *, rounds: int
+    ) -> None:
+        chance = random.Random(20261121)
+        for number in range(rounds):
+            job_id = f"kill-{number}"
+            outputs = {"made": Output(volume=f"a/made-{number}")}
+            spec = job(WRITE_BY_RANK, outputs=outputs, replicas=2)
+            backend.submit(spec, job_id=job_id)
+            self.kill_after(chance.uniform(0.0, 0.4), settings, job_id)
+            until(functools.partial(self.ended_or_lost, backend, job_id))
+            backend.submit(spec, job_id=job_id)
+            status, _ = finish(backend, job_id)
+            assert status.state is JobState.SUCCEEDED
+            assert [v.number for v in backend.store.versions(f"a/made-{number}")] == [1]
+            assert not self.leftovers(job_id)
+
+    def kill_after(self, seconds: float, settings: Settings, job_id: str) -> None:
+        moment = time.monotonic() + seconds
+        until(lambda: time.monotonic() >= moment)
+        found = self.supervisor(settings, job_id)
+        if found is not None:
+            found.kill()
+
+    def ended_or_lost(self, backend: LocalBackend, job_id: str) -> bool:
+        status = backend.status(job_id)
+        return status.state.ended or not status.alive
+
+    def test_more_jobs_than_fit_all_run_without_anybody_looking(
+        self, backend: LocalBackend, job: Callable[..., JobSpec]
+    ) -> None:
+        for number in range(3):
+            backend.submit(job("pass", resources=Resources(memory_gib=3)), job_id=f"turn-{number}")
+        until(lambda: all(backend.store.ledger.status(f"turn-{n}").state.ended for n in range(3)))
