@@ -1,0 +1,475 @@
+"""What every store promises: a folder today, the service in front of a claim next."""
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from muster.core.errors import Conflict, NotFound, SpecError, StoreError
+from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.replica import Replica
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.folder import FolderStore
+from muster.worker.seal import seal
+
+DIGEST = "b3:" + "0" * 64
+
+
+def make_spec(*, replicas=1, inputs=(), **outputs):
+    return JobSpec(
+        name="flights.features",
+        image="etl",
+        image_digest=DIGEST,
+        roles=(Role(replicas=replicas, entrypoint="etl:features"),),
+        inputs={name: Input(versions=(version.pinned,)) for name, version in inputs},
+        outputs={name: Output(**target) for name, target in outputs.items()},
+        params={"month": "2013-01", "columns": ["a", "b"]},
+    )
+
+
+ONE = make_spec(features={"volume": "flights/features"})
+TWO = make_spec(features={"volume": "flights/features"}, table={"volume": "flights/table"})
+SPLIT = make_spec(months={"volume": "flights/months", "partition": "*"})
+
+
+def write_and_seal(staging, spec, files, *, index=0):
+    """Do what a replica does: write `files` ({output: {path: bytes}}), then seal."""
+    folders = {name: staging.output("main", index, name) for name in spec.outputs}
+    for name, folder in folders.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in files.get(name, {}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+    seal(
+        Replica(
+            job_id=staging.job_id,
+            spec=spec,
+            attempt=staging.attempt,
+            role="main",
+            index=index,
+            code=None,
+            inputs={name: ("/nowhere",) * len(given.versions) for name, given in spec.inputs.items()},
+            staging={name: str(folder) for name, folder in folders.items()},
+            checkpoints=str(staging.checkpoints),
+            scratch="/nowhere",
+            sealed=str(staging.sealed("main", index)),
+            report="/nowhere",
+        )
+    )
+
+
+def run(store, job_id, spec, files, **facts):
+    """Run a whole job of one replica and commit it."""
+    store.ledger.create(job_id, spec)
+    staging = store.stage(job_id)
+    write_and_seal(staging, spec, files)
+    return store.commit(job_id, attempt=staging.attempt, **facts)
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+class StoreContract:
+    """Inherit it and give a `store` fixture, and `again`, which opens the same store once more."""
+
+    def test_a_commit_can_be_read(self, store):
+        (version,) = run(store, "a-1", ONE, {"features": {"x/part-0": b"abc", "schema": b"{}"}})["features"]
+        assert version.address == "volume://flights/features@1"
+        assert (version.files, version.size_bytes, version.partition) == (2, 5, None)
+        assert contents(store.path(version.address)) == {"x/part-0": b"abc", "schema": b"{}"}
+        assert store.path("flights/features/x/part-0".replace("/x", "@1/x")).read_bytes() == b"abc"
+
+    def test_the_same_content_has_the_same_digest_and_another_number(self, store):
+        first, second, third = (
+            run(store, f"a-{n}", ONE, {"features": {"x": data}})["features"][0]
+            for n, data in enumerate((b"abc", b"abc", b"abd"))
+        )
+        assert [v.number for v in (first, second, third)] == [1, 2, 3]
+        assert first.digest == second.digest != third.digest
+
+    def test_a_record_says_where_a_version_comes_from(self, store):
+        raw = store.add(
+            "flights/raw",
+            store.path(run(store, "a-1", ONE, {"features": {"x": b"1"}})["features"][0].address),
+        )
+        spec = make_spec(
+            inputs=[("raw", raw)], features={"volume": "flights/f"}, table={"volume": "flights/t"}
+        )
+        made = run(
+            store,
+            "b-1",
+            spec,
+            {"features": {"x": b"1"}, "table": {"y": b"2"}},
+            metrics={"auc": 0.7},
+            modules=("etl.py",),
+        )
+        record = store.record(made["features"][0].address)
+        assert record.inputs == {"raw": (raw.pinned,)}
+        assert (record.job_id, record.output, record.entrypoint) == ("b-1", "features", "etl:features")
+        assert (record.params["month"], record.metrics, record.modules) == (
+            "2013-01",
+            {"auc": 0.7},
+            ("etl.py",),
+        )
+        assert record.siblings == (made["table"][0].address,)
+        assert record.digest == made["features"][0].digest
+
+    def test_a_second_commit_returns_the_same_versions(self, store, again):
+        first = run(store, "a-1", TWO, {"features": {"x": b"1"}, "table": {"y": b"2"}})
+        assert store.commit("a-1", attempt=1) == again.commit("a-1", attempt=1) == first
+        assert len(store.versions("flights/features")) == 1
+
+    def test_nothing_is_visible_before_the_commit(self, store):
+        store.ledger.create("a-1", ONE)
+        write_and_seal(store.stage("a-1"), ONE, {"features": {"x": b"1"}})
+        assert store.volumes() == []
+        with pytest.raises(NotFound, match="run the stage"):
+            store.resolve("flights/features")
+
+    def test_every_output_or_none(self, store):
+        with pytest.raises(StoreError, match="output 'table' is empty"):
+            run(store, "a-1", TWO, {"features": {"x": b"1"}})
+        assert store.volumes() == []
+
+    def test_replicas_are_joined(self, store):
+        spec = make_spec(replicas=2, features={"volume": "flights/features"})
+        store.ledger.create("a-1", spec)
+        staging = store.stage("a-1")
+        write_and_seal(staging, spec, {"features": {"d/0": b"a", "only-0/x": b"x"}}, index=0)
+        assert store.sealed("a-1") is None
+        with pytest.raises(Conflict, match="not all replicas have sealed"):
+            store.commit("a-1", attempt=1)
+        write_and_seal(staging, spec, {"features": {"d/1": b"b", "d/e/2": b"c"}}, index=1)
+        assert [part.index for part in store.sealed("a-1")] == [0, 1]
+        (version,) = store.commit("a-1", attempt=1)["features"]
+        assert contents(store.path(version.address)) == {
+            "d/0": b"a",
+            "d/1": b"b",
+            "d/e/2": b"c",
+            "only-0/x": b"x",
+        }
+
+    @pytest.mark.parametrize(("first", "second"), [("x", "x"), ("x", "x/y"), ("x/y/z", "x")])
+    def test_a_path_that_two_replicas_wrote_is_refused_naming_both(self, store, first, second):
+        spec = make_spec(replicas=2, features={"volume": "flights/features"})
+        store.ledger.create("a-1", spec)
+        staging = store.stage("a-1")
+        write_and_seal(staging, spec, {"features": {first: b"a"}}, index=0)
+        write_and_seal(staging, spec, {"features": {second: b"b"}}, index=1)
+        with pytest.raises(StoreError, match=r"main-[01] and main-[01] both wrote 'x'"):
+            store.commit("a-1", attempt=1)
+        assert store.volumes() == []
+
+    def test_every_folder_becomes_a_partition(self, store):
+        made = run(
+            store, "a-1", SPLIT, {"months": {"2013-02/x": b"2", "2013-01/x": b"1", "month=2013-03/d/x": b"3"}}
+        )
+        assert [(v.partition, v.number) for v in made["months"]] == [
+            ("2013-01", 1),
+            ("2013-02", 2),
+            ("month=2013-03", 3),
+        ]
+        assert contents(store.path("flights/months@2013-02")) == {"x": b"2"}
+        assert contents(store.path("flights/months@month=2013-03")) == {"d/x": b"3"}
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [("x", "'x' lies in none"), ("07/x", "'07' cannot be a partition"), ("a b/x", "cannot be")],
+    )
+    def test_what_is_no_partition_is_refused(self, store, path, message):
+        with pytest.raises(StoreError, match=message):
+            run(store, "a-1", SPLIT, {"months": {"2013-01/x": b"1", path: b"2"}})
+        assert store.volumes() == []
+
+    def test_selectors(self, store):
+        for n, months in enumerate((["2013-01", "2013-02"], ["2013-01"], ["2012-12", "2013-02"])):
+            run(store, f"a-{n}", SPLIT, {"months": {f"{month}/x": f"{n}".encode() for month in months}})
+
+        def found(selector):
+            return [(v.partition, v.number) for v in store.resolve(f"flights/months{selector}")]
+
+        assert found("") == found("@latest") == [("2013-02", 5)]
+        assert found("@2013-01") == [("2013-01", 3)]
+        assert found("@1") == [("2013-01", 1)]
+        assert found("@*") == [("2012-12", 4), ("2013-01", 3), ("2013-02", 5)]
+        assert found("@<2013-02,>=2013-01") == [("2013-01", 3)]
+        digest = store.resolve("flights/months@5")[0].digest
+        assert found(f"@{digest[:13]}") == [("2013-02", 5)]
+
+    def test_versions_without_partition_count_by_number(self, store):
+        for n in range(11):
+            run(store, f"a-{n}", ONE, {"features": {"x": b"%d" % n}})
+        assert store.resolve("flights/features")[0].number == 11
+        assert [v.number for v in store.versions("flights/features")] == list(range(1, 12))
+
+    @pytest.mark.parametrize(
+        ("address", "message"),
+        [
+            ("flights/fetures", "there are flights/features"),
+            ("flights/features@9", "there are 1"),
+            ("flights/features@b3:12345678", "has the digest"),
+            ("flights/features@2013-01", "has no partitions"),
+            ("flights/features@*", "has no partitions"),
+            ("flights/features@1/nothing", "holds no 'nothing'; at its top are x"),
+        ],
+    )
+    def test_not_found_says_what_is_there(self, store, address, message):
+        run(store, "a-1", ONE, {"features": {"x": b"1"}})
+        with pytest.raises(NotFound, match=message):
+            store.path(address)
+
+    @pytest.mark.parametrize("address", ["../x@1", "a/../b", "a\nb", "a" * 300, "/etc", "a@1/../x", ""])
+    def test_hostile_addresses_are_refused(self, store, address):
+        with pytest.raises(SpecError):
+            store.resolve(address)
+
+    @pytest.mark.parametrize("job_id", ["../x", "a/b", "A", "", "a" * 41, "a\n"])
+    def test_hostile_job_ids_are_refused(self, store, job_id):
+        for act in (
+            store.stage,
+            store.staging,
+            store.sealed,
+            store.ledger.spec,
+            store.ledger.status,
+            store.release,
+        ):
+            with pytest.raises(SpecError):
+                act(job_id)
+        with pytest.raises(SpecError):
+            store.ledger.create(job_id, ONE)
+
+    def test_retired_versions_are_found_by_number_and_digest_only(self, store):
+        first = run(store, "a-1", ONE, {"features": {"x": b"1"}})["features"][0]
+        second = run(store, "a-2", ONE, {"features": {"x": b"2"}})["features"][0]
+        assert store.retire(second.address, reason="wrong rows").retired == "wrong rows"
+        assert store.resolve("flights/features") == (first,)
+        assert store.resolve("flights/features@2")[0].retired == "wrong rows"
+        assert store.resolve(f"flights/features@{second.digest}")[0].number == 2
+        store.retire(first.address, reason="too")
+        with pytest.raises(NotFound, match="every version of flights/features is retired"):
+            store.resolve("flights/features")
+
+    def test_pins_have_reasons(self, store, again):
+        run(store, "a-1", ONE, {"features": {"x": b"1"}})
+        store.pin("flights/features", reason="deployment/flights")
+        store.pin("flights/features", reason="deployment/flights")
+        store.pin("flights/features", reason="für\nimmer/..")
+        assert again.resolve("flights/features@1")[0].pins == ("deployment/flights", "für\nimmer/..")
+        assert store.unpin("flights/features@1", reason="für\nimmer/..").pins == ("deployment/flights",)
+        assert store.unpin("flights/features@1", reason="never was").pins == ("deployment/flights",)
+
+    def test_one_version_is_asked_for_where_one_is_needed(self, store):
+        run(store, "a-1", SPLIT, {"months": {"2013-01/x": b"1", "2013-02/x": b"1"}})
+        for act in (store.path, store.record, lambda address: store.pin(address, reason="x")):
+            with pytest.raises(SpecError, match="names several versions"):
+                act("flights/months@*")
+
+    def test_a_version_cannot_be_changed(self, store):
+        run(store, "a-1", ONE, {"features": {"d/x": b"1"}})
+        data = store.path("flights/features")
+        modes = {str(p.relative_to(data)): stat.S_IMODE(p.stat().st_mode) for p in [data, *data.rglob("*")]}
+        assert modes == {".": 0o555, "d": 0o555, "d/x": 0o444}
+
+    def test_each_attempt_has_a_staging_of_its_own(self, store):
+        store.ledger.create("a-1", ONE)
+        assert store.staging("a-1") is None
+        first = store.stage("a-1")
+        (first.checkpoints / "deep").mkdir()
+        (first.checkpoints / "deep" / "step-1").write_bytes(b"weights")
+        (first.checkpoints / "latest").symlink_to("deep/step-1")
+        kept = os.open(first.checkpoints / "deep" / "step-1", os.O_WRONLY)  # an old rank that lives on
+        second = store.stage("a-1")
+        os.pwrite(kept, b"LATE", 0)
+        os.close(kept)
+        assert (first.attempt, second.attempt) == (1, 2)
+        assert store.staging("a-1") == second
+        assert (second.checkpoints / "latest").read_bytes() == b"weights"
+        assert (second.checkpoints / "deep" / "step-1").stat().st_nlink == 1
+
+    def test_a_fenced_attempt_cannot_be_committed(self, store):
+        store.ledger.create("a-1", ONE)
+        first = store.stage("a-1")
+        second = store.stage("a-1")
+        first.sealed("main", 0).parent.mkdir(parents=True, exist_ok=True)  # an old rank that lives on
+        write_and_seal(first, ONE, {"features": {"x": b"old"}})
+        with pytest.raises(Conflict, match="attempt 1 cannot be committed, the current one is 2"):
+            store.commit("a-1", attempt=1)
+        write_and_seal(second, ONE, {"features": {"x": b"new"}})
+        store.commit("a-1", attempt=2)
+        assert contents(store.path("flights/features")) == {"x": b"new"}
+
+    def test_a_sealed_attempt_is_never_run_again(self, store):
+        store.ledger.create("a-1", ONE)
+        staging = store.stage("a-1")
+        write_and_seal(staging, ONE, {"features": {"x": b"1"}})
+        for _ in range(2):
+            with pytest.raises(Conflict, match="has sealed"):
+                store.stage("a-1")
+            store.commit("a-1", attempt=1)
+            assert store.sealed("a-1") is not None
+
+    def test_an_ended_job_is_not_committed_any_more(self, store):
+        store.ledger.create("a-1", ONE)
+        write_and_seal(store.stage("a-1"), ONE, {"features": {"x": b"1"}})
+        store.ledger.update(JobStatus(job_id="a-1", state=JobState.CANCELLED, submitted=1.0))
+        with pytest.raises(Conflict, match="has ended"):
+            store.commit("a-1", attempt=1)
+
+    def test_a_job_must_be_known(self, store):
+        for act in (store.stage, store.staging, store.sealed, lambda job: store.commit(job, attempt=1)):
+            with pytest.raises(NotFound, match="no job nobody"):
+                act("nobody")
+
+    def test_adding_a_folder_and_a_file(self, store, tmp_path):
+        (tmp_path / "in" / "d").mkdir(parents=True)
+        (tmp_path / "in" / "d" / "x").write_bytes(b"1")
+        (tmp_path / "in" / "y").write_bytes(b"22")
+        version = store.add("raw", tmp_path / "in", partition="2013-01", note="by hand")
+        assert (version.partition, version.files, version.size_bytes) == ("2013-01", 2, 3)
+        (tmp_path / "in" / "y").write_bytes(b"33")
+        assert contents(store.path("raw@1")) == {"d/x": b"1", "y": b"22"}
+        assert store.record("raw@1").note == "by hand"
+        assert contents(store.path(store.add("raw", tmp_path / "in" / "y").address)) == {"y": b"33"}
+
+    def test_what_cannot_be_added_is_refused(self, store, tmp_path):
+        (tmp_path / "empty" / "deep").mkdir(parents=True)
+        (tmp_path / "linked").mkdir()
+        (tmp_path / "linked" / "passwd").symlink_to("/etc/passwd")
+        for source, message in (
+            ("empty", "holds no file"),
+            ("linked", "is a link"),
+            ("missing", "no folder and no file"),
+        ):
+            with pytest.raises(StoreError, match=message):
+                store.add("raw", tmp_path / source)
+        with pytest.raises(SpecError):
+            store.add("../raw", tmp_path)
+        assert store.volumes() == []
+
+    def test_code_is_kept_once(self, store, again, tmp_path):
+        (tmp_path / "pkg").mkdir()
+        (tmp_path / "pkg" / "train.py").write_text("x = 1\n")
+        (tmp_path / "run.sh").write_text("true\n")
+        digest = store.put(tmp_path, ["pkg/train.py", "run.sh"])
+        assert again.put(tmp_path, ["run.sh", "pkg/train.py"]) == digest
+        assert contents(store.code(digest)) == {"pkg/train.py": b"x = 1\n", "run.sh": b"true\n"}
+        (tmp_path / "run.sh").chmod(0o755)
+        changed = store.put(tmp_path, ["pkg/train.py", "run.sh"])
+        assert changed != digest
+        assert os.access(store.code(changed) / "run.sh", os.X_OK)
+        with pytest.raises(NotFound, match="no code snapshot"):
+            store.code(DIGEST)
+
+    def test_ten_at_once_put_the_same_code(self, store, again, tmp_path):
+        (tmp_path / "a.py").write_text("x = 1\n")
+        with ThreadPoolExecutor(10) as pool:
+            digests = set(pool.map(lambda n: (store, again)[n % 2].put(tmp_path, ["a.py"]), range(10)))
+        assert len(digests) == 1
+        assert contents(store.code(digests.pop())) == {"a.py": b"x = 1\n"}
+
+    def test_ten_jobs_at_once_get_ten_numbers(self, store, again):
+        def one(n):
+            return run((store, again)[n % 2], f"a-{n}", ONE, {"features": {"x": b"%d" % n}})["features"][0]
+
+        with ThreadPoolExecutor(10) as pool:
+            made = list(pool.map(one, range(10)))
+        assert sorted(version.number for version in made) == list(range(1, 11))
+        assert store.versions("flights/features") == sorted(made, key=lambda version: version.number)
+
+    def test_ten_at_once_commit_one_job(self, store, again):
+        store.ledger.create("a-1", TWO)
+        write_and_seal(store.stage("a-1"), TWO, {"features": {"x": b"1"}, "table": {"y": b"2"}})
+        with ThreadPoolExecutor(10) as pool:
+            made = list(pool.map(lambda n: (store, again)[n % 2].commit("a-1", attempt=1), range(10)))
+        assert all(versions == made[0] for versions in made)
+        assert [len(store.versions(volume)) for volume in store.volumes()] == [1, 1]
+
+    def test_entering_a_job_is_idempotent(self, store, again):
+        assert store.ledger.create("a-1", ONE, owner="ti-1")
+        assert not again.ledger.create("a-1", ONE, owner="ti-2")
+        assert again.ledger.spec("a-1") == ONE
+        status = again.ledger.status("a-1")
+        assert (status.state, status.owner) == (JobState.QUEUED, "ti-1")
+        with pytest.raises(Conflict, match="another spec"):
+            again.ledger.create("a-1", replace(ONE, params={}))
+
+    def test_ten_at_once_enter_one_job(self, store, again):
+        with ThreadPoolExecutor(10) as pool:
+            made = list(
+                pool.map(lambda n: (store, again)[n % 2].ledger.create("a-1", ONE, owner=f"{n}"), range(10))
+            )
+        assert made.count(True) == 1
+        assert store.ledger.status("a-1").owner == str(made.index(True))
+
+    def test_an_end_is_final(self, store, again):
+        store.ledger.create("a-1", ONE)
+        submitted = store.ledger.status("a-1").submitted
+        verdict = Verdict(cause=Cause.USER_ERROR, message="ValueError: x", advice="mend it", rank=3)
+        failed = JobStatus(
+            job_id="a-1", state=JobState.FAILED, submitted=submitted, ended=9.0, verdict=verdict
+        )
+        store.ledger.update(JobStatus(job_id="a-1", state=JobState.RUNNING, submitted=submitted, restarts=1))
+        assert again.ledger.status("a-1").restarts == 1
+        store.ledger.update(failed)
+        again.ledger.update(JobStatus(job_id="a-1", state=JobState.SUCCEEDED, submitted=submitted))
+        assert store.ledger.status("a-1") == failed
+
+    def test_only_own_sets_the_owner(self, store, again):
+        store.ledger.create("a-1", ONE)
+        assert store.ledger.own("a-1", owner="ti-1", expected=None)
+        assert not again.ledger.own("a-1", owner="ti-2", expected=None)
+        store.ledger.update(JobStatus(job_id="a-1", state=JobState.RUNNING, submitted=1.0, owner="ti-9"))
+        assert again.ledger.status("a-1").owner == "ti-1"
+        assert again.ledger.own("a-1", owner="ti-2", expected="ti-1")
+        assert store.ledger.status("a-1").owner == "ti-2"
+
+    def test_of_ten_who_want_to_own_a_job_one_does(self, store, again):
+        store.ledger.create("a-1", ONE)
+
+        def own(n):
+            return (store, again)[n % 2].ledger.own("a-1", owner=str(n), expected=None)
+
+        with ThreadPoolExecutor(10) as pool:
+            won = list(pool.map(own, range(10)))
+        assert won.count(True) == 1
+        assert store.ledger.status("a-1").owner == str(won.index(True))
+
+    def test_the_log_is_read_in_whole_lines(self, store, again):
+        store.ledger.create("a-1", ONE)
+        assert store.ledger.read("a-1") == (b"", 0)
+        store.ledger.append("a-1", b"one\ntwo\n")
+        store.ledger.append("a-1", b"")
+        store.ledger.append("a-1", "drü\n".encode())
+        data, cursor = again.ledger.read("a-1", limit_bytes=5)
+        assert data == b"one\n"
+        assert again.ledger.read("a-1", after=cursor) == ("two\ndrü\n".encode(), 13)
+        assert again.ledger.read("a-1", after=13) == (b"", 13)
+        store.ledger.append("a-1", b"x" * 10 + b"\n")
+        assert store.ledger.read("a-1", after=13, limit_bytes=4) == (b"xxxx", 17)
+
+    def test_ten_writers_do_not_mix_lines(self, store, again):
+        store.ledger.create("a-1", ONE)
+        lines = [b"%d" % n * 2000 + b"\n" for n in range(10)]
+        with ThreadPoolExecutor(10) as pool:
+            list(pool.map(lambda n: (store, again)[n % 2].ledger.append("a-1", lines[n]), range(10)))
+        assert sorted(store.ledger.read("a-1")[0].splitlines(keepends=True)) == sorted(lines)
+
+    def test_jobs_come_oldest_first(self, store):
+        for job_id in ("b-1", "c-1", "a-1"):
+            store.ledger.create(job_id, ONE)
+        store.ledger.update(JobStatus(job_id="b-1", state=JobState.RUNNING, submitted=1.0))
+        assert store.ledger.jobs() == ["b-1", "c-1", "a-1"]
+
+
+class TestFolderStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return FolderStore(tmp_path / "store")
+
+    @pytest.fixture
+    def again(self, store, tmp_path):
+        return FolderStore(tmp_path / "store")
