@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from muster.core.settings import Settings
-    from muster.volumes.base import Store
+    from muster.volumes.base import Record, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,31 @@ class DagFolder:
             raise SpecError(f"code {name!r} must lie below {root}, the import path of the job")
         below = path.relative_to(root).as_posix()
         return [below] if path.is_file() else [f"{below}/{file}" for file in collect(path)]
+
+
+def differing(record: Record, code: Code, store: Store) -> str:
+    """Name the files that a version's job imported and that read differently now; empty where none does.
+
+    Where it is not known what was imported, every file of the snapshot counts.
+    """
+    if record.code is None:
+        return ""
+    then = store.code(record.code)
+    if record.modules is None:
+        files = {path.relative_to(then).as_posix() for path in then.rglob("*") if path.is_file()} | {
+            *code.files
+        }
+    else:
+        files = set(record.modules)
+    changed = sorted(file for file in files if _bytes(then / file) != _bytes(code.root / file))
+    return ", ".join(changed[:3]) + (f" and {len(changed) - 3} more files" if len(changed) > 3 else "")
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _configured_root(file: Path) -> Path:

@@ -110,32 +110,29 @@ def check_fields(operator: JobOperator) -> None:
             raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {operator.job_resources!r:.60}")
     with operator.refusing("launcher"):
         launcher_of(operator.launcher)
-    outputs = {}
     for name, field in operator.outputs.items():
         with operator.refusing(f"outputs[{name!r}]"):
-            outputs[name] = _known_output(name, field)
-    _check_together(operator, outputs)
-
-
-def _check_together(operator: JobOperator, outputs: Mapping[str, Output]) -> None:
-    """Build the whole spec with stand-ins for what is not known yet: the same rules hold as later."""
+            _known_output(name, field)
     with operator.refusing("the job"):
-        roles = (
-            roles_of(operator)
-            if is_known([operator.entrypoint, operator.command])
-            else (Role(entrypoint="a:b"),)
-        )
-        JobSpec(
-            name=operator.task_id,
-            image=operator.image,
-            image_digest=_NO_DIGEST,
-            roles=roles,
-            inputs=dict.fromkeys(operator.inputs, _STAND_IN),
-            outputs=outputs,
-            params={name: value if is_known(value) else None for name, value in operator.job_params.items()},
-            env={name: text if is_known(text) else "" for name, text in operator.env.items()},
-            **limits_of(operator),
-        )
+        draft(operator)
+
+
+def draft(operator: JobOperator) -> JobSpec:
+    """Build the spec with stand-ins for what is not known yet: the same rules hold as later."""
+    roles = (
+        roles_of(operator) if is_known([operator.entrypoint, operator.command]) else (Role(entrypoint="a:b"),)
+    )
+    return JobSpec(
+        name=operator.task_id,
+        image=operator.image,
+        image_digest=_NO_DIGEST,
+        roles=roles,
+        inputs=dict.fromkeys(operator.inputs, _STAND_IN),
+        outputs={name: _known_output(name, field) for name, field in operator.outputs.items()},
+        params={name: value if is_known(value) else None for name, value in operator.job_params.items()},
+        env={name: text if is_known(text) else "" for name, text in operator.env.items()},
+        **limits_of(operator),
+    )
 
 
 def _check_input(value: Any) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.assets import announce, outlets_of
-from muster.airflow.fields import check_fields, output_fields
+from muster.airflow.fields import check_fields, draft, output_fields
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import Versions, keep_types
 from muster.core.job import DAY_SECONDS, EVERY_PARTITION, Launcher, Output, Role, SecretRef
@@ -16,8 +16,11 @@ from muster.core.resources import Resources
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.code import DagFolder
+    from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.status import JobStatus
+    from muster.volumes.base import Record, Store
 
 DAY = timedelta(seconds=DAY_SECONDS)
 
@@ -121,6 +124,25 @@ class JobOperator(MusterOperator):
         Each renders to one pinned address, or to a list of them for an output with ``partition="*"``.
         """
         return Versions(self, tuple(self.outputs))
+
+    def images(self) -> tuple[str, ...]:
+        """The one image."""
+        return (self.image,)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
+        """Look at the entrypoint without importing it, and ask the backend whether such a job can ever run."""
+        from muster.airflow.request import check_code
+
+        with self.refusing("entrypoint"):
+            check_code(self, folder.code(self.code))
+        with self.refusing("resources"):
+            backend.check(draft(self))
+
+    def changed_since(self, record: Record, folder: DagFolder, store: Store) -> str:
+        """Name the author's own files that were imported for a version and read differently now."""
+        from muster.airflow.code import differing
+
+        return differing(record, folder.code(self.code), store)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its id, versions and metrics."""

@@ -17,6 +17,10 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.code import DagFolder
+    from muster.backends.base import Backend
+    from muster.volumes.base import Record, Store
+
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
 
@@ -83,6 +87,20 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     @abstractmethod
     def perform(self, context: Context) -> Any:
         """Do the operator's work and return what goes into XCom."""
+
+    def images(self) -> tuple[str, ...]:
+        """The images that the operator's jobs run in, so that they can be built before anything starts."""
+        return ()
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
+        """Refuse what files beside the Dag and the backend already show to be wrong; start nothing.
+
+        :raises SpecError: it names the task and the field.
+        """
+
+    def changed_since(self, record: Record, folder: DagFolder, store: Store) -> str:  # noqa: ARG002 - for those below
+        """Say what the version of `record` was made from and is different now; empty if nothing is."""
+        return ""
 
     @property
     def wait(self) -> Wait:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.code import DagFolder
+from muster.airflow.code import Code, DagFolder
 from muster.airflow.entrypoints import check_entrypoint
 from muster.airflow.fields import limits_of, outputs_of, roles_of
+from muster.airflow.references import is_known
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Input, JobSpec
@@ -25,15 +26,7 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     """
     folder = DagFolder.of(task.context["dag"])
     code, roles, store = folder.code(operator.code), roles_of(operator), task.backend.store
-    for role in roles:
-        if role.entrypoint is not None:
-            check_entrypoint(
-                role.entrypoint,
-                code,
-                inputs=operator.inputs,
-                outputs=operator.outputs,
-                params=operator.job_params,
-            )
+    check_code(operator, code)
     inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
     return JobSpec(
         name=task.name,
@@ -48,6 +41,21 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
         origin=task.origin,
         **limits_of(operator),
     )
+
+
+def check_code(operator: JobOperator, code: Code) -> None:
+    """Look at every entrypoint that is known by now. :raises SpecError: it cannot be called so."""
+    if not is_known(operator.entrypoint):
+        return
+    for role in roles_of(operator):
+        if role.entrypoint is not None:
+            check_entrypoint(
+                role.entrypoint,
+                code,
+                inputs=operator.inputs,
+                outputs=operator.outputs,
+                params=operator.job_params,
+            )
 
 
 def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:

@@ -8,16 +8,51 @@ from pathlib import Path
 
 from muster.backends.base import Backend
 from muster.core.errors import SpecError
+from muster.core.job import SecretRef
 from muster.core.settings import Settings
 
 INSTANCE = "instance"
 
+_FIELDS = {
+    "": "password",
+    "password": "password",
+    "login": "login",
+    "host": "host",
+    "port": "port",
+    "schema": "schema",
+}
+
 
 def connect(settings: Settings | None = None) -> Backend:
     """Return the backend that the settings name. Nothing is started, and it costs a few milliseconds."""
-    from muster.backends.local import LocalBackend
+    from muster.backends.local.backend import LocalBackend
 
-    return LocalBackend(settings or Settings.load())
+    return LocalBackend(settings or Settings.load(), resolve=resolve_secret)
+
+
+def resolve_secret(secret: SecretRef) -> str:
+    """Return a secret's value, from the environment or an Airflow connection (``ID#field``, its password).
+
+    :raises KeyError: it is not to be had here.
+    """
+    if secret.source == "environment":
+        return os.environ[secret.name]
+    if secret.source != "connection":
+        raise KeyError(secret.name)
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    conn_id, _, field = secret.name.partition("#")
+    try:
+        connection = Connection.get(conn_id)
+    except AirflowNotFoundException as error:
+        raise KeyError(secret.name) from error
+    value = (
+        connection.extra_dejson.get(field) if field not in _FIELDS else getattr(connection, _FIELDS[field])
+    )
+    if value is None:
+        raise KeyError(secret.name)
+    return str(value)
 
 
 def instance(settings: Settings) -> str:

@@ -1,0 +1,28 @@
+"""Airflow's own execution API inside this process, without its older versions.
+
+A task talks to Airflow through this API. Airflow's server for it speaks every version since 3.0 and
+spends seconds at its first request on building them; here both ends are one process of one release,
+so only the newest is built. The routes, and all that they do to the database, are Airflow's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def serve_newest_only() -> None:
+    """Let Airflow's in-process API be built without its older versions, in this process, from now on."""
+    from airflow.api_fastapi.execution_api import app
+
+    app.create_task_execution_api_app = _newest_only  # type: ignore[assignment]  # its one argument is enough
+
+
+def _newest_only(lifespan: Any) -> Any:
+    from airflow.api_fastapi.common.exceptions import init_error_handlers
+    from airflow.api_fastapi.execution_api.routes import execution_api_router
+    from fastapi import FastAPI
+
+    app = FastAPI(title="Airflow Task Execution API", lifespan=lifespan, openapi_url=None)
+    app.include_router(execution_api_router)
+    init_error_handlers(app)
+    return app

@@ -1,0 +1,57 @@
+"""Ctrl-C: the first ends the job that runs and then the run, the second leaves at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interruption:
+    """Whether somebody asked the run to end, by SIGINT or SIGTERM."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._asked = threading.Event()
+
+    def __bool__(self) -> bool:
+        return self._asked.is_set()
+
+    def set(self) -> None:
+        """Note it: a task was told to stop by a signal that Airflow's own handler took."""
+        self._asked.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, or less where the run is asked to end."""
+        self._asked.wait(seconds)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take both signals for as long as the run goes on."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, _number: int, frame: FrameType | None) -> None:
+        if self._asked.is_set():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
+        self._say("stopping: the running job is ended; Ctrl-C again leaves at once and lets it run")
+        self._asked.set()
+        # While a task runs Airflow has put its own handler there, which calls the task's on_kill.
+        handler = signal.getsignal(signal.SIGTERM)
+        if callable(handler):
+            handler(signal.SIGTERM, frame)
+
+    def _terminate(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked.set()

@@ -1,0 +1,135 @@
+"""Finds a Dag, reads the params of its run, and makes ready what its tasks will need: all before anything starts."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.code import DagFolder
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.result import Listener
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+    from airflow.serialization.definitions.dag import SerializedDAG
+
+    from muster.airflow.operator import MusterOperator
+    from muster.backends.base import Backend
+
+BUNDLE = "dags-folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A Dag as its author wrote it, and as the scheduler knows it."""
+
+    dag: DAG
+    scheduled: SerializedDAG
+
+    @property
+    def folder(self) -> DagFolder:
+        """Where its file lies."""
+        return DagFolder.of(self.dag)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Its tasks in an order in which they can run."""
+        tasks = self.dag.topological_sort()  # type: ignore[no-untyped-call]
+        return tuple(task.task_id for task in tasks)
+
+    def operators(self) -> Iterator[MusterOperator]:
+        """Muster's own among its tasks, in that order."""
+        from muster.airflow.operator import MusterOperator
+
+        for task_id in self.order:
+            task = self.dag.task_dict[task_id]
+            if isinstance(task, MusterOperator):
+                yield task
+
+
+def load(dag_id: str, home: EmbeddedHome) -> Loaded:
+    """Parse the folder of Dags, enter it in Airflow's database, and return one Dag.
+
+    :raises SpecError: there is no such Dag, or its file cannot be imported.
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
+    bag = BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
+    if dag_id not in bag.dags:
+        raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
+    sync_bag_to_db(bag, BUNDLE, None)
+    dag = bag.dags[dag_id]
+    return Loaded(dag=dag, scheduled=DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)))
+
+
+def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given for a run, in the types that the Dag's Params ask for.
+
+    :param given: values, or texts as they come from a command line.
+    :raises SpecError: a name that the Dag does not know, or a value that its Param refuses.
+    """
+    from airflow.sdk.exceptions import ParamValidationError
+
+    unknown = sorted(set(given) - set(dag.params))
+    if unknown:
+        known = ", ".join(dag.params) or "none"
+        raise SpecError(f"Dag {dag.dag_id} has no param {unknown[0]!r:.60}; its params are {known}")
+    values = {name: _typed(dag.params.get_param(name).schema, value) for name, value in given.items()}
+    params = copy.deepcopy(dag.params)
+    for name in params:
+        try:
+            params.get_param(name).resolve(*([values[name]] if name in values else []))
+        except ParamValidationError as error:
+            raise SpecError(f"param {name!r} of Dag {dag.dag_id}: {_first_line(error)}") from error
+    return values
+
+
+def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: Listener) -> None:
+    """Check what can be checked without running anything, and build the environments that are missing.
+
+    :raises MusterError: the first thing that is wrong.
+    """
+    from muster.backends.local.environments import Environments, put_image
+
+    folder, images = loaded.folder, dict[str, None]()
+    for operator in loaded.operators():
+        operator.check_ready(folder, backend)
+        images.update(dict.fromkeys(operator.images()))
+    environments = Environments(home.settings.cache)
+    for name in images:
+        lock = folder.image(name, home.settings)
+        environments.ensure(name, lock, put_image(backend.store, lock), listener.note)
+
+
+def _typed(schema: Mapping[str, Any], value: Any) -> Any:
+    kinds = schema.get("type", "string" if isinstance(value, str) else None)
+    if not isinstance(value, str) or "string" in ([kinds] if isinstance(kinds, str) else kinds or []):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], home: EmbeddedHome) -> str:
+    broken = [f"{file}: {_last_line(text)}" for file, text in errors.items()]
+    lines = [f"no Dag {dag_id!r:.60} in {home.dags}; there are {', '.join(known) or 'none'}"]
+    if broken:
+        lines += ["these files cannot be imported:", *broken]
+    return "\n".join(lines)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "unknown error"

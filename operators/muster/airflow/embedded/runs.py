@@ -1,0 +1,235 @@
+"""Runs of a Dag in the embedded Airflow's database: begun, found again, continued, given up.
+
+A run belongs to a process by a lock on a file of its own, which the kernel gives back when the
+process dies. So a run that is ``running`` and whose lock is free was left by a crash, and two runs
+at once never take each other for dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.attempts import Attempt
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.load import Loaded
+from muster.core.errors import MusterError, NotFound, SpecError
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy.orm import Session
+
+    from muster.backends.base import Backend
+
+PREFIX = "muster__"
+
+_FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+
+class Runs:
+    """The runs of one Dag that ``muster run`` began."""
+
+    def __init__(self, loaded: Loaded, home: EmbeddedHome, session: Session) -> None:
+        self._loaded = loaded
+        self._home = home
+        self._session = session
+
+    @contextmanager
+    def own(self, run_id: str) -> Iterator[None]:
+        """Hold a run for this process. :raises MusterError: another process holds it."""
+        path = self._lock(run_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise MusterError(f"run {run_id} is still going on in another process: wait for it") from error
+        finally:
+            os.close(handle)
+
+    def new_id(self) -> str:
+        """A name for a run that sorts by time and that no other process draws."""
+        now = datetime.now().astimezone()
+        return f"{PREFIX}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"
+
+    def begin(self, run_id: str, conf: Mapping[str, Any]) -> DagRun:
+        """Enter a new run, state running."""
+        from airflow.sdk import timezone
+        from airflow.serialization.encoders import coerce_to_core_timetable
+        from airflow.utils.state import DagRunState
+        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+        now = timezone.coerce_datetime(timezone.utcnow())
+        timetable = coerce_to_core_timetable(self._loaded.dag.timetable)
+        run = self._loaded.scheduled.create_dagrun(
+            run_id=run_id,
+            logical_date=now,
+            data_interval=timetable.infer_manual_data_interval(run_after=now),
+            run_after=now,
+            conf=dict(conf),
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.CLI,
+            triggering_user_name="muster",
+            state=DagRunState.RUNNING,
+            start_date=now,
+            session=self._session,
+        )
+        self._session.commit()
+        return run
+
+    def last(self) -> DagRun:
+        """The newest run. :raises SpecError: there is none yet."""
+        runs = self._all()
+        if not runs:
+            raise SpecError(f"Dag {self._loaded.dag.dag_id} has no run to resume: leave --resume out")
+        return runs[-1]
+
+    def reopen(self, run: DagRun, *, again: Collection[str]) -> frozenset[str]:
+        """Let a run go on and return the tasks that it keeps.
+
+        Every task that has not succeeded, what follows it, and `again`, begin once more. A task
+        whose process died keeps its tries, so that it adopts its job; a failed one is cleared.
+        """
+        from airflow.models.dag_version import DagVersion
+        from airflow.models.taskinstance import clear_task_instances
+        from airflow.utils.state import DagRunState
+
+        scheduled = self._loaded.scheduled
+        latest = DagVersion.get_latest_version(scheduled.dag_id, session=self._session)
+        run.dag = scheduled
+        if latest is not None:
+            run.created_dag_version_id = latest.id
+            run.verify_integrity(dag_version_id=latest.id, session=self._session)
+        tasks = [ti for ti in run.get_task_instances(session=self._session) if scheduled.has_task(ti.task_id)]
+        names = self._unfinished(tasks, again)
+        left = [ti for ti in tasks if ti.task_id in names]
+        for ti in left:
+            if ti.state not in _FINISHED:
+                ti.state = None
+            if latest is not None:
+                ti.dag_version_id = latest.id
+        clear_task_instances(
+            [ti for ti in left if ti.state in _FINISHED],
+            self._session,
+            dag_run_state=DagRunState.RUNNING,
+            run_on_latest_version=True,
+        )
+        run.state = DagRunState.RUNNING
+        run.end_date = None
+        self._session.commit()
+        return frozenset(ti.task_id for ti in tasks) - names
+
+    def give_up_lost(self, backend: Backend, *, but: str | None) -> list[str]:
+        """Mark runs whose process died as failed, end their jobs, and return their ids.
+
+        :param but: the run that is going to be resumed.
+        """
+        from airflow.utils.state import DagRunState
+
+        lost = [
+            run
+            for run in self._all()
+            if run.state == DagRunState.RUNNING and run.run_id != but and not self._held(run.run_id)
+        ]
+        for run in lost:
+            self.fail(run)
+            for job_id in self._jobs(run):
+                _cancel(backend, job_id)
+        return [run.run_id for run in lost]
+
+    def fail(self, run: DagRun) -> None:
+        """End a run that nobody goes on with, as failed."""
+        from airflow.sdk import timezone
+        from airflow.utils.state import DagRunState, TaskInstanceState
+
+        for ti in run.get_task_instances(session=self._session):
+            if ti.state in (TaskInstanceState.RUNNING, TaskInstanceState.QUEUED, TaskInstanceState.DEFERRED):
+                ti.state = TaskInstanceState.FAILED
+                ti.end_date = timezone.utcnow()
+        run.state = DagRunState.FAILED
+        run.end_date = timezone.utcnow()
+        self._session.commit()
+
+    def results(self, run: DagRun) -> dict[str, Any]:
+        """What the tasks of a run returned, by task."""
+        from airflow.models.xcom import XComModel
+
+        query = XComModel.get_many(run_id=run.run_id, key="return_value", dag_ids=run.dag_id, map_indexes=-1)
+        rows: Iterable[Any] = self._session.scalars(query)
+        return {row.task_id: XComModel.deserialize_value(row) for row in rows}
+
+    def states(self, run: DagRun) -> dict[str, str]:
+        """The state of each task; of a mapped one, that of the first of its instances that did not succeed."""
+        found: dict[str, str] = {}
+        for ti in run.get_task_instances(session=self._session):
+            if found.get(ti.task_id, "success") == "success":
+                found[ti.task_id] = str(ti.state or "none")
+        return found
+
+    def params(self, run: DagRun) -> dict[str, Any]:
+        """The params that a run runs with: what was given for it, over the Dag's defaults."""
+        return {**self._loaded.dag.params.dump(), **(run.conf or {})}
+
+    def _all(self) -> Sequence[DagRun]:
+        from airflow.models.dagrun import DagRun
+        from sqlalchemy import select
+
+        query = (
+            select(DagRun)
+            .where(DagRun.dag_id == self._loaded.dag.dag_id, DagRun.run_id.startswith(PREFIX))
+            .order_by(DagRun.id)
+        )
+        return list(self._session.scalars(query))
+
+    def _unfinished(self, tasks: Sequence[TaskInstance], again: Collection[str]) -> set[str]:
+        roots = {ti.task_id for ti in tasks if ti.state not in ("success", "skipped")} | set(again)
+        dag = self._loaded.dag
+        return roots.union(*(dag.get_task(name).get_flat_relative_ids(upstream=False) for name in roots))
+
+    def _jobs(self, run: DagRun) -> list[str]:
+        """The jobs of a run that its tasks wrote down."""
+        from airflow.models.task_state_store import TaskStateStoreModel
+        from sqlalchemy import select
+
+        from muster.airflow.jobs import STATE_KEY
+        from muster.airflow.site import instance
+
+        rows = self._session.scalars(
+            select(TaskStateStoreModel).where(
+                TaskStateStoreModel.dag_run_id == run.id, TaskStateStoreModel.key.startswith(STATE_KEY)
+            )
+        )
+        name = instance(self._home.settings)
+        attempts = ((row.task_id, Attempt.load(json.loads(row.value))) for row in rows)
+        return [
+            attempt.job_id(instance=name, task=f"{run.dag_id}.{task_id}")
+            for task_id, attempt in attempts
+            if attempt is not None
+        ]
+
+    def _held(self, run_id: str) -> bool:
+        try:
+            with self.own(run_id):
+                return False
+        except MusterError:
+            return True
+
+    def _lock(self, run_id: str) -> Path:
+        return self._home.root / "runs" / f"{run_id}.lock"
+
+
+def _cancel(backend: Backend, job_id: str) -> None:
+    try:
+        status = backend.status(job_id)
+    except NotFound:
+        return
+    if not status.state.ended:
+        backend.cancel(job_id, owner=status.owner)
