@@ -43,7 +43,6 @@ def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | 
     words, start = fill(replica), folder(replica)
     if replica.code is not None:
         before = environment.get("PYTHONPATH")
-        environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")  # the snapshot is shared and never changes
         environment["PYTHONPATH"] = replica.code + (os.pathsep + before if before else "")
     words[0] = program(words[0], start, environment["PATH"])
     return words, start

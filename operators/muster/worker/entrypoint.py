@@ -7,6 +7,7 @@ Nothing of muster is left on the import path when the author's code is imported.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -39,7 +40,8 @@ def _prepare(replica: Replica) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper
     sys.argv = [str(replica.job_role.entrypoint)]
     sys.path[0] = replica.code or replica.scratch
-    sys.dont_write_bytecode = True  # the code snapshot is shared and never changes
+    gc.freeze()  # what the worker made is neither walked nor, as pages, copied
+    gc.enable()
 
 
 def _call(replica: Replica) -> dict[str, Any]:

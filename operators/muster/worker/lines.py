@@ -33,9 +33,13 @@ class LineBuffer:
         return [self._take()] if self._held else []
 
     def _hold(self, part: bytes) -> None:
+        start_over = part.rfind(b"\r", 0, -1) + 1
+        if start_over:
+            self._held.clear()
+            self._left_out = 0
         room = LINE_BYTES - len(self._held)
-        self._held += part[:room]
-        self._left_out += max(0, len(part) - room)
+        self._held += part[start_over : start_over + room]
+        self._left_out += max(0, len(part) - start_over - room)
 
     def _take(self) -> str:
         text = clean(bytes(self._held))

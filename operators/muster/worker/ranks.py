@@ -96,7 +96,7 @@ class Ranks:
         follows: Callable[[Rank], bool] = lambda _: False,
     ) -> None:
         self.ranks: list[Rank] = []
-        self.interrupted = False
+        self.interrupted_at: float | None = None
         self.hung = False
         self._grace = grace_seconds
         self._hang = hang_seconds
@@ -123,12 +123,12 @@ class Ranks:
         left = end_descendants()
         for rank in self.ranks:
             self._drain(rank)
-        if left and not self.interrupted:
+        if left and self._kill_at is None:
             say(f"killed {left} process{'es' if left > 1 else ''} that the ranks left behind")
         return self.ranks
 
     def _interrupt(self, *_: object) -> None:
-        self.interrupted = True
+        self.interrupted_at = self.interrupted_at or time.time()
 
     def _start(self, plan: RankPlan) -> None:
         try:
@@ -137,6 +137,9 @@ class Ranks:
             for rank in self.ranks:
                 os.close(rank.output)
             raise InRank(plan) from None
+        except OSError:
+            end_descendants()
+            raise
         self.ranks.append(Rank(plan=plan, pid=pid, output=output))
 
     def _listen(self) -> None:
@@ -157,7 +160,7 @@ class Ranks:
             key.data()
         self._reap()
         now = time.time()
-        if self.interrupted and self._stop_at is None and self._kill_at is None:
+        if self.interrupted_at is not None and self._kill_at is None:
             # the backend kills the worker when the grace is over, so we are done a little earlier
             self._stop(now, patience=max(self._grace * 0.8, self._grace - 3.0))
         if self._stop_at is not None and now >= self._stop_at:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
 
 from muster.core.errors import SpecError
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
-from muster.worker.faults import EXIT_CODES, Fault, faults, lost_peer, read_json
+from muster.worker.code import copy_code
+from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
+from muster.worker.last_words import read_json
 from muster.worker.launchers import rank_environment
 from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
@@ -32,42 +37,44 @@ def main(arguments: Sequence[str]) -> int:
         say(f"the worker cannot read what to do: {error}\nusage: python WORKER REPLICA.json")
         return ExitCode.SPEC_ERROR
     try:
-        report = _carry_out(replica)
+        replica = _own_folder(replica)
+        report = _run_ranks(replica)
     except InRank as here:
         plan = here.plan
-    else:
-        return _deliver(replica, report)
-    return entrypoint.run(replica, outcome_file=plan.outcome)  # outside except: no context to its errors
-
-
-def _deliver(replica: Replica, report: Report) -> int:
-    try:
-        write_durably(replica.report, dumps(report))
-    except OSError as error:
-        say(f"the report cannot be written to {replica.report}: {error}")
-    return report.exit_code
-
-
-def _carry_out(replica: Replica) -> Report:
-    try:
-        plans = plan_ranks(replica)
-        ranks = Ranks(
-            grace_seconds=replica.spec.grace_seconds,
-            hang_seconds=replica.spec.hang_timeout_seconds,
-            progress=lambda: _last_change(replica),
-            follows=lost_peer,
-        )
-        ended = ranks.run(plans)
-        if ranks.interrupted:
-            return _refused(Cause.CANCELLED, "told to stop", "nothing was sealed; checkpoints are kept")
-        found = faults(ended, hung=ranks.hung, world_size=replica.spec.world_size)
-        return _failed(found) if found else _succeeded(replica, ended)
     except SpecError as error:
-        return _refused(Cause.SPEC_ERROR, str(error), "mend the Dag or the code; asking again cannot help")
+        _conclude(replica, _refused(Cause.SPEC_ERROR, str(error)))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "make room on the disk that holds the store" if full else "look at the disk and its mounts"
-        return _refused(Cause.COMMIT_FAILED, f"cannot write: {error}", f"{advice}, then run again")
+        _conclude(replica, _refused(_disk_or(Cause.RANK_LOST, error), f"cannot start the ranks: {error}"))
+    else:
+        _conclude(replica, report)
+    return entrypoint.run(replica, outcome_file=plan.outcome)  # after except: its errors have no context
+
+
+def _own_folder(replica: Replica) -> Replica:
+    """Give this attempt a fresh folder below scratch, with its copy of the code."""
+    scratch = os.path.join(replica.scratch, f"attempt-{replica.attempt}")
+    os.makedirs(scratch)
+    code = copy_code(replica.code, os.path.join(scratch, "code")) if replica.code else None
+    return replace(replica, scratch=scratch, code=code)
+
+
+def _run_ranks(replica: Replica) -> Report:
+    spec = replica.spec
+    ranks = Ranks(
+        grace_seconds=spec.grace_seconds,
+        hang_seconds=spec.hang_timeout_seconds,
+        progress=lambda: _last_change(replica),
+        follows=lost_peer,
+    )
+    ended = ranks.run(plan_ranks(replica))
+    if ranks.hung:
+        return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
+    found = faults(ended, world_size=spec.world_size)
+    if ranks.interrupted_at is not None:
+        # what failed by itself before it was told to stop is the reason that counts
+        found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
+        return _failed(found) if found else _refused(Cause.CANCELLED, "told to stop")
+    return _failed(found) if found else _succeeded(replica, ended)
 
 
 def plan_ranks(replica: Replica) -> list[RankPlan]:
@@ -80,39 +87,45 @@ def plan_ranks(replica: Replica) -> list[RankPlan]:
 
 def _plan(replica: Replica, local_rank: int) -> RankPlan:
     rank = replica.first_rank + local_rank
-    folder = os.path.join(replica.scratch, f"rank-{rank}")
-    os.makedirs(folder, exist_ok=True)
-    outcome, error_file = os.path.join(folder, "outcome.json"), os.path.join(folder, "error.json")
+    error_file = os.path.join(replica.scratch, f"rank-{rank}-error.json")
     environment = rank_environment(replica, local_rank, base=os.environ, error_file=error_file)
-    arguments, start = command.prepare(replica, environment)
+    arguments, folder = command.prepare(replica, environment)
     return RankPlan(
         rank=rank,
         arguments=arguments,
         environment=environment,
-        folder=start,
-        outcome=outcome,
+        folder=folder,
+        outcome=os.path.join(replica.scratch, f"rank-{rank}-outcome.json"),
         error_file=error_file,
     )
 
 
 def _succeeded(replica: Replica, ended: Sequence[Rank]) -> Report:
+    """Seal. The report is on disk before: a sealed replica is committed even if nobody saw it end."""
     first = next((rank for rank in ended if rank.number == 0), None)
-    outcome = read_json(first.plan.outcome) if first else None
-    seal(replica)
-    if outcome is None:
-        return Report(exit_code=ExitCode.SEALED)
-    return Report(
+    outcome = (read_json(first.plan.outcome) if first else None) or {}
+    modules = outcome.get("modules")
+    report = Report(
         exit_code=ExitCode.SEALED,
         metrics=outcome.get("metrics") or {},
-        modules=tuple(outcome["modules"]) if "modules" in outcome else None,
+        modules=None if modules is None else tuple(modules),
     )
+    try:
+        write_durably(replica.report, dumps(report))
+        seal(replica)
+    except SpecError as error:
+        return _refused(Cause.SPEC_ERROR, str(error))
+    except OSError as error:
+        return _refused(_disk_or(Cause.COMMIT_FAILED, error), f"cannot seal what was staged: {error}")
+    return report
 
 
 def _failed(found: Sequence[Fault]) -> Report:
     """Report the culprit, and end the log with it: what followed in a line each, then its own words."""
     culprit, *followers = found
     lines = [f"rank {each.rank} followed: {each.message[:160]}" for each in followers]
-    say("\n".join([*lines, *culprit.traceback, f"rank {culprit.rank}: {culprit.verdict.message}"]))
+    who = "" if culprit.rank is None else f"rank {culprit.rank}: "
+    say("\n".join([*lines, *culprit.traceback, f"{who}{culprit.verdict.message}"]))
     return Report(
         exit_code=EXIT_CODES[culprit.cause],
         verdict=culprit.verdict,
@@ -121,9 +134,32 @@ def _failed(found: Sequence[Fault]) -> Report:
     )
 
 
-def _refused(cause: Cause, message: str, advice: str) -> Report:
-    say(message)
-    return Report(exit_code=EXIT_CODES[cause], verdict=Verdict(cause=cause, message=message, advice=advice))
+_ADVICE = {
+    Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
+    Cause.SPEC_ERROR: "mend the Dag or the code; asking again cannot help",
+    Cause.COMMIT_FAILED: "make room on the disk that holds the store and the jobs, then run again",
+    Cause.RANK_LOST: "the gang starts again; if it goes on, look at the machine's processes and memory",
+}
+
+
+def _refused(cause: Cause, message: str) -> Report:
+    verdict = Verdict(cause=cause, message=message, advice=_ADVICE[cause])
+    say(verdict.message)
+    return Report(exit_code=EXIT_CODES[cause], verdict=verdict, at=time.time())
+
+
+def _disk_or(cause: Cause, error: OSError) -> Cause:
+    return Cause.COMMIT_FAILED if error.errno in (errno.ENOSPC, errno.EDQUOT) else cause
+
+
+def _conclude(replica: Replica, report: Report) -> NoReturn:
+    """Write why it failed, and end. Nothing is buffered, and an interpreter's own end takes 5 ms."""
+    if report.exit_code is not ExitCode.SEALED:
+        try:
+            write_durably(replica.report, dumps(report))
+        except OSError as error:
+            say(f"the report cannot be written to {replica.report}: {error}")
+    os._exit(report.exit_code)
 
 
 def _last_change(replica: Replica) -> float:

@@ -1,0 +1,34 @@
+"""Gives a replica its own copy of the code that travels with the job.
+
+The snapshot in the store is shared and never changes; scripts write beside themselves (bytecode,
+``runs/``, a checkpoint in the working folder), and may do so in a copy that goes with the job.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def copy_code(source: str, target: str) -> str:
+    """Copy files, folders and links below `source` into the new folder `target`, writable by their owner.
+
+    :raises OSError: what cannot be read or written; a full disk among them.
+    """
+    os.mkdir(target)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            _copy(entry, os.path.join(target, entry.name))
+    return target
+
+
+def _copy(entry: os.DirEntry[str], target: str) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), target)
+    elif entry.is_dir():
+        copy_code(entry.path, target)
+    elif entry.is_file():
+        mode = entry.stat().st_mode & 0o777 | 0o200
+        with open(entry.path, "rb") as source, open(target, "xb") as file:
+            os.fchmod(file.fileno(), mode)
+            while data := source.read(1 << 20):
+                file.write(data)

@@ -1,0 +1,138 @@
+"""What a rank that failed left to say: its outcome, what torch's ``@record`` wrote, or its last lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster.worker.lines import clean
+from muster.worker.ranks import TRACE_START, Rank
+
+TRACE_LINES = 15
+NEAR_THE_END = 60  # an older traceback was logged and survived, it did not end the rank
+
+_CRASH = "Fatal Python error: "
+_FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
+_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastWords:
+    """One rank's own account.
+
+    :param kind: ``spec error`` where the entrypoint was refused before it was called.
+    :param at: seconds since the epoch, where the account says it.
+    :param where: ``train.py:42``, the author's line that was last on the stack.
+    """
+
+    message: str = ""
+    traceback: tuple[str, ...] = ()
+    kind: str = ""
+    at: float | None = None
+    where: str = ""
+
+
+def last_words(rank: Rank) -> LastWords:
+    """Return what the rank said of its end; empty where it was killed before it could say anything."""
+    for read in (_outcome, _recorded, _printed):
+        said = read(rank)
+        if said is not None:
+            return said
+    return LastWords()
+
+
+def stack(rank: Rank) -> LastWords:
+    """Return the stack that faulthandler printed when the rank was aborted."""
+    lines = list(rank.tail)
+    starts = [i for i, line in enumerate(lines) if line.startswith(("Current thread", _CRASH))]
+    return _crash(lines[starts[-1] :]) if starts else LastWords()
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file that a rank wrote, or None where there is none or it is torn."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _outcome(rank: Rank) -> LastWords | None:
+    outcome = read_json(rank.plan.outcome)
+    if outcome is None or outcome.get("kind") == "done":
+        return None
+    return LastWords(
+        kind=outcome["kind"],
+        message=_safe(outcome["message"]),
+        traceback=tuple(_safe(line) for line in outcome.get("traceback", ())),
+        at=outcome["at"],
+        where=_safe(outcome.get("where", "")),
+    )
+
+
+def _recorded(rank: Rank) -> LastWords | None:
+    told = (read_json(rank.plan.error_file) or {}).get("message")
+    if not isinstance(told, dict):
+        return None
+    lines = [_safe(line) for line in str((told.get("extraInfo") or {}).get("py_callstack", "")).splitlines()]
+    # @record writes whole seconds, too coarse to tell who was first: the printed traceback tells better
+    return LastWords(
+        message=_safe(str(told.get("message", ""))),
+        traceback=bounded(lines),
+        at=rank.traced,
+        where=_place(lines),
+    )
+
+
+def _printed(rank: Rank) -> LastWords | None:
+    lines = list(rank.tail)[-NEAR_THE_END:]
+    starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
+    if not starts:
+        return None
+    block = lines[starts[-1] :]
+    if block[0].startswith(_CRASH):
+        # what C++ says before it aborts names the reason, faulthandler only the signal
+        what = [line.split("what():", 1)[1].strip() for line in lines if line.startswith("  what():")]
+        said = _crash(block)
+        return LastWords(
+            message=what[-1] if what else said.message, traceback=said.traceback, where=said.where
+        )
+    end = next(
+        (i for i, line in enumerate(block[1:], 1) if line and not line.startswith(" ")), len(block) - 1
+    )
+    return LastWords(
+        message=block[end], traceback=bounded(block[: end + 1]), at=rank.traced, where=_place(block[:end])
+    )
+
+
+def _crash(block: Sequence[str]) -> LastWords:
+    """Read faulthandler's dump, which has the innermost frame first."""
+    currents = [i for i, line in enumerate(block) if line.startswith("Current thread")]
+    start = currents[0] if currents else 0
+    frames = [line for line in block[start:] if line.startswith(("Current", "  File"))][: TRACE_LINES - 1]
+    return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)))
+
+
+def bounded(lines: Sequence[str]) -> tuple[str, ...]:
+    """Keep the head and the end of a traceback that is longer than :data:`TRACE_LINES`."""
+    if len(lines) <= TRACE_LINES:
+        return tuple(lines)
+    return (*lines[:1], "  …", *lines[2 - TRACE_LINES :])
+
+
+def _place(lines: Iterable[str]) -> str:
+    """The last frame that is not a library's."""
+    place = ""
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame and not _LIBRARY.search(frame[1]):
+            place = f"{frame[1]}:{frame[2]}"
+    return place
+
+
+def _safe(text: str) -> str:
+    return clean(" ".join(text.split("\n")).encode("utf-8", "replace"))
