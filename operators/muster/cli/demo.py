@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.cli.run import execute, finish
-from muster.cli.screen import note, safe, say, seconds
+from muster.cli.screen import safe, say, seconds
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 
@@ -45,7 +45,7 @@ def demo() -> None:
     say(INTRO)
     _build(settings)
     say(f"Versions and jobs are kept in {safe(settings.home)}.\n")
-    result = execute(DAG, params=PARAMS, resume=None, dags=_dags(settings))
+    result = execute(DAG, params=PARAMS, resume=None, dags=_dags())
     finish(result)
     say(NEXT.rstrip())
 
@@ -68,14 +68,10 @@ def _build(settings: Settings) -> None:
         say(f"  {safe(image.name).ljust(9)} {seconds(took)}")
 
 
-def _dags(settings: Settings) -> Path:
-    """Return the checkout's own Dags, or a copy of the shipped ones that may be changed."""
+def _dags() -> Path:
+    """Return ``./dags``; where it lacks the Dag, the shipped one is copied there, to be read and changed."""
     here = Path("dags").absolute()
-    if (here / DAG).is_dir():
-        return here
-    copy = settings.home / "dags"
-    if not (copy / DAG).is_dir():
-        copy.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(shipped("dags") / DAG, copy / DAG)
-    note(f"the Dag is a copy of the one shipped with muster: {safe(copy / DAG)}")
-    return copy
+    if not (here / DAG).is_dir():
+        shutil.copytree(shipped("dags") / DAG, here / DAG, ignore=shutil.ignore_patterns("__pycache__"))
+        say(f"The Dag is copied to {safe(here / DAG)}: it is yours to read and to change.")
+    return here

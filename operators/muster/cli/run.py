@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +41,9 @@ def run(
     *,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; JSON, or plain text."),
+        typer.Option(
+            "--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; lists and objects as JSON."
+        ),
     ] = None,
     resume: Annotated[
         Resume | None,
@@ -59,31 +61,26 @@ def run(
     finish(result, as_json=as_json)
 
 
-def read_param(text: str) -> tuple[str, Any]:
-    """Read ``epochs=5``, ``month=2013-11`` or ``months=["2013-11"]``.
+def read_param(text: str) -> tuple[str, str]:
+    """Split ``month=2013-11``; the Dag's Param says of which type the value is.
 
     :raises SpecError: there is no name before a ``=``.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise SpecError(f"param {text!r:.80}: write it as NAME=VALUE, such as month=2013-11")
-    try:
-        return name, json.loads(value, parse_constant=_no_number)
-    except ValueError:
-        return name, value
+    return name, value
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(text)
-
-
-def execute(dag: str, *, params: dict[str, Any], resume: Resume | None, dags: Path) -> RunResult:
+def execute(dag: str, *, params: Mapping[str, Any], resume: Resume | None, dags: Path) -> RunResult:
     """Run a Dag while showing it on stderr."""
     from muster.airflow.runner import run_dag
     from muster.cli.stages import view
 
     with view() as listener:
-        return run_dag(dag, params=params, resume=resume and resume.value, dags=dags, listener=listener)
+        return run_dag(
+            dag, params=params, resume=None if resume is None else resume.value, dags=dags, listener=listener
+        )
 
 
 def finish(result: RunResult, *, as_json: bool = False) -> None:

@@ -91,12 +91,12 @@ class LiveView:
         from rich.console import Console
         from rich.live import Live
 
+        self._stages: dict[str, Stage | float | None] = {}
+        self._status = ""
         self._console = console or Console(stderr=True)
         self._live = Live(
             console=self._console, get_renderable=self._render, refresh_per_second=8, transient=True
         )
-        self._stages: dict[str, Stage | float | None] = {}
-        self._status = ""
 
     def __enter__(self) -> Listener:
         """Begin to draw."""

@@ -1,0 +1,189 @@
+"""A run on the screen: while it goes on, and what is left when it has ended."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import typer
+from rich.console import Console
+
+from muster.airflow.embedded.result import Deployed, Listener, RunResult, Stage
+from muster.cli import closing
+from muster.cli.run import finish, read_param
+from muster.cli.stages import LiveView, PlainView, versions
+from muster.core.errors import SpecError
+
+FEATURES = Stage(
+    task_id="features",
+    state="success",
+    seconds=8.4,
+    overhead_seconds=0.21,
+    kept=True,
+    versions={"features": tuple(f"volume://flights/features@{n}" for n in range(1, 13))},
+)
+TRAIN = Stage(
+    task_id="train",
+    state="success",
+    seconds=41.5,
+    overhead_seconds=0.3,
+    versions={"model": ("volume://flights/model@1",)},
+    metrics={"auc": 0.7242, "baseline_auc": 0.7161, "loss": 0.45123},
+)
+DEPLOYED = Deployed(
+    name="flights",
+    url="http://127.0.0.1:8081",
+    version="volume://flights/model@1",
+    curl="curl -s http://127.0.0.1:8081/v2/health/ready",
+)
+SUCCESS = RunResult(
+    dag_id="flights",
+    run_id="muster__1",
+    state="success",
+    seconds=61.2,
+    log="/home/airflow/logs/flights.log",
+    stages=(FEATURES, TRAIN),
+    deployments=(DEPLOYED,),
+)
+VERDICT = "user error, rank 1\nValueError: [bold]no[/bold] \x1b[2J\nmend train.py\nfull log: muster jobs logs train-1"
+FAILURE = replace(
+    SUCCESS,
+    state="failed",
+    stages=(
+        FEATURES,
+        Stage(task_id="train", state="failed", seconds=3.0, message=VERDICT),
+        Stage(task_id="deploy", state="upstream_failed"),
+    ),
+    deployments=(),
+)
+
+
+def play(listener: Listener) -> None:
+    listener.note("image train: installing 80 packages, 12 s")
+    listener.run_started("muster__1", ["features", "train", "deploy"])
+    listener.task_ended(FEATURES)
+    listener.task_started("train", 2)
+    listener.lines("train", ["[rank 3] epoch 1", "[bold]x[/bold] \x1b[31mred\x1b[0m \x1b[2J"])
+    listener.warning("fewer GPUs than asked for")
+    listener.task_ended(TRAIN)
+
+
+@pytest.fixture
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+
+
+def drawn(terminal: Console) -> str:
+    assert isinstance(terminal.file, io.StringIO)
+    return terminal.file.getvalue()
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainView() as listener:
+        play(listener)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "image train: installing 80 packages, 12 s",
+        "run muster__1: features, train, deploy",
+        "features: kept, 8.4 s, flights/features@1…@12",
+        "train: started again, try 2",
+        "train | [rank 3] epoch 1",
+        r"train | [bold]x[/bold] red \x1b[2J",
+        "warning: fewer GPUs than asked for",
+        "train: success, 41.5 s, flights/model@1",
+    ]
+
+
+def test_on_a_terminal_lines_scroll_above_a_table_of_stages(terminal: Console) -> None:
+    view = LiveView(terminal)
+    with view as listener:
+        play(listener)
+        terminal.print(view._render())
+        table = [line.split() for line in drawn(terminal).splitlines()[-6:]]
+    assert ["stage", "state", "seconds", "versions"] in table
+    assert ["features", "kept", "8.4", "s", "flights/features@1…@12"] in table
+    assert ["train", "success", "41.5", "s", "flights/model@1"] in table
+    assert ["deploy", "waiting"] in table
+    assert "train │ [rank 3] epoch 1" in drawn(terminal)
+    assert r"[bold]x[/bold] red \x1b[2J" in drawn(terminal)
+
+
+def test_a_running_stage_shows_its_clock(terminal: Console) -> None:
+    view = LiveView(terminal)
+    with view as listener:
+        listener.run_started("muster__1", ["train"])
+        listener.task_started("train", 1)
+        terminal.print(view._render())
+    assert any(line.split()[:2] == ["train", "running"] for line in drawn(terminal).splitlines())
+
+
+def test_versions_are_written_shortly() -> None:
+    assert versions({}) == ""
+    assert versions({"a": ("volume://a@1", "volume://a@2"), "b": ("volume://b@7",)}) == "a@1, a@2, b@7"
+    assert versions({"a": tuple(f"volume://x/a@{n}" for n in (4, 5, 6))}) == "x/a@4…@6"
+
+
+def test_the_closing_table_has_figures_and_a_line_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+    finish(SUCCESS)
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split() == ["stage", "state", "seconds", "overhead", "versions"]
+    assert out[2].split() == ["features", "kept", "8.4", "s", "0.21", "s", "flights/features@1…@12"]
+    assert "train: auc 0.7242 against the baseline's 0.7161, loss 0.4512" in out
+    assert "flights answers at http://127.0.0.1:8081 with flights/model@1; try it:" in out
+    assert out[-1] == "  curl -s http://127.0.0.1:8081/v2/health/ready"
+
+
+def test_a_failed_run_ends_with_its_verdict_and_nothing_after_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as stop:
+        finish(FAILURE)
+    assert stop.value.exit_code == 1
+    captured = capsys.readouterr()
+    assert "not run" in captured.out
+    assert captured.err.splitlines()[-4:] == [
+        "muster: train: user error, rank 1",
+        r"  ValueError: [bold]no[/bold] \x1b[2J",
+        "  mend train.py",
+        "  full log: muster jobs logs train-1",
+    ]
+
+
+def test_a_failed_run_without_a_job_names_airflow_s_log(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = Stage(task_id="gate", state="failed", message="auc is 0.61, need >= 0.7")
+    closing.complain_of(replace(FAILURE, stages=(stage,)))
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "muster: gate: auc is 0.61, need >= 0.7",
+        "  full log: /home/airflow/logs/flights.log",
+    ]
+
+
+def test_an_interrupted_run_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as stop:
+        finish(replace(FAILURE, state="interrupted", stages=(FEATURES,)))
+    assert stop.value.exit_code == 130
+    assert "`muster run flights --resume`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("result", [SUCCESS, FAILURE])
+def test_json_is_one_document_and_nothing_else(result: RunResult, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        finish(result, as_json=True)
+    except typer.Exit:
+        assert not result.succeeded
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"] == result.state
+    assert document["stages"][0]["overhead_seconds"] == 0.21
+    assert document["stages"][0]["versions"]["features"][0] == "volume://flights/features@1"
+
+
+def test_params() -> None:
+    assert read_param("month=2013-11") == ("month", "2013-11")
+    assert read_param("where=a=b") == ("where", "a=b")
+
+
+@pytest.mark.parametrize("text", ["month", "=5", ""])
+def test_a_param_without_name_or_value_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="NAME=VALUE"):
+        read_param(text)

@@ -1,0 +1,75 @@
+"""``muster volumes fsck`` and ``gc`` on a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.volumes.folder import FolderStore
+
+Run = Callable[..., Any]
+
+
+def damage(store: FolderStore, *, same_size: bool) -> Path:
+    """Change a byte of a committed file, or cut one off."""
+    path = store.path("flights/model@1") / "card.md"
+    path.chmod(0o644)
+    path.write_bytes(b"A model" if same_size else b"a mode")
+    path.chmod(0o444)
+    return path
+
+
+class TestFsck:
+    def test_a_clean_store(self, muster: Run, history: FolderStore) -> None:
+        answer = muster("volumes", "fsck")
+        assert answer.code == 0
+        assert answer.out.startswith("4 versions, 6 files")
+        assert muster("volumes", "fsck", "--json").json()["clean"] is True
+
+    def test_a_cut_file_is_named(self, muster: Run, history: FolderStore) -> None:
+        damage(history, same_size=False)
+        answer = muster("volumes", "fsck")
+        assert answer.code == 1
+        assert "volume://flights/model@1" in answer.out
+        assert "card.md" in answer.out
+
+    def test_only_a_deep_check_finds_a_changed_byte(self, muster: Run, history: FolderStore) -> None:
+        damage(history, same_size=True)
+        assert muster("volumes", "fsck").code == 0
+        answer = muster("volumes", "fsck", "--deep", "--json")
+        assert answer.code == 1
+        assert answer.json()["report"]["problems"][0]["where"] == "volume://flights/model@1"
+        assert "4/4" in answer.err
+
+
+class TestGc:
+    def test_without_yes_it_only_shows_the_plan(self, muster: Run, history: FolderStore) -> None:
+        answer = muster("volumes", "gc", "--keep", "1")
+        assert answer.code == 0
+        lines = {line.split()[0]: line for line in answer.out.splitlines() if line.startswith("volume://")}
+        assert "goes" in lines["volume://flights/model@1"]
+        assert "stays" in lines["volume://flights/model@2"]
+        assert "1 versions" in answer.out
+        assert "would go" in answer.out
+        assert "--yes" in answer.err
+        assert len(history.versions("flights/model")) == 2
+
+    def test_yes_does_it_and_the_record_stays(self, muster: Run, history: FolderStore) -> None:
+        answer = muster("volumes", "gc", "--keep", "1", "--yes", "--json")
+        assert answer.json()["plan"]["versions"] == ["volume://flights/model@1"]
+        fresh = FolderStore(history.layout.root)
+        assert [version.number for version in fresh.versions("flights/model")] == [2]
+        assert fresh.record("flights/model@1").params == {"epochs": 1}
+
+    def test_a_pinned_version_stays_and_says_why(self, muster: Run, history: FolderStore) -> None:
+        history.pin("flights/model@1", reason="in the paper")
+        plan = muster("volumes", "gc", "--keep", "1", "--json").json()["plan"]
+        assert plan["versions"] == []
+        assert plan["kept"]["volume://flights/model@1"] == "pinned: in the paper"
+
+    @pytest.mark.parametrize("keep", ["0", "-1", "many"])
+    def test_keep_is_one_or_more(self, keep: str, muster: Run) -> None:
+        assert muster("volumes", "gc", "--keep", keep).code == 2
