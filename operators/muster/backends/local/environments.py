@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.backends.local.places import locked, locked_if_free
+from muster.backends.local.places import locked_if_free
 from muster.core.errors import SpecError
 from muster.core.names import check_label
 from muster.core.settings import Settings
@@ -31,6 +32,8 @@ RECIPE = "image.toml"
 
 Progress = Callable[[str], None]
 
+_BEAT_SECONDS = 3.0
+_LOOK_SECONDS = 0.05
 _COMPLETE = ".muster-complete"
 
 
@@ -104,12 +107,15 @@ class Environments:
         if _is_complete(home):
             return _python(home)
         lock = home.with_name(f".{home.name}.lock")
-        with locked_if_free(lock) as mine:
-            if mine:
-                return self._ensure(name, lock_folder, home, progress)
-        progress(f"image {name}: waiting for another job that builds it")
-        with locked(lock):
-            return self._ensure(name, lock_folder, home, progress)
+        asked = beat = time.monotonic()
+        while True:
+            with locked_if_free(lock) as mine:
+                if mine:
+                    return self._ensure(name, lock_folder, home, progress)
+            if beat <= time.monotonic():
+                beat += _BEAT_SECONDS
+                progress(f"image {name}: another job builds it; waiting, {time.monotonic() - asked:.0f} s")
+            time.sleep(_LOOK_SECONDS)
 
     def ls(self) -> list[Environment]:
         """Return every venv of the cache, by name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from muster.backends.local.places import JobFolder
 from muster.core.errors import CannotSchedule, ImageError, MusterError, NotFound, SpecError
 from muster.core.replica import Report
@@ -12,6 +14,7 @@ from muster.volumes.base import Store
 
 CANCEL_ADVICE = "run it again if that was not meant"
 
+_MAKE_ROOM = "make room on the disk that the message names, then run again"
 _ADVICE = {
     Cause.SPEC_ERROR: "mend the Dag; asking again cannot help",
     Cause.UNSCHEDULABLE: "ask for less, or run it on a bigger machine",
@@ -43,7 +46,8 @@ def verdict_of(error: Exception, *, committing: bool) -> Verdict:
     """Say what an error means for the job that it ended."""
     cause = _cause(error, committing=committing)
     message = str(error) if isinstance(error, (MusterError, OSError)) else f"{type(error).__name__}: {error}"
-    return Verdict(cause=cause, message=message, advice=_ADVICE[cause])
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return Verdict(cause=cause, message=message, advice=_MAKE_ROOM if full else _ADVICE[cause])
 
 
 def _cause(error: Exception, *, committing: bool) -> Cause:

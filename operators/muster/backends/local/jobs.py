@@ -15,6 +15,7 @@ from dataclasses import replace
 from muster.backends.local.admission import Admission, Resolve, from_environment
 from muster.backends.local.attempt import check_inputs
 from muster.backends.local.finish import CANCEL_ADVICE, commit
+from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process, sweep
@@ -177,7 +178,7 @@ class LocalJobs:
 
     def _bury(self, job_id: str) -> None:
         """End a job whose supervisor was lost: what it had begun to commit is committed."""
-        sweep(job_id)
+        sweep(job_id, also=left_behind(job_id))
         status = self._ledger.status(job_id)
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))

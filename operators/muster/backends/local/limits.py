@@ -15,8 +15,10 @@ from typing import Protocol
 
 from muster.backends.local.machine import GIB
 from muster.backends.local.processes import descendants, variables
+from muster.core.replica import Replica
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_PREFIX = "muster."  # a job id holds no dot, so no job's name begins with another's
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -45,9 +47,23 @@ class MemoryLimit(Protocol):
         """Take the limit away once nothing runs under it."""
 
 
-def limit_memory(name: str, limit_gib: float) -> MemoryLimit:
+def limit_memory(replica: Replica) -> MemoryLimit:
     """Limit one replica by a cgroup if one can be made here, else by watching it."""
+    name = f"{_PREFIX}{replica.job_id}.{replica.attempt}-{replica.role}-{replica.index}"
+    limit_gib = replica.job_role.resources.memory_gib
     return make_cgroup(name, limit_gib) or Polled(limit_gib)
+
+
+def left_behind(job_id: str, *, mount: Path = _CGROUPS) -> list[int]:
+    """Return what still runs under the limits of a job whose supervisor was lost; delete those that are empty."""
+    pids: list[int] = []
+    for folder, inner, _ in os.walk(mount):
+        for name in inner:
+            if name.startswith(f"{_PREFIX}{job_id}."):
+                group = Cgroup(Path(folder, name), _V1, 0.0)
+                pids += group.members()
+                group.close()
+    return pids
 
 
 def make_cgroup(name: str, limit_gib: float, *, mount: Path = _CGROUPS) -> Cgroup | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from muster.volumes.tree import remove
 
+_RESERVE_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True)
 class Places:
@@ -71,6 +73,16 @@ class JobFolder:
     def report(self, attempt: int, role: str, index: int) -> Path:
         """Where one replica says how it ended."""
         return self.root / f"attempt-{attempt}" / f"{role}-{index}.report.json"
+
+    def keep_reserve(self) -> None:
+        """Keep some room on the disk, so that a job that fills it can still be recorded as failed."""
+        with (self.root / "reserve").open("wb") as reserve:
+            os.posix_fallocate(reserve.fileno(), 0, _RESERVE_BYTES)
+
+    def drop_reserve(self) -> None:
+        """Give that room back, and the temporary files too."""
+        (self.root / "reserve").unlink(missing_ok=True)
+        self.drop_scratch()
 
     def scratch(self) -> Path:
         """Return a new folder for the job's temporary files, and forget the one before.

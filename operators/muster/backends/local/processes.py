@@ -44,6 +44,13 @@ class Process:
             return None
         return cls(pid=pid, boot=boot_id(), started=int(fields[_START_TIME]))
 
+    @classmethod
+    def me(cls) -> Process:
+        """Return this process."""
+        found = cls.find(os.getpid())
+        assert found is not None
+        return found
+
     @property
     def alive(self) -> bool:
         """Whether this very process still runs."""

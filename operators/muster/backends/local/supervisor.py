@@ -18,7 +18,8 @@ from pathlib import Path
 from muster.backends.local import attempt
 from muster.backends.local.environments import Environments
 from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
-from muster.backends.local.gang import Gang, Outcome
+from muster.backends.local.gang import Gang
+from muster.backends.local.limits import left_behind
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, adopt_orphans, sweep
 from muster.core.errors import MusterError
@@ -62,9 +63,8 @@ class Supervisor:
     def run(self) -> None:
         """Bring the job to its end, give its claim back and let in who waits for that."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        process = Process.find(os.getpid())
-        if process is not None:
-            self._folder.supervisor.write_text(dumps(process))
+        self._folder.supervisor.write_text(dumps(Process.me()))
+        self._folder.keep_reserve()
         try:
             if not self._status.state.ended:
                 self._end(self._work())
@@ -79,47 +79,43 @@ class Supervisor:
         admission.queue.leave(self._job_id, self._orders.claim_handle)
         admission.admit(wait=True)
 
-    def _work(self) -> Outcome | JobResult:
+    def _work(self) -> Verdict | JobResult:
         """Return what became of the job; nothing of it runs any more then."""
         try:
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
-                sweep(self._job_id)
+                sweep(self._job_id, also=left_behind(self._job_id))
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()
             return self._attempts()
         except _AskedToEnd:
             if self._cancelled():
-                return Outcome(
-                    verdict=Verdict(cause=Cause.CANCELLED, message="cancelled", advice=CANCEL_ADVICE)
-                )
+                return Verdict(cause=Cause.CANCELLED, message="cancelled on request", advice=CANCEL_ADVICE)
             raise
         except Exception as error:
             if not isinstance(error, MusterError):
                 import traceback  # a defect of ours, or of the machine
 
                 self._log(traceback.format_exc().encode())
-            return Outcome(verdict=verdict_of(error, committing=self._status.state is JobState.COMMITTING))
+            return verdict_of(error, committing=self._status.state is JobState.COMMITTING)
         finally:
             sweep(self._job_id, below=os.getpid())
             self._store.release(self._job_id)
 
-    def _attempts(self) -> Outcome | JobResult:
+    def _attempts(self) -> Verdict | JobResult:
         """Start the gang, again and again while what stopped it is not the author's fault."""
         python = self._prepare()
         deadline = time.monotonic() + self._spec.run_timeout_seconds
-        for left in range(self._spec.max_restarts, -1, -1):
-            outcome = self._attempt(python, deadline)
-            if outcome.verdict is None:
-                return self._commit()
-            if not outcome.verdict.cause.restarts_gang or not left:
-                break
+        verdict, left = self._attempt(python, deadline), self._spec.max_restarts
+        while verdict is not None and verdict.cause.restarts_gang and left:
             self._say(
-                f"{outcome.verdict.cause.value}: {outcome.verdict.message}; the whole gang starts again "
-                f"from its checkpoint ({left} restart{'s' * (left > 1)} left)"
+                f"{verdict.cause.value}: {verdict.message}; the whole gang starts again from its "
+                f"checkpoint ({left} restart{'s' * (left > 1)} left)"
             )
+            left -= 1
             self._move(JobState.PREPARING, "starting again", restarts=self._status.restarts + 1)
-        return outcome
+            verdict = self._attempt(python, deadline)
+        return verdict or self._commit()
 
     def _prepare(self) -> Path:
         """Have the image's Python ready and the inputs kept from gc."""
@@ -136,7 +132,7 @@ class Supervisor:
             self._progress,
         )
 
-    def _attempt(self, python: Path, deadline: float) -> Outcome:
+    def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         self._heed()
         staging = self._store.stage(self._job_id)
         replicas = attempt.replicas(
@@ -165,12 +161,12 @@ class Supervisor:
         )
         self._move(JobState.RUNNING, "", started=self._status.started or time.time())
         try:
-            outcome = gang.run()
+            verdict = gang.run()
         finally:
             sweep(self._job_id, below=os.getpid(), also=gang.left())
             gang.close()
         self._heed()
-        return outcome
+        return verdict
 
     def _heed(self) -> None:
         if self._asked_to_end():
@@ -180,13 +176,18 @@ class Supervisor:
         self._move(JobState.COMMITTING, "")
         return commit(self._store, self._job_id, self._folder)
 
-    def _end(self, ended: Outcome | JobResult) -> None:
+    def _end(self, ended: Verdict | JobResult) -> None:
+        try:
+            self._record(ended)
+        except OSError:  # the disk is full, and that is what must be said: give back what we kept for this
+            self._folder.drop_reserve()
+            self._record(ended)
+
+    def _record(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
             self._move(JobState.SUCCEEDED, "", ended=time.time(), result=ended)
             return
-        verdict = ended.verdict
-        assert verdict is not None
-        verdict = replace(verdict, message=self._mask(verdict.message), advice=self._mask(verdict.advice))
+        verdict = replace(ended, message=self._mask(ended.message), advice=self._mask(ended.advice))
         self._log((verdict.render(job_id=self._job_id) + "\n").encode())
         state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
         self._move(state, "", ended=time.time(), verdict=verdict)

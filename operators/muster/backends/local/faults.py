@@ -1,0 +1,75 @@
+"""Which of a gang's replicas was at fault first, and what that means for the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.backends.local.member import Member
+from muster.core.replica import Report
+from muster.core.verdict import Cause, ExitCode, Verdict
+
+# A lost worker is seen a moment after it was lost; a peer's complaint of the loss may carry an earlier time.
+_SEEN_LATE_SECONDS = 0.5
+
+
+def first_fault(members: Sequence[Member]) -> Verdict | None:
+    """Return why the gang failed, or None where every replica sealed.
+
+    Memory that we saw outgrow its limit explains all else; otherwise it is what happened first.
+    """
+    overruns = [member for member in members if member.overrun is not None]
+    if overruns:
+        first = min(overruns, key=lambda member: member.ended_at)
+        return _out_of_memory(first, first.report())
+    faults = [fault for member in members if (fault := _fault(member)) is not None]
+    return min(faults, key=lambda fault: fault[0])[1] if faults else None
+
+
+def _fault(member: Member) -> tuple[float, Verdict] | None:
+    """Return what went wrong in one replica and when; nothing did where it sealed, or where we stopped it."""
+    report = member.report()
+    if member.code == ExitCode.SEALED:
+        return None
+    if member.code == ExitCode.STOPPED:
+        return (
+            None if member.stopped else (member.ended_at, _lost(member, "was told to stop by somebody else"))
+        )
+    if report is not None and report.verdict is not None:
+        return report.at, report.verdict
+    if member.stopped:
+        return None
+    if member.code is not None and member.code > 0:
+        return member.ended_at, _broken(member)
+    how = f"was killed by signal {-(member.code or 0)}"
+    return member.ended_at - _SEEN_LATE_SECONDS, _lost(member, how)
+
+
+def _out_of_memory(member: Member, report: Report | None) -> Verdict:
+    overrun = member.overrun
+    assert overrun is not None
+    said = report.verdict.rank if report and report.verdict else None
+    known = overrun.rank if overrun.rank is not None else said
+    return Verdict(
+        cause=Cause.OUT_OF_MEMORY,
+        rank=member.replica.first_rank if known is None else known,
+        message=f"replica {member.name} used {overrun.used_gib:.2f} GiB, its limit is {overrun.limit_gib:g} GiB",
+        advice="raise memory_gib in its resources, or hold less at once (smaller batches, fewer ranks)",
+    )
+
+
+def _lost(member: Member, how: str) -> Verdict:
+    return Verdict(
+        cause=Cause.RANK_LOST,
+        rank=member.replica.first_rank,
+        message=f"the worker of replica {member.name} {how}",
+        advice="see the last lines of the log; if the machine ran out of memory, give the job less to hold",
+    )
+
+
+def _broken(member: Member) -> Verdict:
+    """A worker that ends by itself says why; starting one that cannot even do that again is no use."""
+    return Verdict(
+        cause=Cause.BACKEND_ERROR,
+        message=f"the worker of replica {member.name} ended with exit code {member.code} and no report",
+        advice="see its last lines in the log; is the image's Python 3.10 or later?",
+    )

@@ -1,0 +1,113 @@
+"""One replica of a gang: its worker's process, the lines it says, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.backends.local.limits import MemoryLimit, Overrun
+from muster.backends.local.processes import die_with
+from muster.core.errors import SpecError
+from muster.core.replica import Replica, Report
+from muster.core.wire import loads
+
+_LINE_BYTES = 64 * 1024  # a longer line is cut: a log is for people
+
+
+@dataclass
+class Member:
+    """One replica: what it is, its worker's process and what is known of its end."""
+
+    replica: Replica
+    limit: MemoryLimit
+    pid: int = 0
+    watch: int = -1
+    output: int = -1
+    partial: bytes = b""
+    code: int | None = None
+    ended_at: float = 0.0
+    stopped: bool = False
+    overrun: Overrun | None = None
+
+    @property
+    def name(self) -> str:
+        """Its role and index, as its lines and files have it."""
+        return f"{self.replica.role}-{self.replica.index}"
+
+    @property
+    def running(self) -> bool:
+        """Whether its worker has not ended yet."""
+        return self.code is None
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the worker; it dies with this process and lives under its memory limit."""
+        parent = os.getpid()
+        self.output, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._become(command, environment, write, parent)
+            except BaseException as error:  # the copy of the supervisor must never run on
+                os.write(write, f"cannot start the worker {command[0]}: {error}\n".encode())
+            finally:
+                os._exit(127)
+        os.close(write)
+        os.set_blocking(self.output, False)
+        self.watch = os.pidfd_open(self.pid)
+
+    def _become(
+        self, command: Sequence[str], environment: Mapping[str, str], output: int, parent: int
+    ) -> None:
+        os.setsid()
+        die_with(parent)
+        self.limit.enter()
+        signal.set_wakeup_fd(-1)
+        for changed in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
+            signal.signal(changed, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.execve(command[0], list(command), dict(environment))  # noqa: S606 no shell is wanted
+
+    def lines(self) -> bytes:
+        """Return the whole lines that have come; at the worker's end also what is left of one."""
+        chunks = [self.partial]
+        try:
+            while chunk := os.read(self.output, _LINE_BYTES):
+                chunks.append(chunk)
+        except BlockingIOError:
+            pass
+        whole, newline, self.partial = b"".join(chunks).rpartition(b"\n")
+        if self.partial and (not self.running or len(self.partial) > _LINE_BYTES):
+            whole, newline, self.partial = whole + newline + self.partial, b"\n", b""
+        return whole + newline
+
+    def reap(self) -> None:
+        """Take the worker's exit code."""
+        _, status = os.waitpid(self.pid, 0)
+        self.code = os.waitstatus_to_exitcode(status)
+        self.ended_at = time.time()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the worker if it still runs."""
+        if self.running:
+            self.stopped = True
+            signal.pidfd_send_signal(self.watch, number)
+
+    def report(self) -> Report | None:
+        """Return what the worker said of its end, or None if it could not."""
+        try:
+            return loads(Report, Path(self.replica.report).read_bytes())
+        except (FileNotFoundError, SpecError):
+            return None
+
+    def close(self) -> None:
+        """Give back what the kernel holds for it, once nothing of it runs any more."""
+        for handle in (self.watch, self.output):
+            if handle >= 0:
+                os.close(handle)
+        self.limit.close()
