@@ -8,6 +8,7 @@ refused) and https://kserve.github.io/website/docs/concepts/architecture/data-pl
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import orjson
 
 from muster_serving.errors import RequestError
 from muster_serving.predictor import Predictor
-from muster_serving.signature import Array, Column, Signature
+from muster_serving.signature import Column, Signature
 
 
 def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> bytes:
@@ -26,9 +27,9 @@ def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> 
     """
     document = _document(body)
     signature = predictor.signature
-    feeds, rows = _tensors(signature, document.get("inputs"))
+    columns, rows = _tensors(signature, document.get("inputs"))
     wanted = _wanted(signature, document.get("outputs"))
-    answer = predictor.predict(feeds, rows)
+    answer = predictor.predict(columns, rows)
     outputs = [
         {
             "name": column.name,
@@ -60,19 +61,43 @@ def predict_v1(predictor: Predictor, body: bytes) -> bytes:
     if ("instances" in document) == ("inputs" in document):
         raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
     by_row = "instances" in document
-    columns = _from_rows(document["instances"]) if by_row else document["inputs"]
-    if not isinstance(columns, dict):
-        raise RequestError(f"inputs: found {_kind(columns)}, expected an object of lists by name")
-    signature = predictor.signature
-    signature.check_names(list(columns))
-    feeds, rows = _columns(signature, columns)
-    answer = {name: array.tolist() for name, array in predictor.predict(feeds, rows).items()}
+    columns = from_rows(document["instances"]) if by_row else document["inputs"]
+    answer = predict_columns(predictor, columns)
     if not by_row:
         return orjson.dumps({"outputs": answer})
     if len(answer) == 1:
         return orjson.dumps({"predictions": next(iter(answer.values()))})
     rows_out = zip(*answer.values(), strict=True)
     return orjson.dumps({"predictions": [dict(zip(answer, row, strict=True)) for row in rows_out]})
+
+
+def predict_columns(predictor: Predictor, columns: Any) -> dict[str, list[Any]]:
+    """Predict for an object of JSON lists by input, all of one length; return lists by output.
+
+    :raises RequestError: it is not what the signature takes; the message names the field.
+    :raises PredictionError: the model failed.
+    """
+    if type(columns) is not dict:
+        raise RequestError(f"inputs: found {_kind(columns)}, expected an object of lists by name")
+    predictor.signature.check_names(list(columns))
+    flat, rows = _columns(predictor.signature, columns)
+    return {name: array.tolist() for name, array in predictor.predict(flat, rows).items()}
+
+
+def from_rows(rows: Any) -> dict[str, list[Any]]:
+    """Turn v1's rows into columns. :raises RequestError: not rows, or of different names."""
+    if type(rows) is not list or not rows:
+        raise RequestError(f"instances: found {_kind(rows)}, expected a list of one or more objects")
+    first = rows[0]
+    for i, row in enumerate(rows):
+        if type(row) is not dict:
+            raise RequestError(f"instances[{i}]: found {_kind(row)}, expected an object of values by name")
+        if row.keys() != first.keys():
+            odd = min(row.keys() ^ first.keys())
+            raise RequestError(
+                f"instances[{i}]: {odd!r:.80} is not in every row; all rows need the same names"
+            )
+    return {name: [row[name] for row in rows] for name in first}
 
 
 def error(message: str) -> bytes:
@@ -98,11 +123,11 @@ def _lenient(body: bytes) -> Any:
         raise RequestError(f"the body is not JSON: {str(error) or type(error).__name__:.200}") from None
 
 
-def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, Array], int]:
-    """Read the v2 list of tensors."""
+def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, list[Any]], int]:
+    """Read the v2 list of tensors: a flat list of values for each input, and the number of rows."""
     if type(tensors) is not list:
         raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
-    feeds: dict[str, Array] = {}
+    columns: dict[str, list[Any]] = {}
     rows = -1
     for tensor in tensors:
         if type(tensor) is not dict:
@@ -111,20 +136,21 @@ def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, Array], int]
             )
         name = tensor.get("name")
         column = signature.inputs.get(name) if type(name) is str else None
-        if column is None or name in feeds:
-            raise _misnamed(signature, name, seen=name in feeds if column else False)
-        feeds[column.name] = array = _tensor(column, tensor)
+        if column is None or name in columns:
+            raise _misnamed(signature, name, seen=column is not None)
+        columns[column.name], length = _tensor(column, tensor)
         if rows == -1:
-            rows = len(array)
+            rows = length
             signature.check_rows(rows)
-        elif rows != len(array):
-            raise _ragged(column.name, len(array), rows)
-    if len(feeds) != len(signature.inputs):
-        signature.check_names(list(feeds))
-    return feeds, rows
+        elif rows != length:
+            raise _ragged(column.name, length, rows)
+    if len(columns) != len(signature.inputs):
+        signature.check_names(list(columns))
+    return columns, rows
 
 
-def _tensor(column: Column, tensor: Mapping[str, Any]) -> Array:
+def _tensor(column: Column, tensor: Mapping[str, Any]) -> tuple[list[Any], int]:
+    """Return one tensor's values, flat, and its number of rows."""
     if tensor.get("datatype") != column.datatype:
         raise RequestError(
             f"input {column.name!r}: datatype is {tensor.get('datatype')!r:.40}, expected {column.datatype}"
@@ -132,33 +158,25 @@ def _tensor(column: Column, tensor: Mapping[str, Any]) -> Array:
     data, shape = tensor.get("data"), tensor.get("shape")
     if type(data) is not list:
         raise RequestError(f"input {column.name!r}: data is {_kind(data)}, expected a JSON list of values")
-    if not column.tail and shape == [len(data)] and shape:
-        return column.array(data) if data else _refuse_empty(column)
+    if not column.tail and shape == [len(data)] and type(shape[0]) is int:
+        return data, len(data)
     return _shaped(column, data, shape)
 
 
-def _shaped(column: Column, data: list[Any], shape: Any) -> Array:
+def _shaped(column: Column, data: list[Any], shape: Any) -> tuple[list[Any], int]:
     """Read a tensor of several dimensions, or say what is wrong with its shape."""
-    expected = [-1, *column.tail]
-    good = (
-        type(shape) is list
-        and all(type(size) is int for size in shape)
-        and shape[1:] == list(column.tail)
-        and shape
-    )
-    if not good:
+    sizes = shape if type(shape) is list and all(type(size) is int and size >= 0 for size in shape) else []
+    if not sizes or sizes[1:] != list(column.tail):
+        expected = [-1, *column.tail]
         raise RequestError(
             f"input {column.name!r}: shape is {shape!r:.60}, expected {expected}, -1 for any number of rows"
         )
-    flat = _flat(column, data, shape)
-    count = shape[0]
-    for size in column.tail:
-        count *= size
+    flat, count = _flat(column, data, sizes), math.prod(sizes)
     if len(flat) != count:
         raise RequestError(
             f"input {column.name!r}: shape {shape!r:.60} needs {count} values, found {len(flat)}"
         )
-    return column.array(flat).reshape(shape) if flat else _refuse_empty(column)
+    return flat, sizes[0]
 
 
 def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
@@ -174,28 +192,11 @@ def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
     return data
 
 
-def _from_rows(rows: Any) -> dict[str, list[Any]]:
-    """Turn v1's rows into columns."""
-    if type(rows) is not list or not rows:
-        raise RequestError(f"instances: found {_kind(rows)}, expected a list of one or more objects")
-    first = rows[0]
-    for i, row in enumerate(rows):
-        if type(row) is not dict:
-            raise RequestError(f"instances[{i}]: found {_kind(row)}, expected an object of values by name")
-        if row.keys() != first.keys():
-            odd = min(row.keys() ^ first.keys())
-            raise RequestError(
-                f"instances[{i}]: {odd!r:.80} is not in every row; all rows need the same names"
-            )
-    return {name: [row[name] for row in rows] for name in first}
-
-
-def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, list[Any]], int]:
     """Read v1's columns, whose shapes are those of their lists."""
-    feeds: dict[str, Array] = {}
+    flat: dict[str, list[Any]] = {}
     rows = -1
     for name, values in columns.items():
-        column = signature.inputs[name]
         if type(values) is not list:
             raise RequestError(f"input {name!r}: found {_kind(values)}, expected a list of values")
         if rows == -1:
@@ -203,8 +204,9 @@ def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str
             signature.check_rows(rows)
         elif rows != len(values):
             raise _ragged(name, len(values), rows)
-        feeds[name] = _shaped(column, values, [rows, *column.tail])
-    return feeds, rows
+        column = signature.inputs[name]
+        flat[name], _ = _shaped(column, values, [rows, *column.tail])
+    return flat, rows
 
 
 def _wanted(signature: Signature, outputs: Any) -> list[Column]:
@@ -234,10 +236,6 @@ def _ragged(name: str, found: int, rows: int) -> RequestError:
     return RequestError(
         f"input {name!r} has {found} rows, the inputs before it have {rows}: all need the same"
     )
-
-
-def _refuse_empty(column: Column) -> Array:
-    raise RequestError(f"input {column.name!r}: found no rows, expected 1 or more")
 
 
 def _kind(value: Any) -> str:

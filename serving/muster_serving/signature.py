@@ -132,23 +132,30 @@ class Column:
         """Return the column as the protocol's metadata describes a tensor."""
         return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.tail]}
 
-    def array(self, values: list[Any]) -> Array:
-        """Return the graph's tensor for the JSON values of a plain column, or of a flattened one.
+    def value(self, value: Any) -> Any:
+        """Return what the graph is given for one JSON value.
 
-        :raises RequestError: a value of another type, not finite, out of range or of no category.
+        :raises RequestError: it is of another type, not finite, out of range or of no category.
         """
-        if len(values) == 1 and self.codes is None:  # the usual request: one row, and numpy would be slow
-            value = values[0]
-            if type(value) in self.accepted and (
-                self.datatype == "BYTES" or self.least <= value <= self.greatest
-            ):
-                return np.array(values, dtype=self.dtype)
+        if type(value) in self.accepted:
+            if self.codes is not None:
+                return self._encode([value])[0]
+            if self.datatype in ("BYTES", "BOOL") or self.least <= value <= self.greatest:
+                return value
+        self._check_types([value])
+        self._check_range([value])
+        return value
+
+    def array(self, values: list[Any]) -> Array:
+        """Return the graph's tensor, with one dimension, for a list of JSON values.
+
+        :raises RequestError: as :meth:`value`, with the position of the first at fault.
+        """
         self._check_types(values)
         if self.codes is not None:
             return np.array(self._encode(values), dtype=self.dtype)
-        if self.datatype == "BYTES":
-            return np.array(values, dtype=np.object_)
-        self._check_range(values)
+        if self.datatype not in ("BYTES", "BOOL"):
+            self._check_range(values)
         return np.array(values, dtype=self.dtype)
 
     def check_answer(self, array: Array, rows: int) -> None:
