@@ -53,7 +53,9 @@ class FolderLedger:
         folder = self.check(status.job_id)
         with translated(f"record the status of job {status.job_id}"), locked(folder / "lock"):
             if not self.status(status.job_id).state.ended:
-                write_whole(folder / "status.json", wire.dumps(replace(status, owner=None)))
+                text = wire.dumps(replace(status, owner=None))
+                # What a job was doing when the power went is worth no wait: nothing does it any more.
+                write_whole(folder / "status.json", text, durable=status.state.ended)
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now."""
