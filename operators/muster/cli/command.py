@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for scripts.")]
+Where = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
+]
 
 
 class Commands(TyperGroup):

@@ -8,39 +8,73 @@ from typing import Any
 import typer
 
 from muster.cli.screen import digest, safe, say, size, when
+from muster.core.address import pinned
 from muster.core.job import Pinned
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
+from muster.volumes.lineage import Ancestor
 
 
-def document(version: Version, record: Record) -> dict[str, Any]:
-    """Return one version with its record, for ``--json``."""
-    return {**plain(version), "address": version.address, "record": plain(record)}
+def document(record: Record, version: Version | None) -> dict[str, Any]:
+    """Return one version with its record, for ``--json``; `version` is None where gc deleted its data."""
+    known = (
+        plain(version)
+        if version
+        else {"volume": record.volume, "number": record.number, "digest": record.digest}
+    )
+    return {
+        **known,
+        "address": pinned(record.volume, record.number),
+        "deleted": version is None,
+        "record": plain(record),
+    }
 
 
-def show(version: Version, record: Record) -> None:
+def show(record: Record, version: Version | None) -> None:
     """Print one version and its record, a line for each thing that is known."""
-    title = typer.style(f"{version.volume}@{version.number}", bold=True)
     facts = [
-        version.partition and f"partition {version.partition}",
-        digest(version.digest, digits=12),
-        f"{size(version.size_bytes)} in {version.files} file{'s' * (version.files != 1)}",
-        when(version.created),
+        record.partition and f"partition {record.partition}",
+        digest(record.digest, digits=12),
+        _amount(version) if version else "data deleted by gc",
+        when(record.created),
     ]
+    title = typer.style(f"{record.volume}@{record.number}", bold=True)
     say("  ".join([title, *(safe(fact) for fact in facts if fact)]))
-    for name, text in _lines(version, record):
-        say(f"  {typer.style(name.ljust(8), dim=True)}  {safe(text)}")
+    for name, text in (*_made(record), *(_kept(version) if version else ())):
+        line(name, text)
 
 
-def values(pairs: Mapping[str, Any], *, digits: int = 6) -> str:
+def line(name: str, text: object) -> None:
+    """Print one thing that is known of a version."""
+    say(f"  {typer.style(name.ljust(9), dim=True)}  {safe(text)}")
+
+
+def trace(ancestors: Iterable[Ancestor]) -> Iterator[str]:
+    """Yield what a version was made from, all the way back, deeper ones further to the right."""
+    for ancestor in ancestors:
+        if ancestor.depth:
+            name = ancestor.address.removeprefix("volume://")
+            made = "" if ancestor.record is None else f"  {_maker(ancestor.record)}"
+            yield f"{'  ' * ancestor.depth}{name} ({digest(ancestor.digest)}){made}"
+
+
+def values(pairs: Mapping[str, Any]) -> str:
     """Write params or metrics on one line: ``auc=0.724103 epochs=5``."""
     return " ".join(
-        f"{name}={value:.{digits}g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in pairs.items()
     )
 
 
-def _lines(version: Version, record: Record) -> Iterator[tuple[str, str]]:
+def _amount(version: Version) -> str:
+    return f"{size(version.size_bytes)} in {version.files} file{'s' * (version.files != 1)}"
+
+
+def _maker(record: Record) -> str:
+    return f"by {record.job_name}, code {digest(record.code)}" if record.job_name else record.note
+
+
+def _made(record: Record) -> Iterator[tuple[str, str]]:
     known = {
         "run": " / ".join(filter(None, (record.origin.dag_id, record.origin.run_id, record.origin.task_id))),
         "job": f"{record.job_id} ({record.job_name}, output {record.output})" if record.job_name else "",
@@ -52,14 +86,15 @@ def _lines(version: Version, record: Record) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, text in known.items() if text)
     for name, versions in record.inputs.items():
         yield "input", f"{name} = {_inputs(versions)}"
-    rest = {
-        "params": values(record.params),
-        "metrics": values(record.metrics),
-        "pinned": ", ".join(version.pins),
-        "retired": version.retired or "",
-        "note": record.note,
-    }
+    rest = {"params": values(record.params), "metrics": values(record.metrics), "note": record.note}
     yield from ((name, text) for name, text in rest.items() if text)
+
+
+def _kept(version: Version) -> Iterator[tuple[str, str]]:
+    if version.pins:
+        yield "pinned", ", ".join(version.pins)
+    if version.retired is not None:
+        yield "retired", version.retired or "yes"
 
 
 def _inputs(versions: Iterable[Pinned]) -> str:

@@ -114,7 +114,7 @@ def test_where_nothing_was_run_it_says_so_and_makes_nothing(words: Any, muster: 
         (("volumes", "log", "x" * 300), "300 characters"),
         (("volumes", "show", "flights/model@99"), "flights/model@99"),
         (("volumes", "show", "flights/model@b3:zz"), "hex digits"),
-        (("volumes", "show", "flights/features@*"), "names 2 versions"),
+        (("volumes", "show", "flights/features@*"), "names several versions"),
         (("volumes", "get", "flights/model@1/../../x", "here"), "plain and relative"),
         (("volumes", "put", "nowhere", "raw/x"), "nowhere is not there"),
         (("jobs", "show", "nothing"), "no job 'nothing'"),

@@ -66,6 +66,25 @@ class TestReading:
         assert [entry["path"] for entry in document["entries"]] == ["card.md", "model.onnx"]
         assert Path(document["path"], "card.md").read_bytes() == b"a model"
 
+    def test_show_traces_back_to_what_it_was_made_from(self, muster: Run) -> None:
+        out = muster("volumes", "show", "flights/model@2").out
+        assert out.index("made from") < out.index("flights/features@1 (b3:", out.index("made from"))
+        assert "by flights.features, code -" in out
+        ancestors = muster("volumes", "show", "flights/model@2", "--json").json()["ancestors"]
+        assert [a["address"] for a in ancestors if a["depth"] == 1] == [
+            "volume://flights/features@1",
+            "volume://flights/features@2",
+        ]
+
+    def test_a_version_that_gc_deleted_still_says_where_it_came_from(self, muster: Run) -> None:
+        muster("volumes", "gc", "--keep", "1", "--yes")
+        out = muster("volumes", "show", "flights/model@1").out
+        assert "data deleted by gc" in out
+        assert "epochs=1" in out
+        assert "model.onnx" in out
+        assert muster("volumes", "show", "flights/model@1", "--json").json()["deleted"] is True
+        assert "deleted by gc" in muster("volumes", "get", "flights/model@1", "here").err
+
     def test_diff_names_changed_files_and_facts(self, muster: Run) -> None:
         out = muster("volumes", "diff", "flights/model@1", "flights/model@2").out
         assert "~ model.onnx  50 B → 100 B" in out
@@ -75,10 +94,9 @@ class TestReading:
 
     def test_diff_json(self, muster: Run) -> None:
         document = muster("volumes", "diff", "flights/model@1", "flights/model@2", "--json").json()
-        assert document["same"] is False
-        assert document["files"] == [
-            {"path": "model.onnx", "change": "changed", "old_bytes": 50, "new_bytes": 100}
-        ]
+        assert document["files"]["changed"] == {"model.onnx": [50, 100]}
+        assert document["files"]["same_files"] == 1
+        assert {"name": "params.epochs", "old": 1, "new": 2} in document["record"]
 
     def test_diff_of_a_version_with_itself(self, muster: Run) -> None:
         answer = muster("volumes", "diff", "flights/model@1", "flights/model@1")

@@ -1,0 +1,71 @@
+"""``muster volumes diff``: what differs between two versions, and what may explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from muster.cli.command import Json, open_store
+from muster.cli.screen import digest, emit, note, safe, say, size
+from muster.core.address import pinned
+from muster.core.wire import plain
+
+if TYPE_CHECKING:
+    from muster.volumes.base import Record
+    from muster.volumes.lineage import Difference
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Address of a version.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Address of another.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Compare two versions.
+
+    Files by their hashes, then code, inputs, params and metrics.
+    """
+    from muster.volumes.lineage import compare
+
+    store = open_store()
+    before, after = store.record(old), store.record(new)
+    files = compare(store.manifest(old), store.manifest(new))
+    facts = list(_facts(before, after))
+    if as_json:
+        addresses = {"old": pinned(before.volume, before.number), "new": pinned(after.volume, after.number)}
+        emit({**addresses, "files": files, "record": facts})
+        return
+    for sign, colour, text in sorted(_changes(files), key=lambda change: change[2]):
+        say(f"{sign} {safe(text)}", style=colour)
+    for fact in facts:
+        say(f"  {safe(fact['name'])}: {safe(fact['old'])} → {safe(fact['new'])}")
+    if before.digest == after.digest:
+        note("the files are the same")
+
+
+def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
+    for path, size_bytes in files.added.items():
+        yield "+", "green", f"{path}  {size(size_bytes)}"
+    for path, size_bytes in files.removed.items():
+        yield "-", "red", f"{path}  {size(size_bytes)}"
+    for path, (was, now) in files.changed.items():
+        yield "~", "yellow", f"{path}  {size(was)} → {size(now)}"
+
+
+def _facts(before: Record, after: Record) -> Iterator[dict[str, Any]]:
+    old, new = _flat(plain(before)), _flat(plain(after))
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield {"name": name, "old": old.get(name), "new": new.get(name)}
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Take what can explain a difference: code, environment, params, metrics, inputs by digest."""
+    flat = {name: record[name] for name in ("code", "entrypoint", "image_digest")}
+    for kind in ("params", "metrics"):
+        flat |= {f"{kind}.{name}": value for name, value in record[kind].items()}
+    for name, versions in record["inputs"].items():
+        flat[f"inputs.{name}"] = " ".join(digest(version["digest"]) for version in versions)
+    return flat
