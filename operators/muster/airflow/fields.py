@@ -101,7 +101,7 @@ def check_fields(operator: JobOperator) -> None:
     """
     for name, value in operator.inputs.items():
         with operator.refusing(f"inputs[{name!r}]"):
-            _check_input(value)
+            check_input(value)
     for variable, text in operator.job_secrets.items():
         with operator.refusing(f"secrets[{variable!r}]"):
             secret_of(text)
@@ -135,15 +135,30 @@ def draft(operator: JobOperator) -> JobSpec:
     )
 
 
-def _check_input(value: Any) -> None:
+def check_input(value: Any) -> None:
+    """Refuse what cannot name versions, as far as it is known. :raises SpecError: it says what was expected."""
     if isinstance(value, (list, tuple)):
         for item in value:
-            _check_input(item)
+            check_input(item)
     elif isinstance(value, str):
         if is_known(value) and Address.parse(value).path:
             raise SpecError(f"{value!r:.120} names a file; an input is a whole version")
     elif is_known(value) and not isinstance(value, VersionReference):
         raise SpecError(f"{value!r:.60}: expected an address, a list of them, or a task's .versions[…]")
+
+
+def volume_of(value: Any) -> str | None:
+    """Return the volume that an input is of, where the Dag file says it; None where only the run will."""
+    if isinstance(value, (list, tuple)):
+        return volume_of(value[0]) if value else None
+    if isinstance(value, str):
+        return Address.parse(value).volume if is_known(value) else None
+    if not isinstance(value, VersionReference):
+        return None
+    if value.path == ("passed",):
+        return volume_of(getattr(value.operator, "volume", None))
+    field = getattr(value.operator, "outputs", {}).get(value.path[-1], {})
+    return field.get("volume") if is_known(field.get("volume")) else None
 
 
 def _known_output(name: str, field: Mapping[str, Any]) -> Output:

@@ -78,10 +78,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
-        self.wait.check()
         with translated():
+            self.wait.check()
             result = self.perform(context)
-        self.wait.check()
+            self.wait.check()
         return result
 
     @abstractmethod

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from muster.airflow.waiting import Stopped
 from muster.core.errors import Conflict, Corrupt, ImageError, MusterError, NotFound, SpecError
 from muster.core.status import JobStatus
 from muster.core.verdict import Cause
@@ -49,3 +50,5 @@ def translated() -> Iterator[None]:
         yield
     except MusterError as error:
         raise refusal(error) from None
+    except Stopped:
+        raise AirflowException("stopped\nthe task's process was told to stop") from None

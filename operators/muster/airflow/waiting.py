@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from muster.backends.base import Backend
@@ -13,6 +14,7 @@ Lines = Callable[[Sequence[str]], None]
 Progress = Callable[[JobStatus], None]
 
 PICK_UPS = 3
+_NAP_SECONDS = 0.05
 
 
 class Stopped(Exception):
@@ -47,6 +49,15 @@ class Wait:
         """Raise if the wait was stopped."""
         if self._stopped:
             raise Stopped
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. :raises Stopped: :meth:`stop` was called before or meanwhile."""
+        self.check()
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            # Short naps: a lock to wait on could be held when the signal comes, and sleep goes on after one.
+            time.sleep(min(left, _NAP_SECONDS))
+            self.check()
 
     def follow(self, backend: Backend, job_id: str, *, lines: Lines, progress: Progress) -> JobStatus:
         """Pass on lines and changes of state until the job has ended, and return its last status.

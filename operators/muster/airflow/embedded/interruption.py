@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_NAP_SECONDS = 0.05
 
 
 class Interruption:
@@ -16,18 +18,20 @@ class Interruption:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._asked = threading.Event()
+        self._asked = False
 
     def __bool__(self) -> bool:
-        return self._asked.is_set()
+        return self._asked
 
     def set(self) -> None:
         """Note it: a task was told to stop by a signal that Airflow's own handler took."""
-        self._asked.set()
+        self._asked = True
 
     def sleep(self, seconds: float) -> None:
         """Wait, or less where the run is asked to end."""
-        self._asked.wait(seconds)
+        deadline = time.monotonic() + seconds
+        while not self._asked and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _NAP_SECONDS))  # a lock could be held when the signal comes
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -42,16 +46,16 @@ class Interruption:
                 signal.signal(number, handler)
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
-        if self._asked.is_set():
+        if self._asked:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(130)
         self._say("stopping: the running job is ended; Ctrl-C again leaves at once and lets it run")
-        self._asked.set()
+        self._asked = True
         # While a task runs Airflow has put its own handler there, which calls the task's on_kill.
         handler = signal.getsignal(signal.SIGTERM)
         if callable(handler):
             handler(signal.SIGTERM, frame)
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> None:
-        self._asked.set()
+        self._asked = True

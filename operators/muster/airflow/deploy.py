@@ -1,0 +1,237 @@
+"""DeployOperator: a model answers under a name, after it was asked the smoke requests."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.fields import check_input
+from muster.airflow.operator import MusterOperator
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState, SmokeRequest
+from muster.core.errors import DeploymentError, NotFound, SpecError
+from muster.core.names import check_label
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.code import DagFolder
+    from muster.airflow.references import VersionReference
+    from muster.backends.base import Backend
+    from muster.core.job import Pinned
+    from muster.volumes.base import Store, Version
+
+POLL_SECONDS = 0.1
+MARGIN = timedelta(minutes=10)
+
+
+class DeployOperator(MusterOperator):
+    """Deploy a model version under a name and wait until it serves, or is refused.
+
+    The version comes up beside what serves, answers the smoke requests and takes over; one that
+    does not, never gets a request, and the old one serves on.
+
+    :param name: of the deployment.
+    :param model: the version: a gate's ``.passed`` or an address. (templated)
+    :param smoke: a JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]},
+        "expect": {output: {"min": …, "max": …}}}``; None asks nothing.
+    :param image: the model server's environment; `server` is which one runs in it.
+    :param allow_older: serve it although it is older than what serves now.
+    :param resources: what the server asks for. `load_timeout` is for loading and smoke together.
+    """
+
+    template_fields: Sequence[str] = ("model",)
+    ui_color = "#fce8e6"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: str | VersionReference,
+        smoke: str | None = "smoke.json",
+        image: str = "serve",
+        server: str = "kserve",
+        allow_older: bool = False,
+        resources: Resources | None = None,
+        load_timeout: timedelta = timedelta(minutes=2),
+        **kwargs: Any,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.smoke = smoke
+        self.image = image
+        self.server = server
+        self.allow_older = allow_older
+        self.job_resources = resources or Resources()
+        self.load_timeout = load_timeout
+        super().__init__(**kwargs)
+        for field in ("name", "image", "server"):
+            with self.refusing(field):
+                check_label(field, getattr(self, field))
+        with self.refusing("model"):
+            check_input(model)
+
+    def images(self) -> tuple[str, ...]:
+        """The server's."""
+        return (self.image,)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - nothing to ask it
+        """Read the smoke requests."""
+        with self.refusing("smoke"):
+            read_smoke(folder, self.smoke)
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Deploy, wait, and return where it answers."""
+        from muster.airflow.code import DagFolder
+        from muster.airflow.jobs import TaskRun
+        from muster.airflow.request import image_digest
+
+        task = TaskRun.of(self, context)
+        backend, folder = task.backend, DagFolder.of(context["dag"])
+        model = self._version(backend.store)
+        smoke = read_smoke(folder, self.smoke)
+        self._check_order(backend, model)
+        backend.deploy(
+            DeploymentSpec(
+                name=self.name,
+                model=model.pinned,
+                image=self.image,
+                image_digest=image_digest(self.image, folder, task),
+                server=self.server,
+                smoke=smoke,
+                resources=self.job_resources,
+                load_timeout_seconds=self.load_timeout.total_seconds(),
+            )
+        )
+        status = self._await(backend, model.pinned)
+        curl = curl_line(status, smoke)
+        self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
+        self.log.info("try it: %s", curl)
+        return {"name": self.name, "url": status.url, "version": model.address, "curl": curl}
+
+    def _version(self, store: Store) -> Version:
+        versions = store.resolve(self.model) if isinstance(self.model, str) else ()
+        if len(versions) != 1:
+            raise SpecError(f"model {self.model!r:.120} names {len(versions)} versions; one is deployed")
+        return versions[0]
+
+    def _check_order(self, backend: Backend, model: Version) -> None:
+        served = _served(backend, self.name)
+        if served is None or self.allow_older:
+            return
+        (champion,) = backend.store.resolve(served.address)
+        why = older(model, champion)
+        if why:
+            raise SpecError(
+                f"{model.address} would take {self.name} back in time: {why}. A backfill must not do that; "
+                "say allow_older=True if it is meant"
+            )
+
+    def _await(self, backend: Backend, model: Pinned) -> DeploymentStatus:
+        """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
+        from airflow.sdk.exceptions import AirflowFailException
+
+        deadline = time.monotonic() + (self.load_timeout + MARGIN).total_seconds()
+        said: RevisionState | None = None
+        while time.monotonic() < deadline:
+            status = backend.deployment(self.name)
+            revision = _revision(status, model)
+            if revision is not None and revision.state is not said:
+                said = revision.state
+                self.log.info("%s: %s", model.address, said.value)
+            if said is RevisionState.SERVING and status.ready:
+                return status
+            if revision is not None and said is RevisionState.REFUSED:
+                raise AirflowFailException(refusal_text(status, revision))
+            self.wait.pause(POLL_SECONDS)
+        raise DeploymentError(
+            f"deployment {self.name}: {model.address} does not serve after {self.load_timeout + MARGIN}; "
+            f"see muster deployments show {self.name}"
+        )
+
+
+def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
+    """Read the smoke requests. :raises SpecError: it names the file and what is wrong in it."""
+    if name is None:
+        return ()
+    text = folder.read(name, what="smoke requests")
+    try:
+        requests = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"smoke requests {name} are not JSON: {error}") from error
+    if not isinstance(requests, list) or not requests:
+        raise SpecError(
+            f'smoke requests {name}: expected a list of {{"name", "inputs", "expect"}}, one or more'
+        )
+    return tuple(_smoke_request(name, number, each) for number, each in enumerate(requests, 1))
+
+
+def older(model: Version, champion: Version) -> str:
+    """Say in what way a version is older than the one that serves; empty if it is not.
+
+    Versions of another volume have no order. Partitions compare first, as text; then numbers; a
+    version with a partition against one without by when they were made.
+    """
+    if model.volume != champion.volume or model.number == champion.number:
+        return ""
+    if model.partition is not None and champion.partition is not None:
+        if model.partition != champion.partition:
+            late = model.partition < champion.partition
+            return f"partition {model.partition} is before {champion.partition}, which serves" if late else ""
+    elif (model.partition is None) != (champion.partition is None):
+        return (
+            f"it was made before {champion.address}, which serves" if model.created < champion.created else ""
+        )
+    return f"@{champion.number} serves" if model.number < champion.number else ""
+
+
+def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
+    """A line for a shell that sends the first smoke request, or asks what the model takes."""
+    if not smoke:
+        return f"curl -s {status.url}/v2/models/{status.name}"
+    body = json.dumps({"inputs": {name: list(values) for name, values in smoke[0].inputs.items()}})
+    header = "-H 'Content-Type: application/json'"
+    return f"curl -s {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
+
+
+def refusal_text(status: DeploymentStatus, revision: Revision) -> str:
+    """Three lines: what was refused, why, and what serves now."""
+    champion = status.champion
+    serves = f"{champion.model.address} serves on" if champion else "nothing serves under this name"
+    return (
+        f"deployment {status.name} refused {revision.model.address}\n"
+        f"{revision.reason or status.reason or 'no reason was given'}\n"
+        f"{serves}; see muster deployments show {status.name}"
+    )
+
+
+def _smoke_request(file: str, number: int, each: Any) -> SmokeRequest:
+    if not isinstance(each, dict) or not isinstance(each.get("inputs"), dict):
+        raise SpecError(f"smoke requests {file}: number {number} has no inputs: found {each!r:.80}")
+    unknown = sorted(set(each) - {"name", "inputs", "expect"})
+    if unknown:
+        raise SpecError(f"smoke requests {file}: number {number} has an unknown field {unknown[0]!r:.40}")
+    for column, values in each["inputs"].items():
+        if not isinstance(values, list):
+            raise SpecError(f"smoke requests {file}: number {number}: {column!r:.40} needs a list of values")
+    return SmokeRequest(
+        name=str(each.get("name") or f"request {number}"),
+        inputs={column: tuple(values) for column, values in each["inputs"].items()},
+        expect=each.get("expect") or {},
+    )
+
+
+def _served(backend: Backend, name: str) -> Pinned | None:
+    try:
+        champion = backend.deployment(name).champion
+    except NotFound:
+        return None
+    return champion.model if champion else None
+
+
+def _revision(status: DeploymentStatus, model: Pinned) -> Revision | None:
+    return next((each for each in status.revisions if each.model.address == model.address), None)

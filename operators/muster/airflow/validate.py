@@ -1,0 +1,229 @@
+"""ValidateOperator: a version passes a suite of expectations, or the run stops there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.assets import announce, asset_of
+from muster.airflow.fields import check_input, volume_of
+from muster.airflow.job import report, summary
+from muster.airflow.operator import MusterOperator
+from muster.airflow.references import VersionReference, Versions
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.names import check_label, check_volume
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.code import Code, DagFolder
+    from muster.airflow.jobs import TaskRun
+    from muster.backends.base import Backend
+    from muster.volumes.base import Record, Store
+
+ENTRYPOINT = "muster_validate:validate"
+MODULE = "muster_validate.py"
+SUFFIX = "-validation"
+RESULT = "result.json"
+SHOWN = 3
+
+
+class ValidateOperator(MusterOperator):
+    """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
+
+    The result and Data Docs that can be read offline are committed as a version of `result_volume`,
+    whether the data passes or not.
+
+    :param volume: the version, or versions, to check: ``.versions["features"]`` or an address. (templated)
+    :param suite: a JSON file of the Dag's folder.
+    :param image: the environment with Great Expectations in it.
+    :param result_volume: where the result goes; the volume's name with ``-validation`` where not given.
+    :param retire_failed: retire what fails, so that no selector such as ``@latest`` finds it any more.
+    :param resources: what the check asks for. `run_timeout` is its longest run.
+    """
+
+    template_fields: Sequence[str] = ("volume",)
+    ui_color = "#e6f4ea"
+
+    def __init__(
+        self,
+        *,
+        volume: str | VersionReference | Sequence[str | VersionReference],
+        suite: str = "expectations.json",
+        image: str = "validate",
+        result_volume: str | None = None,
+        retire_failed: bool = True,
+        resources: Resources | None = None,
+        run_timeout: timedelta = timedelta(hours=1),
+        **kwargs: Any,
+    ) -> None:
+        self.volume = volume
+        self.suite = suite
+        self.image = image
+        self.result_volume = result_volume
+        self.retire_failed = retire_failed
+        self.job_resources = resources or Resources()
+        self.run_timeout = run_timeout
+        super().__init__(**kwargs)
+        with self.refusing("volume"):
+            check_input(volume)
+        with self.refusing("image"):
+            check_label("image", image)
+        known = result_volume or (f"{of}{SUFFIX}" if (of := volume_of(volume)) else None)
+        if known is not None:
+            with self.refusing("result_volume"):
+                check_volume(known)
+            self.add_outlets([asset_of(known)])
+
+    @property
+    def passed(self) -> VersionReference:
+        """What was checked, for those that need it to have passed."""
+        return VersionReference(self, path=("passed",))
+
+    @property
+    def versions(self) -> Versions:
+        """The output ``result``: the suite's result and Data Docs."""
+        return Versions(self, ("result",))
+
+    def images(self) -> tuple[str, ...]:
+        """The one image."""
+        return (self.image,)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - nothing to ask it
+        """Read the suite."""
+        with self.refusing("suite"):
+            read_suite(folder, self.suite)
+
+    def changed_since(self, record: Record, folder: DagFolder, store: Store) -> str:  # noqa: ARG002
+        """Name the suite if it reads differently now."""
+        return self.suite if record.params.get("suite") != read_suite(folder, self.suite) else ""
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Run the suite in its own environment and read its result."""
+        from muster.airflow.jobs import TaskRun
+        from muster.airflow.request import pin
+
+        task = TaskRun.of(self, context)
+        data = pin(task.backend.store, "data", self.volume)
+        status = task.run(lambda: self._spec(task, data))
+        announce(context, task.backend.store, status)
+        result = summary(status)
+        report(self.log, result)
+        self._judge(task.backend.store, data, result["versions"]["result"])
+        addresses = [version.address for version in data.versions]
+        return {**result, "passed": addresses if data.many else addresses[0]}
+
+    def _spec(self, task: TaskRun, data: Input) -> JobSpec:
+        from muster.airflow.code import DagFolder
+        from muster.airflow.request import image_digest
+
+        folder = DagFolder.of(task.context["dag"])
+        volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
+        partitions = {version.partition for version in data.versions}
+        return JobSpec(
+            name=task.name,
+            image=self.image,
+            image_digest=image_digest(self.image, folder, task),
+            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources),),
+            code=_validator(folder, self.image, task).put(task.backend.store),
+            inputs={"data": Input(versions=data.versions, many=True)},
+            outputs={
+                "result": Output(volume=volume, partition=partitions.pop() if len(partitions) == 1 else None)
+            },
+            params={"suite": read_suite(folder, self.suite)},
+            run_timeout_seconds=self.run_timeout.total_seconds(),
+            origin=task.origin,
+        )
+
+    def _judge(self, store: Store, data: Input, result: str) -> None:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
+        if document["success"]:
+            return
+        addresses = [version.address for version in data.versions]
+        if self.retire_failed:
+            for address in addresses:
+                store.retire(address, reason=f"failed {self.suite}, see {result}")
+        raise AirflowFailException(
+            failure_text(
+                document, suite=self.suite, addresses=addresses, result=result, retired=self.retire_failed
+            )
+        )
+
+
+def read_suite(folder: DagFolder, name: str) -> dict[str, Any]:
+    """Read a suite. :raises SpecError: it names the file, and the line where it does not parse."""
+    text = folder.read(name, what="suite")
+    try:
+        suite = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"suite {name} is not JSON: {error}") from error
+    expectations = suite.get("expectations") if isinstance(suite, dict) else None
+    if not isinstance(expectations, list) or not expectations:
+        raise SpecError(
+            f'suite {name}: expected {{"expectations": [{{"type": …, "kwargs": {{…}}}}, …]}}, one or more'
+        )
+    for number, each in enumerate(expectations):
+        if not isinstance(each, dict) or not isinstance(each.get("type"), str):
+            raise SpecError(f"suite {name}: expectation {number + 1} has no type: found {each!r:.80}")
+    return dict(suite)
+
+
+def failure_text(
+    document: Mapping[str, Any], *, suite: str, addresses: Sequence[str], result: str, retired: bool
+) -> str:
+    """Four lines: how many failed, the first of them with what was found, what to do, where the docs are."""
+    results = document["results"]
+    failed = [each for each in results if not each["success"]]
+    shown = "; ".join(map(_shown, failed[:SHOWN])) + (
+        f"; and {len(failed) - SHOWN} more" * (len(failed) > SHOWN)
+    )
+    what = f"{addresses[0]}" + (f" and {len(addresses) - 1} more" if len(addresses) > 1 else "")
+    gone = "it is retired, so no selector finds it; " if retired else ""
+    return (
+        f"validation failed: {len(failed)} of {len(results)} expectations of {suite} on {what}\n"
+        f"{shown}\n"
+        f"{gone}mend the data or the suite and run again\n"
+        f"result and Data Docs: muster volumes get {result} FOLDER"
+    )
+
+
+def _shown(each: Mapping[str, Any]) -> str:
+    config = each.get("expectation_config", {})
+    kwargs = config.get("kwargs", {})
+    column = kwargs.get("column")
+    bounds = ", ".join(f"{name}={value!r:.40}" for name, value in kwargs.items() if name not in _NOISE)
+    return f"{config.get('type', 'an expectation')}{f' on {column}' if column else ''} ({bounds}): {_found(each)}"
+
+
+def _found(each: Mapping[str, Any]) -> str:
+    found = each.get("result") or {}
+    if found.get("unexpected_count"):
+        examples = ", ".join(
+            f"{value!r:.30}" for value in (found.get("partial_unexpected_list") or [])[:SHOWN]
+        )
+        return f"{found['unexpected_count']} unexpected{f', such as {examples}' if examples else ''}"
+    if found.get("observed_value") is not None:
+        return f"found {found['observed_value']!r:.60}"
+    return str((each.get("exception_info") or {}).get("exception_message") or "not met")[:120]
+
+
+def _validator(folder: DagFolder, image: str, task: TaskRun) -> Code:
+    """The module that runs the suite: it lies in the image's folder and travels alone."""
+    from muster.airflow.code import Code
+
+    root = folder.image(image, task.settings)
+    if not (root / MODULE).is_file():
+        raise SpecError(
+            f"image {image!r} at {root} has no {MODULE}, which runs a suite; take the image 'validate'"
+        )
+    return Code(root=root, files=(MODULE,))
+
+
+_NOISE = frozenset({"column", "batch_id"})
