@@ -1,0 +1,89 @@
+"""The wheel alone, in an empty environment and an empty folder, runs a Dag of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DAG = """\
+from airflow.sdk import dag
+
+from muster.airflow import JobOperator
+
+
+@dag
+def mine():
+    numbers = JobOperator(
+        task_id="numbers", image="python", entrypoint="mine.steps:numbers", outputs={"numbers": "mine/numbers"}
+    )
+    JobOperator(
+        task_id="total", image="python", entrypoint="mine.steps:total", inputs={"numbers": numbers.versions["numbers"]}
+    )
+
+
+mine()
+"""
+STEPS = """\
+from pathlib import Path
+
+
+def numbers(numbers: Path) -> None:
+    (numbers / "all.txt").write_text("1 2 3")
+
+
+def total(numbers: Path) -> dict[str, float]:
+    return {"total": sum(map(int, (numbers / "all.txt").read_text().split()))}
+"""
+
+
+def uv(*arguments: str | Path) -> None:
+    from uv import find_uv_bin
+
+    subprocess.run([find_uv_bin(), *map(str, arguments)], check=True, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_dag_of_ones_own_runs_from_the_wheel_alone(tmp_path: Path) -> None:
+    uv(
+        "build",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        tmp_path / "dist",
+        ROOT,
+    )
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    uv("venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    uv("pip", "install", "--quiet", "--python", python, "-c", ROOT / "requirements.txt", wheel)
+
+    dags = tmp_path / "empty" / "dags" / "mine"
+    dags.mkdir(parents=True)
+    (dags / "dag.py").write_text(DAG)
+    (dags / "steps.py").write_text(STEPS)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW", "MUSTER_HOME", "PYTHON"))
+    }
+    ran = subprocess.run(
+        [tmp_path / "venv" / "bin" / "muster", "run", "mine", "--json"],
+        cwd=tmp_path / "empty",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    result = json.loads(ran.stdout)
+    states = {stage["task_id"]: stage["state"] for stage in result["stages"]}
+    assert states == {"numbers": "success", "total": "success"}
+    assert (tmp_path / "empty" / ".muster" / "store").is_dir()
