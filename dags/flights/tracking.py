@@ -1,0 +1,48 @@
+"""Where training is followed: TensorBoard events beside the model, and a run in MLflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "flights"
+
+
+class Board:
+    """TensorBoard events in a folder; an epoch is a step."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(folder)
+
+    def write(self, epoch: Mapping[str, float]) -> None:
+        """Add the numbers of one epoch, at once for whoever watches."""
+        for name, value in epoch.items():
+            self._writer.add_scalar(f"epoch/{name}", value, int(epoch["epoch"]))
+        self._writer.flush()
+
+
+def record(
+    params: Mapping[str, Any], history: Sequence[Mapping[str, float]], metrics: Mapping[str, float]
+) -> None:
+    """Write a finished training as one MLflow run, where ``MLFLOW_TRACKING_URI`` says; nowhere if it does not.
+
+    At the end and in one go: a gang that was started again leaves one run, not two, and no GPU waits
+    for a tracking server.
+    """
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        print("MLflow: MLFLOW_TRACKING_URI is not set, so this run is tracked in TensorBoard alone", flush=True)
+        return
+    import mlflow
+
+    job = os.environ.get("MUSTER_JOB_ID", "")
+    mlflow.set_experiment(EXPERIMENT)
+    with mlflow.start_run(run_name=job or None, tags={"muster.job_id": job} if job else None) as run:
+        mlflow.log_params(dict(params))
+        for epoch in history:
+            mlflow.log_metrics({f"epoch_{n}": v for n, v in epoch.items() if n != "epoch"}, step=int(epoch["epoch"]))
+        mlflow.log_metrics(dict(metrics))
+    print(f"MLflow: run {run.info.run_id} of experiment {EXPERIMENT}", flush=True)
