@@ -28,7 +28,7 @@ def show(result: RunResult) -> None:
             seconds(stage.overhead_seconds),
             versions(stage.versions),
         )
-    say()
+    note()
     table.show(empty="no stages")
     for stage in result.stages:
         for line in _figures(stage):

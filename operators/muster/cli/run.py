@@ -74,10 +74,12 @@ def read_param(text: str) -> tuple[str, str]:
 
 def execute(dag: str, *, params: Mapping[str, Any], resume: Resume | None, dags: Path) -> RunResult:
     """Run a Dag while showing it on stderr."""
-    from muster.airflow.runner import run_dag
     from muster.cli.stages import view
 
     with view() as listener:
+        listener.note("starting Airflow")
+        from muster.airflow.runner import run_dag
+
         return run_dag(
             dag, params=params, resume=None if resume is None else resume.value, dags=dags, listener=listener
         )

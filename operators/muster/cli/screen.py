@@ -51,7 +51,7 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def say(text: str = "", *, style: str | None = None, bold: bool = False) -> None:
+def say(text: str = "", *, style: str | None = None, bold: bool | None = None) -> None:
     """Print an answer's line on stdout; `text` is ours or has been through :func:`safe`.
 
     Colours are dropped where the output is no terminal, or where NO_COLOR is set.

@@ -129,8 +129,8 @@ def test_versions_are_written_shortly() -> None:
 def test_the_closing_table_has_figures_and_a_line_to_try(capsys: pytest.CaptureFixture[str]) -> None:
     finish(SUCCESS)
     out = capsys.readouterr().out.splitlines()
-    assert out[1].split() == ["stage", "state", "seconds", "overhead", "versions"]
-    assert out[2].split() == ["features", "kept", "8.4", "s", "0.21", "s", "flights/features@1…@12"]
+    assert out[0].split() == ["stage", "state", "seconds", "overhead", "versions"]
+    assert out[1].split() == ["features", "kept", "8.4", "s", "0.21", "s", "flights/features@1…@12"]
     assert "train: auc 0.7242 against the baseline's 0.7161, loss 0.4512" in out
     assert "flights answers at http://127.0.0.1:8081 with flights/model@1; try it:" in out
     assert out[-1] == "  curl -s http://127.0.0.1:8081/v2/health/ready"
