@@ -135,6 +135,11 @@ class StoreContract:
             run(store, "a-1", TWO, {"features": {"x": b"1"}})
         assert store.volumes() == []
 
+    def test_a_job_without_outputs_commits_nothing_once(self, store, again):
+        assert run(store, "a-1", make_spec(), {}) == {}
+        assert again.commit("a-1", attempt=1) == {}
+        assert store.volumes() == []
+
     def test_replicas_are_joined(self, store):
         spec = make_spec(replicas=2, features={"volume": "flights/features"})
         store.ledger.create("a-1", spec)

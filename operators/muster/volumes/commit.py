@@ -4,7 +4,8 @@
 
     staging/<job>/<attempt>/ready/<k>/     one version to be: data/ MANIFEST RECORD.json
     staging/<job>/<attempt>/ready/PLAN     written when all of them are whole, with their numbers
-    v/<volume>/<n>/                        an empty folder reserves the number, then <k> is renamed onto it
+    v/<volume>/.<n>                        a link that reserves the number for this job
+    v/<volume>/<n>/                        then <k> is renamed to here
     commits/<job>.json                     renamed last: now, and only now, they are all visible
 
 Every step can be done again, so a crash at any point is mended by asking once more:
@@ -110,17 +111,34 @@ def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None)
     return layout.version(volume, same[-1].number) if same else None
 
 
-def reserve(layout: Layout, volume: str) -> int:
-    """Take the next number of a volume by making its folder; nobody else gets it, now or later."""
+def reserve(layout: Layout, volume: str, *, claim: str) -> int:
+    """Take the next number of a volume for `claim`, or find the one that it took before a crash.
+
+    A number is taken by a symbolic link ``.<n>`` that leads nowhere and names who took it: made in
+    one step, by one of us only. It outlives a job that is given up, so the number is never reused.
+    """
     home = layout.volume(volume)
     home.mkdir(parents=True, exist_ok=True)
-    number = max(layout.numbers(volume), default=0) + 1
-    while True:
-        try:
-            (home / str(number)).mkdir()
+    taken = layout.taken(volume)
+    for number, holder in taken.items():
+        if holder == claim:
             return number
-        except FileExistsError:
-            number += 1
+    number = max([0, *taken, *layout.numbers(volume)]) + 1
+    while not _take(home, number, claim):
+        number += 1
+    return number
+
+
+def _take(home: Path, number: int, claim: str) -> bool:
+    mark = home / f".{number}"
+    try:
+        mark.symlink_to(claim)
+    except FileExistsError:
+        return False
+    if (home / str(number)).exists():  # taken, published and its mark removed since we looked
+        mark.unlink()
+        return False
+    return True
 
 
 def assemble(layout: Layout, catalog: Catalog, drafts: Sequence[Draft], *, record: Record) -> list[Placed]:
@@ -129,7 +147,7 @@ def assemble(layout: Layout, catalog: Catalog, drafts: Sequence[Draft], *, recor
         freeze(layout, draft, previous=newest(catalog, layout, draft.volume, draft.partition))
         for draft in drafts
     ]
-    numbers = [reserve(layout, draft.volume) for draft in drafts]
+    numbers = [reserve(layout, draft.volume, claim=f"{record.job_id}:{k}") for k, draft in enumerate(drafts)]
     addresses = [pinned(draft.volume, number) for draft, number in zip(drafts, numbers, strict=True)]
     for draft, number, text, address in zip(drafts, numbers, manifests, addresses, strict=True):
         own = replace(
@@ -187,4 +205,6 @@ def publish(
     for placed in plan:
         outputs.setdefault(placed.output, []).append((placed.volume, placed.number))
     write_whole(layout.commit(job_id), json.dumps({"outputs": outputs, "at": time.time()}))
+    for placed in plan:
+        (layout.volume(placed.volume) / f".{placed.number}").unlink(missing_ok=True)
     return outputs

@@ -118,14 +118,13 @@ class FolderStore:
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
         """Make what all replicas sealed into versions: every output or none, once per job_id."""
-        self.ledger.check(job_id)
-        with translated(f"commit job {job_id}"), self.attempts.alone(job_id):
-            done = committed(self.layout, job_id)
-            if done is None:
-                staging = self.attempts.current(job_id, attempt)
-                record = _record(self.ledger.spec(job_id), job_id, metrics or {}, modules)
-                done = self._commit(staging, record)
-                self.attempts.clear(staging)
+        done = committed(self.layout, job_id)
+        if done is None:
+            self.ledger.check(job_id)
+            with translated(f"commit job {job_id}"), self.attempts.alone(job_id):
+                done = committed(self.layout, job_id)
+                if done is None:  # nobody did it while we waited
+                    done = self._commit(job_id, attempt, metrics or {}, modules)
         return {
             output: tuple(self.catalog.described(volume, number) for volume, number in places)
             for output, places in done.items()
@@ -192,13 +191,19 @@ class FolderStore:
             raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
         return versions[0]
 
-    def _commit(self, staging: Staging, record: Record) -> dict[str, list[tuple[str, int]]]:
+    def _commit(
+        self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
+    ) -> dict[str, list[tuple[str, int]]]:
+        staging = self.attempts.current(job_id, attempt)
         ready = staging.root / "ready"
         plan = read_plan(ready)
         if plan is None:
+            record = _record(self.ledger.spec(job_id), job_id, metrics, modules)
             plan = assemble(self.layout, self.catalog, self._drafts(staging), record=record)
             decide(self.layout, plan, ready=ready)
-        return publish(self.layout, plan, ready=ready, job_id=staging.job_id)
+        done = publish(self.layout, plan, ready=ready, job_id=job_id)
+        self.attempts.clear(staging)
+        return done
 
     def _drafts(self, staging: Staging) -> list[Draft]:
         parts = self.attempts.sealed(staging)

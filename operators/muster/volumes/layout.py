@@ -5,6 +5,7 @@
     STORE/VOLUME.json                      uuid, format, abilities
     STORE/v/<volume>/<n>/data/             one version; files 0444, folders 0555
                          MANIFEST  RECORD.json  RETIRED  TOMBSTONE  pins/<key>
+    STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
@@ -110,6 +111,15 @@ class Layout:
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isdigit())
+
+    def taken(self, volume: str) -> dict[int, str]:
+        """The numbers that are reserved, each with who took it."""
+        taken = {}
+        for path in self.volume(volume).iterdir():
+            if path.is_symlink():
+                with suppress(FileNotFoundError):  # published meanwhile
+                    taken[int(path.name[1:])] = os.readlink(path)  # noqa: PTH115 - it is no path
+        return taken
 
 
 def open_layout(root: Path) -> Layout:

@@ -106,7 +106,9 @@ class FolderLedger:
         new.mkdir()
         try:
             write_whole(new / "spec.json", wire.dumps(spec))
-            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time())
+            now = time.time_ns()  # finer than the kernel's own, for jobs entered within one tick
+            os.utime(new / "spec.json", ns=(now, now))
+            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=now / 1e9)
             write_whole(new / "status.json", wire.dumps(status))
             if owner is not None:
                 write_whole(new / "owner", owner)

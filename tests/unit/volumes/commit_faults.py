@@ -1,0 +1,119 @@
+"""Commits that are cut off: at every single step, by kill -9 or by an error, and then done again.
+
+``python commit_faults.py FOLDER (kill | ERRNO)`` prints one JSON line: how many steps there were
+and how often the cut left nothing or everything visible. It fails at the first broken promise.
+
+A step is a system call that changes something. Python's audit hooks see each before it is made, so
+nothing in the store knows of this.
+"""
+
+import errno
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from conftest import Work
+
+from muster.core.errors import NotFound, StoreError
+from muster.core.job import Output
+from muster.volumes import fsck
+from muster.volumes.folder import FolderStore
+
+CHANGES = {"os.rename", "os.link", "os.mkdir", "os.chmod", "os.remove", "os.rmdir", "ctypes.dlsym"}
+JOB = "flights-1"
+EXPECTED = {
+    "features@3": {"kept": b"same", "d/new": b"22", "mine/0": b"0", "mine/1": b"1"},
+    "months@2013-01": {"x": b"1"},
+    "months@2013-02": {"x": b"2"},
+}
+
+
+def main(folder, how):
+    outcomes = {"nothing": 0, "everything": 0}
+    prepare(Path(folder, "ready"))
+    for step in itertools.count(1):
+        root = Path(shutil.copytree(Path(folder, "ready"), Path(folder, str(step))))
+        status = commit_cut_off_at(step, root, how)
+        assert status in (0, 1, -signal.SIGKILL), f"step {step}: the commit ended with {status}"
+        left = visible(root)
+        assert left in (set(), set(EXPECTED)), f"step {step}: a part is visible: {left}"
+        assert fsck.check(FolderStore(root), deep=True).clean, f"step {step}: not clean"
+        finish(root, step)
+        if status == 0:
+            print(json.dumps({"steps": step, **outcomes}))
+            return
+        outcomes["everything" if left else "nothing"] += 1
+
+
+def prepare(root):
+    work = Work(root)
+    work.run("a-1", {"kept": b"same", "old": b"gone"}, volume="features")
+    work.run("a-2", {"kept": b"same", "d/new": b"1"}, volume="features")
+    spec = work.spec(replicas=2, features="features", months=Output(volume="months", partition="*"))
+    first = {"features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"}, "months": {"2013-01/x": b"1"}}
+    second = {"features": {"mine/1": b"1"}, "months": {"2013-02/x": b"2"}}
+    work.seal(JOB, spec, first, second)
+
+
+def commit_cut_off_at(step, root, how):
+    """Commit in a child that meets its fate at its `step`-th change; return its exit status."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    store = FolderStore(root)
+    sys.addaudithook(fate(step, how))
+    try:
+        store.commit(JOB, attempt=1)
+    except StoreError as error:
+        os._exit(1 if os.strerror(int(how)) in str(error) else 2)
+    os._exit(0)
+
+
+def fate(step, how):
+    seen = 0
+
+    def hook(event, arguments):
+        nonlocal seen
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT
+        if event not in CHANGES and not writes:
+            return
+        seen += 1
+        if seen == step and how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if seen >= step and how != "kill":  # the disk stays full
+            raise OSError(int(how), os.strerror(int(how)), str(arguments[0]))
+
+    return hook
+
+
+def visible(root):
+    found = set()
+    for address in EXPECTED:
+        try:
+            FolderStore(root).resolve(address)
+        except NotFound:
+            continue
+        found.add(address)
+    return found
+
+
+def finish(root, step):
+    store = FolderStore(root)
+    versions = store.commit(JOB, attempt=1)
+    assert store.commit(JOB, attempt=1) == versions
+    assert sum(len(each) for each in versions.values()) == len(EXPECTED)
+    for address, files in EXPECTED.items():
+        data = store.path(address)
+        found = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+        assert found == files, f"step {step}: {address} holds {found}"
+    assert [len(store.versions(volume)) for volume in ("features", "months")] == [3, 2], f"step {step}"
+    problems = fsck.check(store, deep=True).problems
+    assert not problems, f"step {step}: {problems}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], str(getattr(errno, sys.argv[2], sys.argv[2])))

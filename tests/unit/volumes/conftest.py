@@ -1,0 +1,87 @@
+"""Jobs as the worker leaves them: staged and sealed, ready for the store."""
+
+import time
+
+import pytest
+
+from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.replica import Replica
+from muster.core.status import JobState, JobStatus
+from muster.volumes.folder import FolderStore
+from muster.worker.seal import seal
+
+
+class Work:
+    """One store, and the jobs that run in it."""
+
+    def __init__(self, root):
+        self.store = FolderStore(root)
+
+    def spec(self, *, replicas=1, inputs=None, code=None, **outputs):
+        return JobSpec(
+            name="flights.job",
+            image="etl",
+            image_digest="b3:" + "0" * 64,
+            roles=(Role(replicas=replicas, entrypoint="etl:run"),),
+            inputs={n: Input(versions=(v.pinned,)) for n, v in (inputs or {}).items()},
+            outputs={n: o if isinstance(o, Output) else Output(volume=o) for n, o in outputs.items()},
+            code=code,
+        )
+
+    def seal(self, job_id, spec, *replicas):
+        """Enter and stage a job; each of `replicas` is what one writes: {output: {path: bytes}}."""
+        self.store.ledger.create(job_id, spec)
+        staging = self.store.stage(job_id)
+        for index, files in enumerate(replicas):
+            self.write(staging, spec, index, files)
+            self.seal_one(staging, spec, index)
+        return staging
+
+    def write(self, staging, spec, index, files):
+        for output in spec.outputs:
+            folder = staging.output("main", index, output)
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, data in files.get(output, {}).items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+
+    def seal_one(self, staging, spec, index):
+        seal(
+            Replica(
+                job_id=staging.job_id,
+                spec=spec,
+                attempt=staging.attempt,
+                role="main",
+                index=index,
+                code=None,
+                inputs=dict.fromkeys(spec.inputs, ("/nowhere",)),
+                staging={name: str(staging.output("main", index, name)) for name in spec.outputs},
+                checkpoints=str(staging.checkpoints),
+                scratch="/nowhere",
+                sealed=str(staging.sealed("main", index)),
+                report="/nowhere",
+            )
+        )
+
+    def run(self, job_id, files, *, volume="flights/features", inputs=None, code=None):
+        """Run a job of one output to its end; return its version."""
+        spec = self.spec(inputs=inputs, code=code, out=volume)
+        self.seal(job_id, spec, {"out": files})
+        ((version,),) = self.store.commit(job_id, attempt=1).values()
+        self.end(job_id)
+        return version
+
+    def end(self, job_id, *, at=None):
+        self.store.ledger.update(
+            JobStatus(job_id=job_id, state=JobState.SUCCEEDED, submitted=1.0, ended=at or time.time())
+        )
+
+
+@pytest.fixture
+def work(tmp_path):
+    return Work(tmp_path / "store")
+
+
+@pytest.fixture
+def store(work):
+    return work.store

@@ -1,0 +1,230 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from muster.core.errors import StoreError
+from muster.core.job import Output
+from muster.volumes import fsck
+
+FAULTS = Path(__file__).parent / "commit_faults.py"
+
+
+@pytest.mark.parametrize("how", ["kill", "ENOSPC", pytest.param("EIO", marks=pytest.mark.soak)])
+def test_a_commit_cut_off_at_any_step_shows_nothing_or_all_and_can_be_done_again(how):
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # 200 commits, and no power is cut
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        done = subprocess.run(
+            [sys.executable, FAULTS, folder, how], capture_output=True, text=True, check=False, timeout=300
+        )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["nothing"] > 30
+    assert outcome["everything"] > 5
+    assert outcome["nothing"] + outcome["everything"] == outcome["steps"] - 1
+
+
+def inodes(folder):
+    return {str(p.relative_to(folder)): p.stat().st_ino for p in folder.rglob("*") if p.is_file()}
+
+
+def test_files_that_did_not_change_are_shared_with_the_version_before(work, store):
+    first = work.run("a-1", {"same": b"1" * 5000, "moved/from": b"2", "other": b"3"})
+    second = work.run("a-2", {"same": b"1" * 5000, "moved-to": b"2", "other": b"4"})
+    before, after = (inodes(store.path(version.address)) for version in (first, second))
+    assert after["same"] == before["same"]
+    assert after["moved-to"] == before["moved/from"]
+    assert after["other"] != before["other"]
+    assert fsck.check(store, deep=True).problems == ()
+
+
+def test_only_the_same_partition_is_compared(work, store):
+    spec = work.spec(out=Output(volume="months", partition="2013-01"))
+    work.seal("a-1", spec, {"out": {"x": b"1"}})
+    ((first,),) = store.commit("a-1", attempt=1).values()
+    spec = work.spec(out=Output(volume="months", partition="2013-02"))
+    work.seal("a-2", spec, {"out": {"x": b"1"}})
+    ((second,),) = store.commit("a-2", attempt=1).values()
+    assert inodes(store.path(first.address)) != inodes(store.path(second.address))
+    assert first.digest == second.digest
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM])
+def test_where_linking_fails_a_version_keeps_its_own_bytes(work, store, monkeypatch, code):
+    def refuse(source, target, **_):
+        raise OSError(code, os.strerror(code), source)
+
+    monkeypatch.setattr(os, "link", refuse)
+    first, second = (work.run(f"a-{n}", {"x": b"1"}) for n in range(2))
+    assert store.path(first.address).joinpath("x").stat().st_nlink == 1
+    assert store.path(second.address).joinpath("x").read_bytes() == b"1"
+
+
+def test_a_truncated_version_is_not_shared(work, store):
+    first = work.run("a-1", {"x": b"12345"})
+    os.truncate(store.path(first.address) / "x", 0)
+    second = work.run("a-2", {"x": b"12345"})
+    assert (store.path(second.address) / "x").read_bytes() == b"12345"
+
+
+def test_a_file_that_has_another_name_gets_bytes_of_its_own(work, store, tmp_path):
+    outside = tmp_path / "big.csv"
+    outside.write_bytes(b"rows")
+    spec = work.spec(out="flights/features")
+    store.ledger.create("a-1", spec)
+    staging = store.stage("a-1")
+    work.write(staging, spec, 0, {"out": {"y": b"1"}})
+    os.link(outside, staging.output("main", 0, "out") / "x")
+    work.seal_one(staging, spec, 0)
+    ((version,),) = store.commit("a-1", attempt=1).values()
+    outside.write_bytes(b"LATE")
+    assert (store.path(version.address) / "x").read_bytes() == b"rows"
+
+
+def test_a_writer_that_is_still_open_is_refused_by_name(work, store):
+    staging = work.seal("a-1", work.spec(out="flights/features"), {"out": {"d/x": b"1"}})
+    with (
+        (staging.output("main", 0, "out") / "d" / "x").open("ab"),
+        pytest.raises(StoreError, match="d/x is still open for writing"),
+    ):
+        store.commit("a-1", attempt=1)
+    assert store.volumes() == []
+    store.commit("a-1", attempt=1)
+    assert store.volumes() == ["flights/features"]
+
+
+def spoil_size(folder):
+    (folder / "x").write_bytes(b"longer")
+
+
+def spoil_missing(folder):
+    (folder / "x").unlink()
+
+
+def spoil_late(folder):
+    (folder / "late").write_bytes(b"")
+
+
+def spoil_link(folder):
+    (folder / "passwd").symlink_to("/etc/passwd")
+
+
+def spoil_fifo(folder):
+    os.mkfifo(folder / "pipe")
+
+
+def spoil_folder(folder):
+    (folder / "x").unlink()
+    folder.rmdir()
+    folder.symlink_to("/etc")
+
+
+def spoil_replica(folder):
+    folder.parent.rename(folder.parent.parent / "elsewhere")
+    folder.parent.symlink_to(folder.parent.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_size, "'x' of output 'out' has 6 bytes, 1 were sealed"),
+        (spoil_missing, "lacks 'x', which was sealed"),
+        (spoil_late, "'late', which came after the seal"),
+        (spoil_link, "'passwd', which is no regular file"),
+        (spoil_fifo, "'pipe', which is no regular file"),
+        (spoil_folder, "was replaced by a link to /etc"),
+        (spoil_replica, "was replaced by a link to"),
+    ],
+)
+def test_what_is_not_as_it_was_sealed_is_refused(work, store, spoil, message):
+    staging = work.seal("a-1", work.spec(out="flights/features"), {"out": {"x": b"1"}})
+    spoil(staging.output("main", 0, "out"))
+    with pytest.raises(StoreError, match=message):
+        store.commit("a-1", attempt=1)
+    assert store.volumes() == []
+    assert Path("/etc").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a//b", "a/./b", "", "a\nb", "a\x85b", "a/"])
+def test_a_seal_whose_paths_leave_the_output_is_refused(work, store, path):
+    staging = work.seal("a-1", work.spec(out="flights/features"), {"out": {"x": b"1"}})
+    seal = json.loads(staging.sealed("main", 0).read_text())
+    seal["files"][0]["path"] = path
+    staging.sealed("main", 0).write_text(json.dumps(seal))
+    with pytest.raises(StoreError, match=r"no plain path|control characters"):
+        store.commit("a-1", attempt=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"index": 1}, "is that of replica main-1"),
+        ({"job_id": "b-1"}, "job b-1"),
+        ({"surprise": 1}, "unknown field"),
+    ],
+)
+def test_a_seal_of_somebody_else_is_refused(work, store, change, message):
+    staging = work.seal("a-1", work.spec(out="flights/features"), {"out": {"x": b"1"}})
+    seal = json.loads(staging.sealed("main", 0).read_text())
+    staging.sealed("main", 0).write_text(json.dumps(seal | change))
+    with pytest.raises(StoreError, match=message):
+        store.commit("a-1", attempt=1)
+
+
+def test_names_of_any_language_and_odd_modes_are_kept(work, store):
+    names = ["größe.csv", "列/x", "a b'\"$(rm)", "x\u2028y", "-rf", ".hidden"]
+    staging = work.seal("a-1", work.spec(out="flights/features"), {"out": dict.fromkeys(names, b"1")})
+    (staging.output("main", 0, "out") / "列").chmod(0o700)
+    ((version,),) = store.commit("a-1", attempt=1).values()
+    assert sorted(store.manifest(version.address)) == sorted(names)
+    assert fsck.check(store, deep=True).problems == ()
+
+
+def test_a_commit_leaves_nothing_but_the_seal(work, store):
+    staging = work.seal("a-1", work.spec(out="flights/features"), {"out": {"x": b"1"}})
+    (staging.checkpoints / "step").write_bytes(b"1")
+    store.commit("a-1", attempt=1)
+    assert [path.name for path in staging.root.iterdir()] == ["sealed"]
+    assert list(store.layout.trash.iterdir()) == []
+    assert [path.name for path in store.layout.volume("flights/features").iterdir()] == ["1"]
+
+
+TEN = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from conftest import Work
+work = Work(Path(sys.argv[2]))
+for n in range(5):
+    work.run(f"{sys.argv[3]}-{n}", {"mine": f"{sys.argv[3]}-{n}".encode(), "same": b"x" * 9000})
+"""
+
+
+@pytest.mark.soak
+def test_ten_processes_commit_to_one_volume(work, store, tmp_path):
+    here = str(Path(__file__).parent)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", TEN, here, str(tmp_path / "store"), f"w{n}"])
+        for n in range(10)
+    ]
+    assert [writer.wait(timeout=120) for writer in writers] == [0] * 10
+    versions = store.versions("flights/features")
+    assert [version.number for version in versions] == list(range(1, 51))
+    written = {store.path(f"{version.address}/mine").read_text() for version in versions}
+    assert written == {f"w{w}-{n}" for w in range(10) for n in range(5)}
+    assert fsck.check(store, deep=True).clean
+
+
+@pytest.mark.soak
+def test_a_disk_that_is_really_full(tmp_path):
+    script = Path(__file__).parent / "full_disk.py"
+    mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" "$3" "$1"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", mount, "sh"]
+    done = subprocess.run(
+        [*command, tmp_path, sys.executable, script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,126 @@
+import os
+
+import pytest
+
+from muster.volumes import fsck
+from muster.volumes.durability import write_whole
+
+
+@pytest.fixture
+def version(work):
+    return work.run("a-1", {"d/x": b"12345", "y": b"1"})
+
+
+def found(store, *, deep=False):
+    report = fsck.check(store, deep=deep)
+    assert report.clean == all(problem.harmless for problem in report.problems)
+    return [problem.what for problem in report.problems]
+
+
+def rewrite(path, data):
+    path.chmod(0o644)
+    path.write_bytes(data)
+    path.chmod(0o444)
+
+
+def test_a_whole_store_is_clean(store, version):
+    seen = []
+    report = fsck.check(store, deep=True, progress=lambda *now: seen.append(now))
+    assert (report.versions, report.files, report.size_bytes, report.problems) == (1, 2, 6, ())
+    assert seen == [(version.address, 0, 1)]
+
+
+def test_a_bit_flip_is_found_by_the_deep_check_alone(store, version):
+    path = store.path(version.address) / "d" / "x"
+    rewrite(path, b"12344")
+    assert found(store) == []
+    assert found(store, deep=True) == ["changed content: 'd/x'"]
+
+
+def truncate(folder):
+    os.truncate(folder / "data/d/x", 3)
+
+
+def take_away(folder):
+    (folder / "data/y").unlink()
+
+
+def put_in(folder):
+    (folder / "data/d/z\n").write_bytes(b"")
+
+
+def open_up(folder):
+    (folder / "data/y").chmod(0o644)
+
+
+def link(folder):
+    (folder / "data/y").unlink()
+    (folder / "data/y").symlink_to("d/x")
+
+
+def tear_manifest(folder):
+    rewrite(folder / "MANIFEST", (folder / "MANIFEST").read_bytes()[:-10])
+
+
+def tear_record(folder):
+    rewrite(folder / "RECORD.json", (folder / "RECORD.json").read_bytes()[:-10])
+
+
+def swap_digest(folder):
+    rewrite(folder / "RECORD.json", (folder / "RECORD.json").read_bytes().replace(b"b3:", b"b3:0", 1))
+
+
+def lose_data(folder):
+    (folder / "data").chmod(0o755)
+    (folder / "data").rename(folder.parents[3] / "trash" / "x")
+
+
+def lose_all(folder):
+    folder.rename(folder.parents[3] / "trash" / "x")
+
+
+@pytest.mark.parametrize(
+    ("damage", "messages"),
+    [
+        (truncate, ["3 bytes instead of 5: 'd/x'"]),
+        (take_away, ["missing file: 'y'"]),
+        (put_in, [r"extra file 'd/z\n'"]),
+        (open_up, ["writable file: 'y'"]),
+        (link, ["no regular file: 'y'"]),
+        (tear_manifest, ["torn: "]),
+        (tear_record, ["torn: "]),
+        (swap_digest, ["manifest and record name two digests"]),
+        (lose_data, ["missing file: 'd/x'", "missing file: 'y'"]),
+        (lose_all, ["missing: "]),
+    ],
+)
+def test_damage_is_found_and_named(store, version, damage, messages):
+    damage(store.layout.version(version.volume, version.number))
+    report = fsck.check(store)
+    assert not report.clean
+    assert len(report.problems) == len(messages)
+    for problem, message in zip(report.problems, messages, strict=True):
+        assert problem.what.startswith(message)
+        assert problem.where == version.address
+        assert problem.advice
+
+
+def test_a_torn_commit_record_is_found(store, version):
+    write_whole(store.layout.commit("a-1"), "{")
+    report = fsck.check(store)
+    assert not report.clean
+    assert "a-1.json cannot be read" in report.problems[0].what
+
+
+def test_a_commit_that_was_cut_off_is_harmless(work, store, version):
+    store.layout.commit("a-1").rename(store.layout.trash / "x")
+    report = fsck.check(store)
+    assert report.clean
+    assert "the commit of job a-1 was cut off" in report.problems[0].what
+
+
+def test_what_a_failed_job_staged_is_harmless(work, store):
+    work.seal("b-1", work.spec(out="flights/x"), {"out": {"x": b"1"}})
+    assert found(store) == []
+    work.end("b-1")
+    assert found(store) == ["files that job b-1 staged and that nobody will commit"]

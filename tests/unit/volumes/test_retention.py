@@ -1,0 +1,184 @@
+import json
+import threading
+import time
+
+import pytest
+
+from muster.core.errors import NotFound, SpecError
+from muster.core.job import Output
+from muster.volumes import fsck, retention
+from muster.volumes.folder import FolderStore
+
+
+def going(store, **options):
+    return [
+        version.address.removeprefix("volume://") for version in retention.plan(store, **options).versions
+    ]
+
+
+def kept(store, **options):
+    return {a.removeprefix("volume://"): why for a, why in retention.plan(store, **options).kept.items()}
+
+
+def test_the_last_versions_of_each_partition_stay(work, store):
+    for n in range(3):
+        spec = work.spec(out=Output(volume="months", partition="*"))
+        work.seal(f"a-{n}", spec, {"out": {"2013-01/x": b"%d" % n, f"2013-0{n + 2}/x": b"1"}})
+        store.commit(f"a-{n}", attempt=1)
+    assert going(store, keep_last=1) == ["months@1", "months@3"]
+    assert going(store, keep_last=2) == ["months@1"]
+    assert kept(store, keep_last=1)["months@5"] == "one of the last 1"
+
+
+def test_pinned_leased_and_made_from_stay(work, store):
+    raw = [work.run(f"raw-{n}", {"x": b"%d" % n}, volume="raw") for n in range(4)]
+    middle = [work.run(f"mid-{n}", {"x": b"%d" % n}, volume="mid", inputs={"raw": raw[n]}) for n in range(3)]
+    model = work.run("model-1", {"x": b"m"}, volume="model", inputs={"mid": middle[0]})
+    store.pin(raw[1].address, reason="deployment/flights")
+    store.lease([middle[1].address], holder="reader-1")
+    assert kept(store, keep_last=1) == {
+        "raw@1": f"{middle[0].address} was made from it",
+        "raw@2": "pinned: deployment/flights",
+        "raw@3": f"{middle[2].address} was made from it",
+        "raw@4": "one of the last 1",
+        "mid@1": f"{model.address} was made from it",
+        "mid@2": "leased by reader-1",
+        "mid@3": "one of the last 1",
+        "model@1": "one of the last 1",
+    }
+    store.release("reader-1")
+    assert going(store, keep_last=1) == ["mid@2"]
+
+
+def test_a_job_that_ended_holds_no_lease(work, store):
+    first = work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    store.ledger.create("b-1", work.spec(out="other"))
+    store.lease([first.address], holder="b-1")
+    assert going(store, keep_last=1) == []
+    work.end("b-1")
+    assert going(store, keep_last=1) == ["flights/features@1"]
+
+
+def test_retired_versions_go_first(work, store):
+    for n in range(3):
+        work.run(f"a-{n}", {"x": b"%d" % n})
+    store.retire("flights/features@3", reason="wrong")
+    assert going(store, keep_last=2) == ["flights/features@3"]
+
+
+def test_what_goes_leaves_record_manifest_and_number(work, store):
+    versions = [work.run(f"a-{n}", {"x": b"%d" % n}) for n in range(3)]
+    collected = retention.collect(store, keep_last=1, grace_seconds=0)
+    assert [v.number for v in collected.plan.versions] == [1, 2]
+    again = FolderStore(store.layout.root)
+    assert [v.number for v in again.versions("flights/features")] == [3]
+    with pytest.raises(NotFound, match="@1 was deleted by gc; there are 3"):
+        again.path("flights/features@1")
+    assert again.record("flights/features@1").job_id == "a-0"
+    assert list(again.manifest("flights/features@1")) == ["x"]
+    assert (
+        json.loads((store.layout.version("flights/features", 1) / "TOMBSTONE").read_text())["digest"]
+        == versions[0].digest
+    )
+    assert again.commit("a-0", attempt=1) == {"out": (versions[0],)}
+    assert work.run("a-4", {"x": b"4"}).number == 4
+    assert fsck.check(again, deep=True).problems == ()
+
+
+def test_the_newest_may_go_and_its_number_is_still_not_reused(work, store):
+    work.run("a-1", {"x": b"1"})
+    second = work.run("a-2", {"x": b"2"})
+    store.retire(second.address, reason="wrong")
+    retention.collect(store, keep_last=1, grace_seconds=0)
+    assert work.run("a-3", {"x": b"3"}).number == 3
+
+
+def test_who_reads_without_a_lease_has_time_to_finish(work, store):
+    first = work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    with (store.path(first.address) / "x").open("rb") as reader:
+        assert retention.collect(store, keep_last=1).freed_bytes == 0
+        assert reader.read() == b"1"
+    assert len(list(store.layout.trash.iterdir())) > 0
+    assert retention.collect(store, keep_last=1, grace_seconds=0).freed_bytes > 0
+    assert list(store.layout.trash.iterdir()) == []
+
+
+def test_shared_files_do_not_count_as_freed(work, store):
+    for n in range(2):
+        work.run(f"a-{n}", {"same": b"x" * 9000, "own": b"%d" % n})
+    retention.collect(store, keep_last=1)
+    taken = [path for path in store.layout.trash.iterdir() if (path / "same").exists()]
+    assert len(taken) == 1
+    assert retention.collect(store, keep_last=1, grace_seconds=0).freed_bytes < 9000
+    assert (store.path("flights/features") / "same").read_bytes() == b"x" * 9000
+
+
+def test_leftovers_of_ended_jobs_go_and_of_running_ones_stay(work, store):
+    for job_id in ("ended-1", "running-1"):
+        work.seal(job_id, work.spec(out="flights/x"), {"out": {"x": b"1"}})
+    work.end("ended-1")
+    assert retention.collect(store, grace_seconds=0).plan.staging == ("ended-1",)
+    store.commit("running-1", attempt=1)
+    assert store.ledger.jobs() == ["ended-1", "running-1"]
+
+
+def test_a_commit_under_way_is_left_alone(work, store):
+    """Its version is in its place, its commit record is not there yet, and somebody holds its lock."""
+    version = work.run("put-1", {"x": b"1"})
+    store.layout.commit("put-1").rename(store.layout.trash / "x")
+    store.layout.discard(store.layout.job("put-1"))
+    with store.attempts.alone("put-1"):
+        assert retention.plan(store).torn == ()
+        assert retention.plan(store).staging == ()
+    store.layout.delete(store.layout.staging("put-1"))
+    assert retention.collect(store, grace_seconds=0).plan.torn == (store.layout.version(version.volume, 1),)
+    assert work.run("a-1", {"x": b"1"}).number == 2
+    assert fsck.check(store, deep=True).problems == ()
+
+
+def test_gc_waits_for_who_takes_a_lease(work, store):
+    """A version that is leased before gc decides is never deleted, however close they come."""
+    first = work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    collector = threading.Thread(target=retention.collect, args=(store,), kwargs={"keep_last": 1})
+    with store._steady():
+        collector.start()
+        store.lease([first.address], holder="reader-1")
+    collector.join(timeout=30)
+    assert store.resolve(first.address) == (first,)
+
+
+def test_old_jobs_go_with_their_logs(work, store):
+    work.seal("old-1", work.spec(out="flights/features"), {"out": {"x": b"1"}})
+    ((version,),) = store.commit("old-1", attempt=1).values()
+    work.end("old-1", at=time.time() - 2 * retention.DAY_SECONDS)
+    store.ledger.append("old-1", b"line\n")
+    work.seal("new-1", work.spec(out="flights/x"), {"out": {"x": b"1"}})
+    retention.collect(store, job_days=1, grace_seconds=0)
+    assert store.ledger.jobs() == ["new-1"]
+    assert store.record(version.address).job_id == "old-1"
+    assert store.commit("old-1", attempt=1) == {"out": (version,)}
+
+
+def test_code_that_nothing_refers_to_goes_after_a_day(work, store, tmp_path, monkeypatch):
+    digests = []
+    for name in ("kept.py", "used.py", "idle.py"):
+        (tmp_path / name).write_text(name)
+        digests.append(store.put(tmp_path, [name]))
+    work.run("a-1", {"x": b"1"}, code=digests[0])
+    store.ledger.create("b-1", work.spec(out="flights/x", code=digests[1]))
+    assert retention.plan(store).code == ()
+    now = time.time()
+    monkeypatch.setattr(retention.time, "time", lambda: now + 2 * retention.DAY_SECONDS)
+    assert retention.collect(store).plan.code == (digests[2],)
+    assert store.code(digests[0]).is_dir()
+    with pytest.raises(NotFound):
+        store.code(digests[2])
+
+
+@pytest.mark.parametrize("options", [{"keep_last": 0}, {"job_days": -1}])
+def test_nonsense_is_refused(store, options):
+    with pytest.raises(SpecError, match="need 1 or more"):
+        retention.plan(store, **options)
