@@ -40,6 +40,7 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
     pid = os.fork()
     if pid == 0:
         try:
+            os.close(read)
             _become(environment, folder, write, parent)
             if arguments is None:
                 raise Forked
@@ -56,15 +57,26 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
 def _become(environment: Mapping[str, str], folder: str, output: int, parent: int) -> None:
     os.setsid()
     die_with_parent(parent)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for given, wanted in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(given, wanted)
+    os.close(nothing)
+    os.close(output)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+
+
+def has_children() -> bool:
+    """Whether a process below this one is still there, running or not yet reaped."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def end_descendants() -> int:

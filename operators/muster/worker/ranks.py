@@ -11,17 +11,18 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from muster.worker.lines import LineBuffer
-from muster.worker.processes import Forked, adopt_orphans, end_descendants, spawn
+from muster.worker.processes import Forked, adopt_orphans, end_descendants, has_children, spawn
 
 TAIL_LINES = 400
 FAULT_GRACE_SECONDS = 5.0
 FOLLOWER_SECONDS = 3.0  # a rank that only lost its peer ends first at times; the culprit gets this long
 ABORT_SECONDS = 5.0
+LEFTOVER_SECONDS = 1.0
 LONGEST_SLEEP_SECONDS = 5.0
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
@@ -107,9 +108,10 @@ class Ranks:
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
 
-    def run(self, plans: Sequence[RankPlan]) -> list[Rank]:
+    def run(self, plans: Sequence[RankPlan], *, aside: Collection[int] = ()) -> list[Rank]:
         """Start every rank, pass their lines on, and return when all have ended and nothing is left.
 
+        :param aside: children of ours that serve the ranks and end with them.
         :raises InRank: in the fork that is to run an entrypoint's rank.
         """
         adopt_orphans()
@@ -120,12 +122,21 @@ class Ranks:
         self._listen()
         while any(rank.status is None for rank in self.ranks):
             self._turn()
+        for pid in aside:
+            os.kill(pid, signal.SIGKILL)
+        self._outlast()
         left = end_descendants()
         for rank in self.ranks:
             self._drain(rank)
         if left and self._kill_at is None:
             say(f"killed {left} process{'es' if left > 1 else ''} that the ranks left behind")
         return self.ranks
+
+    def _outlast(self) -> None:
+        """Let what the ranks left behind end by itself: trackers that free shared memory do so now."""
+        limit = time.time() + LEFTOVER_SECONDS
+        while has_children() and time.time() < limit:
+            self._wait(LEFTOVER_SECONDS / 20)
 
     def _interrupt(self, *_: object) -> None:
         self.interrupted_at = self.interrupted_at or time.time()
@@ -156,9 +167,7 @@ class Ranks:
         self._reap()  # who ended before SIGCHLD was listened for
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._patience()):
-            key.data()
-        self._reap()
+        self._wait(self._patience())
         now = time.time()
         if self.interrupted_at is not None and self._kill_at is None:
             # the backend kills the worker when the grace is over, so we are done a little earlier
@@ -169,6 +178,11 @@ class Ranks:
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
         self._mind_hang(now)
+
+    def _wait(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            key.data()
+        self._reap()
 
     def _patience(self) -> float:
         now = time.time()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from muster.core.errors import SpecError
+from muster.core.job import Launcher
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
@@ -66,7 +67,8 @@ def _run_ranks(replica: Replica) -> Report:
         progress=lambda: _last_change(replica),
         follows=lost_peer,
     )
-    ended = ranks.run(plan_ranks(replica))
+    plans = plan_ranks(replica)
+    ended = ranks.run(plans, aside=_meet(replica, plans[0]))
     if ranks.hung:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
     found = faults(ended, world_size=spec.world_size)
@@ -75,6 +77,15 @@ def _run_ranks(replica: Replica) -> Report:
         found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
         return _failed(found) if found else _refused(Cause.CANCELLED, "told to stop")
     return _failed(found) if found else _succeeded(replica, ended)
+
+
+def _meet(replica: Replica, plan: RankPlan) -> list[int]:
+    if replica.spec.launcher is not Launcher.HOROVOD:
+        return []
+    from muster.worker.rendezvous import meet
+
+    server = meet(replica, plan.environment)
+    return [] if server is None else [server]
 
 
 def plan_ranks(replica: Replica) -> list[RankPlan]:

@@ -25,11 +25,15 @@ def seal(replica: Replica) -> PartManifest:
     :raises SpecError: something staged is neither a file nor a folder; it is named.
     :raises OSError: the disk is full or failing; nothing is sealed then.
     """
-    files = tuple(file for name in sorted(replica.staging) for file in _files(name, replica.staging[name]))
+    staged = [file for name, folder in replica.staging.items() for file in _files(name, folder)]
     for folder in replica.staging.values():
         sync(folder)
     part = PartManifest(
-        job_id=replica.job_id, attempt=replica.attempt, role=replica.role, index=replica.index, files=files
+        job_id=replica.job_id,
+        attempt=replica.attempt,
+        role=replica.role,
+        index=replica.index,
+        files=tuple(sorted(staged, key=lambda file: (file.output, file.path))),
     )
     write_durably(replica.sealed, dumps(part))
     return part
@@ -69,12 +73,12 @@ def sync(folder: str) -> None:
 
 
 def _files(output: str, root: str) -> Iterator[SealedFile]:
-    """The files below `root` in the order of their paths."""
+    """Every file below `root`, and nothing but files and folders."""
     pending = [""]
     while pending:
         below = pending.pop()
         with os.scandir(os.path.join(root, below)) as entries:
-            found = sorted(entries, key=lambda entry: entry.name, reverse=True)
+            found = list(entries)
         for entry in found:
             path = f"{below}{entry.name}"
             status = entry.stat(follow_symlinks=False)

@@ -75,7 +75,9 @@ class Bench:
         **spec: Any,
     ) -> Replica:
         inputs = inputs or {}
-        main = Role(entrypoint=entrypoint, command=command, ranks=ranks, resources=Resources(cpus=cpus))
+        if not roles:
+            asked = Resources(cpus=cpus)
+            roles = (Role(entrypoint=entrypoint, command=command, ranks=ranks, resources=asked),)
         pinned = {
             name: Input(
                 versions=tuple(
@@ -89,7 +91,7 @@ class Bench:
             name="flights.train",
             image="train",
             image_digest=DIGEST,
-            roles=roles or (main,),
+            roles=roles,
             launcher=Launcher(launcher),
             inputs=pinned,
             outputs={name: Output(volume=f"out/{name.lower()}") for name in outputs},
@@ -180,10 +182,3 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.01)
 
     return wait
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -1,0 +1,76 @@
+"""Horovod's meeting place without ssh: rank 0's replica serves it at the gang's fixed master port.
+
+The port is open before any rank starts, so who comes early waits instead of failing. The server is
+the image's own Horovod (``horovod/runner/http/http_server.py``), in a process beside the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+
+from muster.core.errors import SpecError
+from muster.core.replica import Replica
+from muster.worker.launchers import HOROVOD_TIMEOUT_SECONDS, LOOPBACK, host_name
+
+_RETRY_SECONDS = 0.2
+
+# Runs with the open port as its stdin, and dies with the worker (prctl 1 is PR_SET_PDEATHSIG).
+_SERVER = """
+import ctypes, os, socket, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[3]):
+    sys.exit(1)
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, 0)
+server.socket.close()
+server.socket = socket.socket(fileno=0)
+server.init(get_host_assignments(parse_hosts(sys.argv[1]), int(sys.argv[2])))
+server.serve_forever()
+"""
+
+
+def meet(replica: Replica, environment: Mapping[str, str]) -> int | None:
+    """Serve the meeting place where rank 0 is ours and return its pid; elsewhere wait until it is there.
+
+    :raises SpecError: nobody serves it within :data:`HOROVOD_TIMEOUT_SECONDS`.
+    :raises OSError: the port is taken.
+    """
+    if replica.first_rank == 0:
+        return _serve(replica, environment)
+    _wait(replica.master_address, replica.master_port)
+    return None
+
+
+def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
+    at = replica.master_address if replica.master_address == LOOPBACK else ""
+    roles = [role for role in replica.spec.roles for _ in range(role.replicas)]
+    hosts = ",".join(f"{host_name(number)}:{role.ranks}" for number, role in enumerate(roles))
+    with socket.create_server((at, replica.master_port), backlog=1024) as door:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", _SERVER, hosts, str(replica.spec.world_size), str(os.getpid())],
+            dict(environment),
+            file_actions=[(os.POSIX_SPAWN_DUP2, door.fileno(), 0)],
+        )
+
+
+def _wait(address: str, port: int) -> None:
+    limit = time.monotonic() + HOROVOD_TIMEOUT_SECONDS
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=5).close()
+        except OSError as error:
+            if time.monotonic() > limit:
+                raise SpecError(
+                    f"rank 0 does not serve its meeting place at {address}:{port} "
+                    f"after {HOROVOD_TIMEOUT_SECONDS} s ({error}); see the log of its replica"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.core.job import Role
+from muster.core.resources import Resources
+from muster.worker.launchers import rank_environment
+
+ROLES = (
+    Role(name="chief", replicas=1, ranks=2, command=("x",), resources=Resources(cpus=5)),
+    Role(name="workers", replicas=3, ranks=1, command=("x",)),
+)
+
+
+def environment(bench, local_rank: int = 0, **given) -> dict[str, str]:
+    base = {"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "s"}
+    found = rank_environment(bench.replica(**given), local_rank, base=base, error_file="/e.json")
+    assert found.pop("PATH").endswith(":/usr/bin")
+    return found
+
+
+def common(tmp_path: Path, rank: int, world: int) -> dict[str, str]:
+    return {
+        "HOME": "/home/me",
+        "SECRET": "s",
+        "MUSTER_JOB_ID": "train-abc-1",
+        "MUSTER_RANK": str(rank),
+        "MUSTER_WORLD_SIZE": str(world),
+        "MUSTER_ATTEMPT": "2",
+        "MUSTER_CHECKPOINTS": str(tmp_path / "checkpoints"),
+        "TMPDIR": str(tmp_path / "scratch"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "TP_SOCKET_IFNAME": "lo",
+    }
+
+
+def test_plain_names_the_rank_and_no_more(bench, tmp_path: Path) -> None:
+    found = environment(bench, 1, roles=ROLES, role="chief", attempt=2, gpus=("0", "3"))
+    assert found == {**common(tmp_path, 1, 5), "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0,3"}
+
+
+def test_torchrun_counts_ranks_over_all_roles(bench, tmp_path: Path) -> None:
+    found = environment(
+        bench, roles=ROLES, role="workers", index=2, attempt=2, launcher="torchrun", port=29501
+    )
+    assert found == {
+        **common(tmp_path, 4, 5),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "LOCAL_RANK": "0",
+        "RANK": "4",
+        "GROUP_RANK": "3",
+        "ROLE_RANK": "2",
+        "ROLE_NAME": "workers",
+        "LOCAL_WORLD_SIZE": "1",
+        "WORLD_SIZE": "5",
+        "GROUP_WORLD_SIZE": "4",
+        "ROLE_WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29501",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "train-abc-1",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/e.json",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def test_horovod_places_a_rank_within_and_across_hosts(bench, tmp_path: Path) -> None:
+    found = environment(
+        bench, roles=ROLES, role="workers", index=1, attempt=2, launcher="horovod", port=29501
+    )
+    assert found == {
+        **common(tmp_path, 3, 5),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "29501",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_HOSTNAME": "replica-2",
+        "HOROVOD_RANK": "3",
+        "HOROVOD_SIZE": "5",
+        "HOROVOD_LOCAL_RANK": "0",
+        "HOROVOD_LOCAL_SIZE": "1",
+        "HOROVOD_CROSS_RANK": "2",
+        "HOROVOD_CROSS_SIZE": "4",
+    }
+
+
+def test_a_local_rank_that_few_hosts_have_crosses_only_those(bench) -> None:
+    found = environment(bench, 1, roles=ROLES, role="chief", launcher="horovod")
+    assert (found["HOROVOD_CROSS_RANK"], found["HOROVOD_CROSS_SIZE"]) == ("0", "1")
+
+
+def test_an_author_may_set_threads_but_not_the_rank(bench) -> None:
+    found = environment(bench, command=("x",), launcher="torchrun", env={"OMP_NUM_THREADS": "7", "RANK": "9"})
+    assert (found["OMP_NUM_THREADS"], found["RANK"]) == ("7", "0")

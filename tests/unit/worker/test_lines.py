@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.worker.lines import LINE_BYTES, LineBuffer, clean
+
+
+def test_lines_are_whole_however_the_bytes_arrive() -> None:
+    buffer = LineBuffer()
+    assert buffer.feed(b"one\ntw") == ["one"]
+    assert buffer.feed("o é".encode()[:-1]) == []
+    assert buffer.feed("é".encode()[1:] + b"\n\nrest") == ["two é", ""]
+    assert buffer.close() == ["rest"]
+    assert buffer.close() == []
+
+
+def test_a_long_line_is_cut_and_says_how_much_is_left_out() -> None:
+    buffer = LineBuffer()
+    assert buffer.feed(b"x" * LINE_BYTES) == []
+    assert buffer.feed(b"y" * 10_000_000) == []
+    (line,) = buffer.feed(b"z\nnext")
+    assert line == "x" * LINE_BYTES + " … (10000001 bytes left out)"
+    assert buffer.close() == ["next"]
+
+
+def test_of_a_progress_bar_the_last_state_remains_however_long_it_ran() -> None:
+    buffer = LineBuffer()
+    for percent in range(101):
+        assert buffer.feed(f"\r{percent:3d}% ".encode() + b"#" * 2000) == []
+    assert buffer.feed(b"\n") == ["100% " + "#" * 2000]
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"plain \xe2\x9c\x93", "plain ✓"),
+        (b"a\tb", "a\tb"),
+        (b"windows\r", "windows"),
+        (b"\x1b[31mred\x1b[0m and \x1b]0;title\x07on", "red and on"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        (b"bad \xff\xfe", "bad ��"),
+        (b"bell\x07 nul\x00", "bell� nul�"),
+        ("next\x85line\u2028two".encode(), "next�line�two"),
+        (b"\x1b", "�"),
+    ],
+)
+def test_nothing_a_rank_prints_can_steer_a_terminal_or_split_a_line(raw: bytes, shown: str) -> None:
+    assert clean(raw) == shown
+    assert len(clean(raw).splitlines()) <= 1

@@ -1,0 +1,215 @@
+"""Ranks live and die together: signals, kill -9, strays, hangs, floods."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from muster.core.verdict import Cause, ExitCode
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_on_sigterm_the_ranks_get_time_to_save(bench) -> None:
+    bench.code(
+        t="""
+        import signal, sys, time
+        def f(out, checkpoints):
+            def save(*_):
+                (checkpoints / "saved").write_text("yes")
+                print("saved")
+                sys.exit(0)
+            signal.signal(signal.SIGTERM, save)
+            print("ready")
+            time.sleep(600)
+        """
+    )
+    replica = bench.replica(entrypoint="t:f", outputs=("out",))
+    process = bench.start(replica)
+    bench.line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    ended = bench.wait(process, replica)
+    assert ended.code == ExitCode.STOPPED
+    assert ended.report.verdict.cause is Cause.CANCELLED
+    assert (bench.root / "checkpoints" / "saved").read_text() == "yes"
+    assert ended.part is None
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_when_the_grace_is_over(bench) -> None:
+    bench.code(
+        t="import signal, time\ndef f():\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    print('ready')\n    time.sleep(600)"
+    )
+    replica = bench.replica(entrypoint="t:f", ranks=2, grace_seconds=0.2)
+    process = bench.start(replica)
+    bench.line(process, "ready")
+    bench.line(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    ended = bench.wait(process, replica)
+    assert ended.code == ExitCode.STOPPED
+    assert ended.log == "told to stop\n"
+
+
+def test_when_one_rank_fails_the_others_go_and_it_is_named(bench) -> None:
+    bench.code(
+        t="import os, time\ndef f():\n    if os.environ['MUSTER_RANK'] == '1':\n        raise ValueError('bad row')\n    time.sleep(600)"
+    )
+    ended = bench.run(entrypoint="t:f", ranks=3)
+    assert ended.code == ExitCode.USER_ERROR
+    assert ended.lines[-1] == "rank 1: ValueError: bad row"
+    assert ended.report.verdict.rank == 1
+
+
+def test_a_rank_that_only_lost_its_peer_is_not_blamed(bench) -> None:
+    bench.code(
+        t="""
+        import atexit, os, pathlib, time
+        def wait(holds):
+            while not holds():
+                time.sleep(0.01)
+        peer, failed = pathlib.Path("peer"), pathlib.Path("failed")
+        if os.environ["MUSTER_RANK"] == "1":  # it says what is wrong, but ends long after its peer
+            wait(peer.exists)
+            process = pathlib.Path("/proc", str(peer.stat().st_size))
+            atexit.register(wait, lambda: not process.exists())
+            atexit.register(failed.touch)
+            raise ValueError("bad row")
+        pathlib.Path("peer.part").write_bytes(b"x" * os.getpid())
+        os.replace("peer.part", peer)
+        wait(failed.exists)
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:123")
+        """
+    )
+    ended = bench.run(command=("python", "t.py"), ranks=2)
+    assert ended.code == ExitCode.USER_ERROR
+    assert ended.lines[-1] == "rank 1: ValueError: bad row"
+    assert any(line.startswith("rank 0 followed: RuntimeError: [gloo") for line in ended.lines[-9:])
+
+
+def test_a_replica_all_of_whose_ranks_lost_a_peer_elsewhere_is_lost_not_wrong(bench) -> None:
+    bench.code(t="def f():\n    raise RuntimeError('[gloo/transport/x] Connection closed by peer [1.2.3.4]')")
+    ended = bench.run(entrypoint="t:f", ranks=2)
+    assert (ended.code, ended.report.verdict.cause) == (ExitCode.RANK_LOST, Cause.RANK_LOST)
+
+
+def test_a_single_rank_cannot_have_lost_a_peer(bench) -> None:
+    bench.code(t="def f():\n    raise RuntimeError('gloo/transport is broken here')")
+    assert bench.run(entrypoint="t:f").code == ExitCode.USER_ERROR
+
+
+@pytest.mark.parametrize("start", ["entrypoint", "command"])
+def test_ranks_die_with_a_worker_that_is_killed(bench, eventually, start: str) -> None:
+    bench.code(
+        t="import os, time\ndef f():\n    print('pid', os.getpid(), flush=True)\n    time.sleep(600)\nif __name__ == '__main__': f()"
+    )
+    how = {"entrypoint": "t:f"} if start == "entrypoint" else {"command": ("python", "t.py")}
+    process = bench.start(bench.replica(ranks=2, **how))
+    pids = [int(bench.line(process, "pid").split()[-1]) for _ in range(2)]
+    assert all(map(alive, pids))
+    process.kill()
+    eventually(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize(
+    "way", ["daemon = subprocess.Popen", "os.setsid() if os.fork() == 0 else None; daemon = subprocess.Popen"]
+)
+def test_nothing_that_a_rank_started_outlives_it(bench, eventually, way: str) -> None:
+    bench.code(
+        t=f"""
+        import os, subprocess
+        def f():
+            {way}(["sleep", "600"], start_new_session=True)
+            print("child", daemon.pid, flush=True)
+            os._exit(7) if os.getsid(0) == os.getpid() and "fork" in {way!r} else None
+        """
+    )
+    replica = bench.replica(entrypoint="t:f")
+    process = bench.start(replica)
+    child = int(bench.line(process, "child").split()[-1])
+    ended = bench.wait(process, replica)
+    assert not alive(child), ended.log
+
+
+def test_what_is_left_behind_after_success_is_killed_and_said(bench) -> None:
+    bench.code(
+        t="import subprocess\ndef f():\n    print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
+    )
+    ended = bench.run(entrypoint="t:f")
+    assert ended.code == ExitCode.SEALED
+    assert ended.lines[-1] == "killed 1 process that the ranks left behind"
+    assert not alive(int(ended.lines[0].split()[-1]))
+
+
+def test_a_rank_that_is_killed_takes_the_gang_with_it_and_is_named(bench) -> None:
+    bench.code(
+        t="import os, time\ndef f():\n    print('pid', os.environ['MUSTER_RANK'], os.getpid(), flush=True)\n    time.sleep(600)"
+    )
+    replica = bench.replica(entrypoint="t:f", ranks=2)
+    process = bench.start(replica)
+    pids = dict(bench.line(process, "pid").split()[-2:] for _ in range(2))
+    os.kill(int(pids["1"]), signal.SIGKILL)
+    ended = bench.wait(process, replica)
+    assert (ended.code, ended.report.verdict.cause, ended.report.verdict.rank) == (
+        ExitCode.RANK_LOST,
+        Cause.RANK_LOST,
+        1,
+    )
+    assert not alive(int(pids["0"]))
+
+
+@pytest.mark.parametrize("start", ["entrypoint", "command"])
+def test_a_hang_is_ended_and_shows_where_the_ranks_stood(bench, start: str) -> None:
+    bench.code(
+        t="import time\ndef f():\n    print('last line', flush=True)\n    time.sleep(600)\nif __name__ == '__main__': f()"
+    )
+    how = {"entrypoint": "t:f"} if start == "entrypoint" else {"command": ("python", "t.py")}
+    ended = bench.run(ranks=2, hang_timeout_seconds=0.3, **how)
+    assert (ended.code, ended.report.verdict.cause) == (ExitCode.HANG, Cause.HANG)
+    message = ended.report.verdict.message
+    assert message.startswith("no line and no progress for 0.3 s: rank 0 at ")
+    assert message.count("t.py:4") == 2
+    assert ended.lines[-1] == message
+
+
+def test_a_rank_that_saves_checkpoints_is_silent_but_does_not_hang(bench) -> None:
+    bench.code(
+        t="""
+        import time
+        def f(checkpoints):
+            for step in range(12):
+                time.sleep(0.05)
+                (checkpoints / f"{step}").touch()
+        """
+    )
+    assert bench.run(entrypoint="t:f", hang_timeout_seconds=0.4).code == ExitCode.SEALED
+
+
+def test_a_flood_of_any_bytes_arrives_tagged_and_whole(bench) -> None:
+    bench.code(
+        t="""
+        import os, sys
+        def f():
+            rank = os.environ["MUSTER_RANK"]
+            for n in range(20_000):
+                print(f"line {n} of {rank}")
+            sys.stdout.flush()
+            os.write(1, b"\\xff\\x00\\x1b[2J" + b"x" * 10_000_000 + b"\\nend")
+        """
+    )
+    ended = bench.run(entrypoint="t:f", ranks=2)
+    for rank in range(2):
+        mine = [
+            line.removeprefix(f"[rank {rank}] ") for line in ended.lines if line.startswith(f"[rank {rank}] ")
+        ]
+        assert mine[:20_000] == [f"line {n} of {rank}" for n in range(20_000)]
+        assert mine[20_000].startswith("��xxx")
+        assert mine[20_000].endswith(" bytes left out)")
+        assert mine[20_001:] == ["end"]
+    assert len(ended.lines) == 2 * 20_002

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from muster.core.errors import SpecError
+from muster.core.replica import PartManifest, SealedFile
+from muster.core.wire import loads
+from muster.worker.seal import seal
+
+
+@pytest.fixture
+def replica(bench):
+    return bench.replica(entrypoint="t:f", outputs=("model", "Table"))
+
+
+def test_everything_staged_is_listed_by_output_and_path(replica, tmp_path: Path) -> None:
+    model = tmp_path / "staging" / "model"
+    (model / "a" / "empty").mkdir(parents=True)
+    (model / "a" / "b.bin").write_bytes(b"123")
+    (model / "a.txt").write_bytes(b"")
+    (model / ".hidden \n name").write_bytes(b"1")
+    (tmp_path / "staging" / "Table" / "part-0").write_bytes(b"12")
+    part = seal(replica)
+    assert part.files == (
+        SealedFile(output="Table", path="part-0", size_bytes=2),
+        SealedFile(output="model", path=".hidden \n name", size_bytes=1),
+        SealedFile(output="model", path="a.txt", size_bytes=0),
+        SealedFile(output="model", path="a/b.bin", size_bytes=3),
+    )
+    assert loads(PartManifest, Path(replica.sealed).read_text()) == part
+    assert [path.name for path in (tmp_path / "sealed").iterdir()] == [
+        "main-0.json"
+    ]  # no half-written neighbour
+
+
+def test_a_job_without_outputs_seals_as_well(bench) -> None:
+    assert seal(bench.replica(entrypoint="t:f")).files == ()
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as door:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the path of a socket holds 108 bytes at most
+        door.bind(path.name)
+        os.chdir(here)
+
+
+def make_odd_name(path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(path) + b"\xff")).touch()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            make_link,
+            "output 'model' holds a symbolic link, 'deep/odd': a version holds files and folders only",
+        ),
+        (make_pipe, "output 'model' holds a named pipe, 'deep/odd'"),
+        (make_socket, "output 'model' holds a socket, 'deep/odd'"),
+        (make_odd_name, "file names must be UTF-8"),
+    ],
+)
+def test_what_no_version_can_hold_is_refused_by_name(replica, tmp_path: Path, make, message: str) -> None:
+    (tmp_path / "staging" / "model" / "deep").mkdir()
+    make(tmp_path / "staging" / "model" / "deep" / "odd")
+    with pytest.raises(SpecError) as caught:
+        seal(replica)
+    assert message in str(caught.value)
+    assert not Path(replica.sealed).exists()
