@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
@@ -70,16 +71,16 @@ class Build:
         if not entries:
             return
         first = [entry for entry in entries if _package(entry) not in self._recipe.no_isolation]
-        self._progress(f"image {self._name}: installing {len(entries)} packages")
+        self._progress(f"image {self._name}: installing {_count(entries)}")
         if len(first) < len(entries):
             with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as part:
                 part.write("".join(first))
                 part.flush()
-                self._sync(Path(part.name), doing=f"installing {len(first)} packages")
+                self._sync(Path(part.name), doing=f"installing {_count(first)}")
             apart = ", ".join(self._recipe.no_isolation)
             self._sync(self._lock, "--no-build-isolation", doing=f"building {apart}")
         else:
-            self._sync(self._lock, doing=f"installing {len(entries)} packages")
+            self._sync(self._lock, doing=f"installing {_count(entries)}")
 
     def _sync(self, lock: Path, *options: str, doing: str) -> None:
         self._uv("pip", "sync", "--require-hashes", *options, str(lock), doing=doing)
@@ -133,20 +134,31 @@ def _read_recipe(name: str, path: Path) -> _Recipe:
     except (ValueError, OSError) as error:
         raise ImageError(f"image {name}: {RECIPE} cannot be read ({error})") from error
     build = document.get("build", {})
-    unknown = {*document} - {"build"} or {*build} - {"no_isolation", "env"}
+    if not isinstance(build, dict):
+        build = {"build": build}  # no key that is known
     packages, env = build.get("no_isolation", []), build.get("env", {})
-    if unknown or not isinstance(packages, list) or not all(isinstance(v, str) for v in env.values()):
+    known = {*document} <= {"build"} and {*build} <= {"no_isolation", "env"}
+    if not known or not _texts(packages, list) or not _texts(env, dict):
         raise ImageError(
-            f"image {name}: {RECIPE} may hold [build] with no_isolation, a list of packages, and "
-            f"[build.env] with texts; found {', '.join(sorted(unknown)) or build}"
+            f"image {name}: {RECIPE} may hold [build] with no_isolation, a list of packages, and [build.env] "
+            f"with texts by name; found {document!r:.200}"
         )
     return _Recipe(no_isolation=tuple(map(_normal, packages)), env=env)
+
+
+def _texts(values: Any, kind: type) -> bool:
+    inner = values.values() if isinstance(values, dict) else values
+    return isinstance(values, kind) and all(isinstance(value, str) for value in inner)
 
 
 def _entries(lock: str) -> list[str]:
     """Cut a lock into its requirements, each with the lines of hashes that belong to it."""
     joined = re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n?", lock)
     return [entry for entry in joined if entry.strip() and not entry.startswith("#")]
+
+
+def _count(entries: list[str]) -> str:
+    return f"{len(entries)} package{'s' * (len(entries) != 1)}"
 
 
 def _package(entry: str) -> str:

@@ -64,10 +64,6 @@ class Gang:
             self._step()
         return self._outcome()
 
-    def left(self) -> list[int]:
-        """Return what the replicas left running, as far as their limits know it."""
-        return [pid for member in self.members for pid in member.limit.members()]
-
     def close(self) -> None:
         """Give everything back, once nothing runs any more."""
         for member in self.members:
@@ -83,8 +79,8 @@ class Gang:
                 self._poll.unregister(member.watch)
             if member.output in ready or member.watch in ready:
                 lines.append(member.lines())
-            if member.output in ready and not member.running:
-                self._poll.unregister(member.output)
+            if member.output in ready and (member.silent or not member.running):
+                self._poll.unregister(member.output)  # else its end would wake us again and again
         if any(lines):
             self.log(b"".join(lines))
         if any(member.running for member in self.members):

@@ -18,7 +18,7 @@ from muster.backends.local.finish import CANCEL_ADVICE, commit
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
-from muster.backends.local.processes import Process, sweep
+from muster.backends.local.processes import Process, end_strays
 from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
 from muster.core.errors import CannotSchedule, Conflict, ImageError, NotFound, SpecError
 from muster.core.job import JobSpec
@@ -178,7 +178,7 @@ class LocalJobs:
 
     def _bury(self, job_id: str) -> None:
         """End a job whose supervisor was lost: what it had begun to commit is committed."""
-        sweep(job_id, also=left_behind(job_id))
+        end_strays(job_id, also=left_behind(job_id))
         status = self._ledger.status(job_id)
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from muster.core.replica import Replica, Report
 from muster.core.wire import loads
 
 _LINE_BYTES = 64 * 1024  # a longer line is cut: a log is for people
+_READS = 16  # then the other replicas have their turn
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Member:
     watch: int = -1
     output: int = -1
     partial: bytes = b""
+    silent: bool = False
     code: int | None = None
     ended_at: float = 0.0
     stopped: bool = False
@@ -76,11 +79,10 @@ class Member:
     def lines(self) -> bytes:
         """Return the whole lines that have come; at the worker's end also what is left of one."""
         chunks = [self.partial]
-        try:
-            while chunk := os.read(self.output, _LINE_BYTES):
-                chunks.append(chunk)
-        except BlockingIOError:
-            pass
+        with suppress(BlockingIOError):
+            for _ in range(_READS):
+                chunks.append(os.read(self.output, _LINE_BYTES))
+                self.silent = not chunks[-1]
         whole, newline, self.partial = b"".join(chunks).rpartition(b"\n")
         if self.partial and (not self.running or len(self.partial) > _LINE_BYTES):
             whole, newline, self.partial = whole + newline + self.partial, b"\n", b""

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _START_TIME = 21  # field 22, counted from 0
 _PARENT = 3
 _KILL_SECONDS = 10.0
+_LOOK_SECONDS = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,31 +123,35 @@ def variables(pid: int) -> list[bytes]:
         return []
 
 
-def sweep(job_id: str, *, below: int | None = None, also: Iterable[int] = ()) -> None:
-    """Kill all that a job left running and return when it is gone.
+def end_descendants() -> None:
+    """Kill all that is left below this process, a subreaper, reap it, and return when it is gone.
 
-    :param below: this process, where it is a subreaper whose every child belongs to the job; its
-        dead children are reaped.
+    :raises BackendError: some would not die within ten seconds.
+    """
+    _end(lambda: [] if _reap() else descendants(os.getpid()))
+
+
+def end_strays(job_id: str, *, also: Iterable[int] = ()) -> None:
+    """Kill all that a job whose supervisor was lost left running, and return when it is gone.
+
     :param also: processes known from elsewhere, such as a cgroup.
     :raises BackendError: some would not die within ten seconds.
     """
+    known = set(also)
+    _end(lambda: [pid for pid in known | set(marked(job_id)) if Process.find(pid) is not None])
+
+
+def _end(left: Callable[[], list[int]]) -> None:
     deadline = time.monotonic() + _KILL_SECONDS
-    pending = set(also)
-    while True:
-        pending |= set(marked(job_id)) | set(descendants(below) if below else ())
-        for pid in pending:
-            _kill(pid)
-        if below:
-            _reap()
-        pending = {pid for pid in pending if Process.find(pid) is not None}
-        if not pending:
-            return
+    while pids := left():
         if time.monotonic() > deadline:
             raise BackendError(
-                f"job {job_id}: processes {sorted(pending)} do not die when killed: look at what "
-                "they wait for (a device or a network file system?) and end them by hand"
+                f"processes {sorted(pids)} do not die when killed: look at what they wait for (a device or "
+                "a network file system?) and end them by hand"
             )
-        time.sleep(0.002)
+        for pid in pids:
+            _kill(pid)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _kill(pid: int) -> None:
@@ -156,13 +161,14 @@ def _kill(pid: int) -> None:
         return
 
 
-def _reap() -> None:
-    """Take the exit codes of orphans that became ours; nobody waits for them."""
+def _reap() -> bool:
+    """Take the exit codes of orphans that became ours; whether there is no child of ours any more."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
-        return
+        return True
+    return False
 
 
 def _pids() -> list[int]:

@@ -21,7 +21,7 @@ from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import left_behind
 from muster.backends.local.orders import Orders
-from muster.backends.local.processes import Process, adopt_orphans, sweep
+from muster.backends.local.processes import Process, adopt_orphans, end_descendants, end_strays
 from muster.core.errors import MusterError
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
@@ -84,7 +84,7 @@ class Supervisor:
         try:
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
-                sweep(self._job_id, also=left_behind(self._job_id))
+                end_strays(self._job_id, also=left_behind(self._job_id))
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()
             return self._attempts()
@@ -99,7 +99,7 @@ class Supervisor:
                 self._log(traceback.format_exc().encode())
             return verdict_of(error, committing=self._status.state is JobState.COMMITTING)
         finally:
-            sweep(self._job_id, below=os.getpid())
+            end_descendants()
             self._store.release(self._job_id)
 
     def _attempts(self) -> Verdict | JobResult:
@@ -163,7 +163,7 @@ class Supervisor:
         try:
             verdict = gang.run()
         finally:
-            sweep(self._job_id, below=os.getpid(), also=gang.left())
+            end_descendants()
             gang.close()
         self._heed()
         return verdict

@@ -1,0 +1,187 @@
+"""Images become venvs: found by name, built once, mended when broken, and refused clearly."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from muster.backends.local.environments import Environments, find_image, image_folders, put_image
+from muster.core.errors import ImageError, SpecError
+from muster.core.settings import Settings
+from muster.volumes.folder import FolderStore
+
+DIGEST = "b3:" + "ab" * 32
+
+
+@pytest.fixture
+def environments(tmp_path: Path) -> Environments:
+    return Environments(tmp_path / "cache")
+
+
+def image(folder: Path, *, lock: str = "", recipe: str = "") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text(lock)
+    if recipe:
+        (folder / "image.toml").write_text(recipe)
+    return folder
+
+
+def test_an_image_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None:
+    image(tmp_path / "b" / "train")
+    mine = image(tmp_path / "a" / "train")
+    assert find_image("train", [tmp_path / "none", tmp_path / "a", tmp_path / "b"]) == mine
+
+
+def test_the_shipped_images_come_last(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, cache=tmp_path, images=(tmp_path / "more",))
+    folders = image_folders(settings, tmp_path / "dag", tmp_path / "bundle")
+    assert folders[:3] == (tmp_path / "dag" / "images", tmp_path / "bundle" / "images", tmp_path / "more")
+    assert (folders[3] / "python" / "requirements.txt").is_file()
+
+
+def test_an_unknown_image_is_refused_with_those_that_are_there(tmp_path: Path) -> None:
+    image(tmp_path / "etl")
+    with pytest.raises(SpecError, match=r"'trian'.*known are: etl.*MUSTER_IMAGES"):
+        find_image("trian", [tmp_path])
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "a\nb", ""])
+def test_hostile_names_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="image"):
+        find_image(name, [tmp_path])
+
+
+def test_an_image_without_a_lock_is_refused_with_what_to_run(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    with pytest.raises(SpecError, match="uv pip compile"):
+        find_image("train", [tmp_path])
+
+
+def test_an_image_travels_as_a_snapshot_of_its_lock_and_recipe(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    folder = image(tmp_path / "train", recipe="[build]\n")
+    (folder / "Dockerfile").write_text("FROM x")
+    digest = put_image(store, folder)
+    assert sorted(path.name for path in store.code(digest).iterdir()) == ["image.toml", "requirements.txt"]
+
+
+def test_an_environment_is_built_once_and_found_again(environments: Environments, tmp_path: Path) -> None:
+    folder = image(tmp_path / "empty")
+    with ThreadPoolExecutor(2) as pool:
+        pythons = set(pool.map(lambda _: environments.ensure("empty", folder, DIGEST), range(2)))
+    (python,) = pythons
+    assert subprocess.run([python, "-c", "print(1)"], capture_output=True, check=True).stdout == b"1\n"
+    made = python.stat(follow_symlinks=False).st_ino
+    assert environments.ensure("empty", folder, DIGEST).stat(follow_symlinks=False).st_ino == made
+    (found,) = environments.ls()
+    assert (found.name, found.digest, found.complete) == ("empty", "abababababab", True)
+    assert found.size_bytes > 0
+
+
+def test_a_half_built_environment_is_built_again(environments: Environments, tmp_path: Path) -> None:
+    folder = image(tmp_path / "empty")
+    python = environments.ensure("empty", folder, DIGEST)
+    home = python.parent.parent
+    (home / ".muster-complete").unlink()
+    (home / "half").touch()
+    assert not environments.ls()[0].complete
+    assert environments.ensure("empty", folder, DIGEST) == python
+    assert not (home / "half").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_built_again(
+    environments: Environments, tmp_path: Path
+) -> None:
+    folder = image(tmp_path / "empty")
+    python = environments.ensure("empty", folder, DIGEST)
+    python.unlink()
+    assert environments.ensure("empty", folder, DIGEST).exists()
+
+
+def test_what_uv_said_last_is_in_the_error(environments: Environments, tmp_path: Path) -> None:
+    folder = image(tmp_path / "bad", lock="!! this is no requirement\n")
+    with pytest.raises(ImageError, match=r"(?s)image bad: uv failed.*Unexpected '!'.*Mend"):
+        environments.ensure("bad", folder, DIGEST)
+
+
+def test_a_lock_without_hashes_is_refused(environments: Environments, tmp_path: Path) -> None:
+    folder = image(tmp_path / "bad", lock="six==1.17.0\n")
+    with pytest.raises(ImageError, match="hash"):
+        environments.ensure("bad", folder, DIGEST)
+
+
+@pytest.mark.parametrize(
+    "recipe", ["[build", "[other]\n", "[build]\nno_isolation='x'\n", "[build.env]\nA=1\n", "build=1\n"]
+)
+def test_a_recipe_that_cannot_be_read_is_refused(
+    environments: Environments, tmp_path: Path, recipe: str
+) -> None:
+    with pytest.raises(ImageError, match=r"image bad: image\.toml"):
+        environments.ensure("bad", image(tmp_path / "bad", recipe=recipe), DIGEST)
+
+
+def test_the_build_is_given_up_when_progress_says_so(environments: Environments, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(_line: str) -> None:
+        raise Enough
+
+    folder = image(tmp_path / "some", lock="# one\nsix==1.17.0 --hash=sha256:00\n")
+    with pytest.raises(Enough):
+        environments.ensure("some", folder, DIGEST, stop)
+
+
+BACKEND = """
+import os, zipfile
+def build_wheel(folder, config=None, metadata=None):
+    import first
+    with zipfile.ZipFile(os.path.join(folder, "second-1-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("second.py", f"home = {os.environ['HOME_OF_IMAGE']!r}")
+        wheel.writestr("second-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: second\\nVersion: 1\\n")
+        wheel.writestr("second-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("second-1.dist-info/RECORD", "")
+    return "second-1-py3-none-any.whl"
+"""
+FIRST = BACKEND.replace("second", "first").replace("    import first\n", "").replace("HOME_OF_IMAGE", "PATH")
+
+
+def sdist(folder: Path, name: str, backend: str) -> str:
+    """A source distribution that builds itself; return its line of a lock."""
+    path = folder / f"{name}-1.tar.gz"
+    project = (
+        f"[project]\nname='{name}'\nversion='1'\n"
+        "[build-system]\nrequires=[]\nbuild-backend='backend'\nbackend-path=['.']\n"
+    )
+    with tarfile.open(path, "w:gz") as archive:
+        for inner, text in (
+            ("pyproject.toml", project),
+            ("backend.py", backend),
+            ("PKG-INFO", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"),
+        ):
+            info = tarfile.TarInfo(f"{name}-1/{inner}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return f"{name} @ {path.as_uri()} \\\n    --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def test_a_package_can_be_built_against_the_rest_of_its_image(
+    environments: Environments, tmp_path: Path
+) -> None:
+    lock = sdist(tmp_path, "second", BACKEND) + sdist(tmp_path, "first", FIRST)
+    recipe = '[build]\nno_isolation = ["Second"]\n[build.env]\nHOME_OF_IMAGE = "{image}/x"\n'
+    said: list[str] = []
+    python = environments.ensure(
+        "two", image(tmp_path / "two", lock=lock, recipe=recipe), DIGEST, said.append
+    )
+    shown = subprocess.run(
+        [python, "-c", "import first, second; print(second.home)"], capture_output=True, check=True, text=True
+    )
+    assert shown.stdout.strip() == f"{python.parent.parent}/x"
+    assert said == ["image two: installing 2 packages"]

@@ -1,0 +1,100 @@
+"""Who is who among processes, and what becomes of strays."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from muster.backends.local import processes
+from muster.backends.local.processes import JOB_VARIABLE, Process
+
+SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(600)"]
+
+
+def run(code: Callable[[], None]) -> int:
+    """Run `code` in a fork of this process and return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            code()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
+    me = Process.me()
+    assert me.alive
+    assert not replace(me, started=me.started - 1).alive
+    assert not replace(me, boot="another").alive
+
+
+def test_only_the_very_process_is_killed() -> None:
+    sleeper = subprocess.Popen(SLEEP, stdout=subprocess.PIPE)
+    found = Process.find(sleeper.pid)
+    assert found is not None
+    replace(found, started=found.started + 1).kill()
+    assert sleeper.poll() is None
+    found.kill()
+    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    found.kill()
+    assert sleeper.stdout is not None
+    sleeper.stdout.close()
+
+
+def test_strays_of_a_job_are_found_by_their_mark_and_ended() -> None:
+    environment = {**os.environ, JOB_VARIABLE: f"stray-{os.getpid()}"}
+    stray = subprocess.Popen(SLEEP, env=environment, start_new_session=True, stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        SLEEP, env={**environment, JOB_VARIABLE: f"stray-{os.getpid()}-2"}, stdout=subprocess.PIPE
+    )
+    for process in (stray, other):
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+    assert processes.marked(f"stray-{os.getpid()}") == [stray.pid]
+    processes.end_strays(f"stray-{os.getpid()}")
+    assert stray.wait(timeout=10) == -signal.SIGKILL
+    assert other.poll() is None
+    other.kill()
+    other.wait(timeout=10)
+
+
+def test_a_subreaper_ends_whatever_it_started_however_it_hides() -> None:
+    def supervise() -> None:
+        processes.adopt_orphans()
+        hide = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True, env={})"
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", hide], check=True)
+        assert len(processes.descendants(os.getpid())) == 3
+        processes.end_descendants()
+        assert processes.descendants(os.getpid()) == []
+
+    assert run(supervise) == 0
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    read, write = os.pipe()
+
+    def parent() -> None:
+        me = os.getpid()
+        child = subprocess.Popen(SLEEP, preexec_fn=lambda: processes.die_with(me), stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        os.write(write, str(child.pid).encode())
+        os.kill(me, signal.SIGKILL)
+
+    assert run(parent) == -signal.SIGKILL
+    child = int(os.read(read, 32))
+    if Process.find(child) is not None:  # the kernel's signal is still on its way
+        watch = os.pidfd_open(child)
+        assert select.select([watch], [], [], 10)[0]
+        os.close(watch)
+    os.close(read)
+    os.close(write)
