@@ -6,6 +6,7 @@ of a feed-forward graph are written here field by field. Standard library only.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import struct
@@ -112,7 +113,7 @@ def write_delays(folder: Path, *, seed: int = 0) -> Path:
         parts.append(f"{name}_row")
     nodes.append(node("Concat", parts, "h0", axis=1))
     sizes = [28, 128, 64, 1]
-    for layer, (width, height) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for layer, (width, height) in enumerate(itertools.pairwise(sizes)):
         weights = [rng.gauss(0, width**-0.5) for _ in range(width * height)]
         constants.append(tensor(f"w{layer}", FLOAT, [width, height], weights))
         constants.append(tensor(f"b{layer}", FLOAT, [height], [0.0] * height))
@@ -130,3 +131,13 @@ def write_delays(folder: Path, *, seed: int = 0) -> Path:
         "outputs": [{"name": "probability", "datatype": "FP32", "min": 0, "max": 1}],
     }
     return write(folder, graph, signature)
+
+
+def write_greedy(folder: Path, *, values: int) -> Path:
+    """Write a model that asks for `values` numbers of memory to answer one row."""
+    constants = [tensor("size", INT64, [1], [values])]
+    nodes = [node("Expand", ["x", "size"], "wide"), node("ReduceMean", ["wide"], "mean")]
+    nodes += [node("Add", ["x", "mean"], "y")]
+    graph = model(nodes, constants, [("x", FLOAT, [])], [("y", FLOAT, [])])
+    columns = [{"name": name, "datatype": "FP32", "shape": [-1]} for name in "xy"]
+    return write(folder, graph, {"format": 1, "inputs": columns[:1], "outputs": columns[1:]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import os
 import shutil
@@ -56,14 +57,23 @@ class LocalDeployments:
         """
         self._check(spec)
         folder = self._folder(spec.name)
-        with locked(self._root / ".locks" / "ports"), folder.changing():
-            state = folder.read()
-            if state is None or state.retired:
-                state = self._renew(folder, state)
-            wanted = state.want(spec)
-            if wanted != folder.read():
-                folder.write(wanted)
-            self._keep(folder)
+        with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
+            before = folder.read()
+            if before and before.retired:  # by somebody who was killed before it was cleared away
+                self._await_end(folder)
+                self._remove(folder, before)
+                before = None
+            state = (before or DeploymentState(name=spec.name, port=0)).want(spec)
+            handle = folder.claim_keeper()
+            door = self._door(state) if handle is not None and not state.serving else None
+            if door:
+                opened.enter_context(door)
+                state = replace(state, port=door.getsockname()[1])
+            if state != before:
+                folder.write(state)
+            if handle is not None:
+                opened.callback(os.close, handle)
+                self._start_keeper(folder, handle, door)
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""
@@ -122,35 +132,41 @@ class LocalDeployments:
                 "it was written for another store"
             )
 
-    def _renew(self, folder: DeploymentFolder, old: DeploymentState | None) -> DeploymentState:
-        """Return the state of a name that is new here, or was retired and perhaps not cleared away."""
-        if old:
-            self._await_end(folder)
-            self._remove(folder, old)
-        states = [self._folder(name).read() for name in self.deployments()]
-        return DeploymentState(name=folder.name, port=_free_port({state.port for state in states if state}))
+    def _door(self, state: DeploymentState) -> socket.socket:
+        """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
+        names = [name for name in self.deployments() if name != state.name]
+        others = {other.port for name in names if (other := self._folder(name).read())}
+        for port in (*([state.port] if state.port else []), *range(FIRST_PORT, LAST_PORT + 1)):
+            door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                if port not in others:
+                    door.bind(("127.0.0.1", port))
+                    return door
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise BackendError(f"port {port} of 127.0.0.1: {error.strerror}") from error
+            door.close()
+        raise BackendError(
+            f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment"
+        )
 
-    def _keep(self, folder: DeploymentFolder) -> None:
-        """Start a keeper unless one lives; it inherits the lock, so there are never two."""
-        handle = folder.claim_keeper()
-        if handle is None:
-            return
+    def _start_keeper(self, folder: DeploymentFolder, handle: int, door: socket.socket | None) -> None:
+        """Start a keeper; it inherits its lock, so there are never two, and perhaps its port."""
+        inherited = (handle, *([door.fileno()] if door else []))
+        words = [self._settings.home, self._settings.cache, folder.name, *inherited]
         try:
             with (folder.path / "keeper.log").open("ab") as log:
-                words = [self._settings.home, self._settings.cache, folder.name, handle]
                 subprocess.run(
                     [sys.executable, "-P", "-c", _DETACH, *map(str, words)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=(handle,),
+                    pass_fds=inherited,
                     start_new_session=True,
                     check=True,
                 )
         except (OSError, subprocess.CalledProcessError) as error:
             raise BackendError(f"deployment {folder.name}: its keeper cannot be started ({error})") from error
-        finally:
-            os.close(handle)
 
     def _await_end(self, folder: DeploymentFolder) -> None:
         """Return when the keeper is gone, and its server with it."""
@@ -175,22 +191,6 @@ class LocalDeployments:
 
     def _folder(self, name: str) -> DeploymentFolder:
         return DeploymentFolder(self._settings.home, name)
-
-
-def _free_port(known: set[int]) -> int:
-    """Return the first port that nobody listens on and no other deployment was given."""
-    for port in range(FIRST_PORT, LAST_PORT + 1):
-        if port in known:
-            continue
-        with socket.socket() as door:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                door.bind(("127.0.0.1", port))
-                door.listen(1)
-            except OSError:
-                continue
-            return port
-    raise BackendError(f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment")
 
 
 def _answers(state: DeploymentState) -> bool:

@@ -33,6 +33,7 @@ from muster.volumes.folder import FolderStore
 
 LOOK_SECONDS = 0.2
 COMMAND_SECONDS = 30.0
+DOOR_SECONDS = 3.0
 DRAIN_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 10.0
 BACKLOG = 2048
@@ -41,11 +42,18 @@ BACKLOG = 2048
 class Keeper:
     """Keeps one deployment until it is retired or has nothing to serve."""
 
-    def __init__(self, folder: DeploymentFolder, store: Store, environments: Environments) -> None:
+    def __init__(
+        self,
+        folder: DeploymentFolder,
+        store: Store,
+        environments: Environments,
+        *,
+        door: socket.socket | None = None,
+    ) -> None:
         self._folder = folder
         self._store = store
         self._environments = environments
-        self._public: socket.socket | None = None
+        self._public = door
         self._server: ModelServer | None = None
         self._leaving: list[tuple[float, ModelServer]] = []
         self._pause = LOOK_SECONDS
@@ -244,18 +252,24 @@ class Keeper:
                 continue  # gc took it, so nothing pinned it
 
     def _door(self) -> socket.socket:
-        """Return the public socket; bound, and listening from the first promotion on."""
-        if self._public is None:
-            state = self._folder.read()
-            assert state is not None
+        """Return the public socket; bound, and listening from the first promotion on.
+
+        :raises DeploymentError: somebody else has the port, and not only a server of ours that is dying.
+        """
+        state, deadline = self._folder.read(), time.monotonic() + DOOR_SECONDS
+        assert state is not None
+        while self._public is None:
             door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 door.bind(("127.0.0.1", state.port))
             except OSError as error:
                 door.close()
-                raise _taken(state.port, error) from error
-            self._public = door
+                if time.monotonic() > deadline:
+                    raise _taken(state.port, error) from error
+                time.sleep(0.05)
+            else:
+                self._public = door
         return self._public
 
     def _open_door(self) -> None:
@@ -295,15 +309,23 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Keep the deployment NAME: ``HOME CACHE NAME HANDLE`` are the arguments."""
-    home, cache, name, handle = sys.argv[1:]
+    """Keep a deployment. Arguments: ``HOME CACHE NAME``, the lock's file and perhaps the port's socket."""
+    home, cache, name, handle, *door = sys.argv[1:]
     settings = Settings(home=Path(home), cache=Path(cache))
     folder = DeploymentFolder(settings.home, name)
     me = Process.find(os.getpid())
     assert me is not None
     folder.write_keeper(me)
-    os.set_inheritable(int(handle), False)
-    Keeper(folder, FolderStore(settings.store), Environments(settings.cache)).run(int(handle))
+    for number in (handle, *door):
+        os.set_inheritable(int(number), False)
+    sockets = [socket.socket(fileno=int(number)) for number in door]
+    keeper = Keeper(
+        folder,
+        FolderStore(settings.store),
+        Environments(settings.cache),
+        door=sockets[0] if sockets else None,
+    )
+    keeper.run(int(handle))
 
 
 if __name__ == "__main__":

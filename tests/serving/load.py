@@ -1,0 +1,80 @@
+"""Many requests at once over kept connections, none retried: what a busy client sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+CONNECTIONS = 8
+
+
+@dataclass
+class Load:
+    """Sends one request over and over from the moment it is entered until it is left.
+
+    :param answers: how often each answer came: the revision's name, or what went wrong.
+    """
+
+    port: int
+    path: str
+    body: Any
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def __enter__(self) -> Load:
+        self._stopping = False
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping = True
+        self._thread.join()
+
+    @property
+    def sent(self) -> int:
+        return self.answers.total()
+
+    @property
+    def failed(self) -> dict[str, int]:
+        return {what: n for what, n in self.answers.items() if not what.startswith("revision ")}
+
+    async def _run(self) -> None:
+        await asyncio.gather(*(self._client() for _ in range(CONNECTIONS)))
+
+    async def _client(self) -> None:
+        data = json.dumps(self.body).encode()
+        head = f"POST {self.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        connection = None
+        while not self._stopping:
+            try:
+                if connection is None:
+                    connection = await asyncio.open_connection("127.0.0.1", self.port)
+                closing, answer = await asyncio.wait_for(self._ask(*connection, head + data), timeout=10)
+            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+                closing, answer = True, type(error).__name__
+            self.answers[answer] += 1
+            if closing and connection:
+                connection[1].close()
+                connection = None
+        if connection:
+            connection[1].close()
+
+    @staticmethod
+    async def _ask(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+    ) -> tuple[bool, str]:
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        body = json.loads(await reader.readexactly(length))
+        closing = b"connection: close" in head
+        if not head.startswith(b"http/1.1 200"):
+            return closing, f"HTTP {head[9:12].decode()}: {body}"
+        return closing, f"revision {body['model_version']}"
