@@ -63,8 +63,7 @@ class _Runner:
 
         self._home = home
         self._listener = listener
-        self._log = home.log(dag_id)
-        quieten(self._log)
+        quieten(home.log)
         self._loaded: Loaded = load(dag_id, home)
         self._session: Session = get_session()()  # type: ignore[no-untyped-call]
         self._backend: Backend = connect(home.settings)
@@ -163,7 +162,7 @@ class _Runner:
             run_id=run.run_id,
             state=state,
             seconds=time.monotonic() - began,
-            log=str(self._log),
+            log=str(self._home.log),
             params=self._runs.params(run),
             stages=tuple(self._stage(run, loop, name, kept) for name in self._loaded.order),
             deployments=tuple(_deployed(results.values())),

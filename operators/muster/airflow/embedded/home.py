@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from muster.backends.local.places import locked
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 
 DATABASE = "airflow.db"
+LOG_BYTES = 50 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,10 @@ class EmbeddedHome:
         """Its SQLite file."""
         return self.root / DATABASE
 
-    def log(self, run_id: str) -> Path:
-        """Where Airflow's log of one run goes."""
-        return self.root / "logs" / f"{run_id}.log"
+    @property
+    def log(self) -> Path:
+        """Where Airflow and its tasks log to."""
+        return self.root / "logs" / "muster-run.log"
 
     def environment(self) -> dict[str, str]:
         """What Airflow is configured with: quiet, local, and nothing of another Airflow on this machine."""
@@ -89,23 +92,36 @@ class EmbeddedHome:
         marker = self.root / f"migrated-{release}"
         if marker.exists() and self.database.exists():
             return
-        template = self.settings.cache / "airflow" / f"airflow-{release}.db"
-        with _exclusive(self.root / "migration.lock"):
-            if not self.database.exists() and template.exists():
-                _copy_whole(template, self.database)
+        with locked(self.root / "migration.lock"):
+            if self.database.exists():  # of an older release, or a crash came before the marker
+                _initialise(self.environment())
             else:
-                _migrate_here()
-                if not template.exists():
-                    template.parent.mkdir(parents=True, exist_ok=True)
-                    _snapshot(self.database, template)
+                _copy_whole(self._template(release), self.database)
             marker.touch()
 
+    def _template(self, release: str) -> Path:
+        """Return a migrated database that nobody used, made now if the cache has none."""
+        template = self.settings.cache / "airflow" / f"airflow-{release}.db"
+        if not template.exists():
+            template.parent.mkdir(parents=True, exist_ok=True)
+            fresh = template.with_name(f".{template.name}.{os.getpid()}")
+            fresh.unlink(missing_ok=True)
+            conn = f"sqlite:///{fresh}"
+            _initialise({**self.environment(), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": conn})
+            fresh.replace(template)
+        return template
 
+
+@cache
 def quieten(log: Path) -> None:
-    """Send what Airflow and its tasks log to a file, so that the terminal is the listener's."""
+    """Send what Airflow and its tasks log to a file, so that the terminal is the listener's.
+
+    The file is open until the process ends. A large one makes room and is kept once, as ``.old``.
+    """
     from airflow._shared.logging import configure_logging
 
-    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_suffix(".old"))
     configure_logging(log_level="INFO", colors=False, output=log.open("a", encoding="utf-8", buffering=1))
 
 
@@ -116,33 +132,18 @@ def _forget_airflow(environment: Mapping[str, str]) -> None:
             del os.environ[name]
 
 
-def _migrate_here() -> None:
-    from airflow.utils.db import initdb
-
-    initdb()
-
-
-def _snapshot(database: Path, target: Path) -> None:
-    """Keep a migrated database that nobody used yet, whole or not at all."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(temporary)) as copy:
-        (runs,) = source.execute("select count(*) from dag_run").fetchone()
-        source.backup(copy)
-    if runs:
-        temporary.unlink()
-    else:
-        temporary.replace(target)
+def _initialise(environment: Mapping[str, str]) -> None:
+    """Create or migrate a database, in a process of its own: this one may not know the right one yet."""
+    command = [sys.executable, "-c", "from airflow.utils.db import initdb; initdb()"]
+    ended = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        last = (ended.stderr.strip() or ended.stdout.strip() or "no message").splitlines()[-1]
+        raise MusterError(f"Airflow's database cannot be migrated: {last}")
 
 
 def _copy_whole(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.copyfile(source, temporary)
     temporary.replace(target)
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    from muster.backends.local.places import locked
-
-    with locked(path):
-        yield

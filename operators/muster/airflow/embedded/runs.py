@@ -7,7 +7,6 @@ at once never take each other for dead.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.attempts import Attempt
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
+from muster.backends.local.places import locked_if_free
 from muster.core.errors import MusterError, NotFound, SpecError
 
 if TYPE_CHECKING:
@@ -44,16 +44,12 @@ class Runs:
     @contextmanager
     def own(self, run_id: str) -> Iterator[None]:
         """Hold a run for this process. :raises MusterError: another process holds it."""
-        path = self._lock(run_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locked_if_free(self._lock(run_id)) as mine:
+            if not mine:
+                raise MusterError(
+                    f"run {run_id} is still going on in another process: wait for it, or end it"
+                )
             yield
-        except BlockingIOError as error:
-            raise MusterError(f"run {run_id} is still going on in another process: wait for it") from error
-        finally:
-            os.close(handle)
 
     def new_id(self) -> str:
         """A name for a run that sorts by time and that no other process draws."""
@@ -216,11 +212,8 @@ class Runs:
         ]
 
     def _held(self, run_id: str) -> bool:
-        try:
-            with self.own(run_id):
-                return False
-        except MusterError:
-            return True
+        with locked_if_free(self._lock(run_id)) as free:
+            return not free
 
     def _lock(self, run_id: str) -> Path:
         return self._home.root / "runs" / f"{run_id}.lock"
