@@ -132,6 +132,19 @@ def test_what_is_not_there_is_one_message(words: Any, named: str, muster: Run) -
     assert answer.err.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("run", "x", "--param", "count"), "NAME=VALUE"),
+        (("run", "x", "--dags", "nowhere"), "no folder of Dags"),
+    ],
+)
+def test_a_run_that_cannot_be_says_so_at_once(words: Any, named: str, muster: Run) -> None:
+    answer = muster(*words)
+    assert (answer.code, answer.out, answer.error) == (1, "", None)
+    assert named in answer.err
+
+
 @pytest.mark.parametrize("words", [("nothing",), ("jobs", "ls", "--state", "odd"), ("volumes", "log")])
 def test_a_wrong_word_is_a_usage_error(words: Any, muster: Run) -> None:
     answer = muster(*words)

@@ -1,0 +1,148 @@
+"""``muster run``: a Dag of two stages, run, broken, mended, resumed, watched and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+Muster = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def until(holds: Callable[[], Any], *, seconds: float = 60) -> Any:
+    """Return what `holds` returns once that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = holds()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s")
+
+
+def test_a_run_ends_with_a_table_and_its_figures(muster: Muster) -> None:
+    done = muster("run", "hello", "--param", "count=5")
+    assert done.returncode == 0, done.stderr
+    stages = [line.split()[:2] for line in done.stdout.splitlines()[1:3]]
+    assert stages == [["rows", "success"], ["sums", "success"]]
+    assert "sums: total 10.0000 against the baseline's 1.0000" in done.stdout
+    assert "rows | [rank 0] [rank 3] [bold]is no markup" in done.stderr
+
+
+def test_json_is_one_object_with_every_stage(muster: Muster) -> None:
+    done = muster("run", "hello", "--json")
+    document = json.loads(done.stdout)
+    assert document["state"] == "success"
+    for stage in document["stages"]:
+        assert stage["state"] == "success"
+        assert stage["seconds"] > stage["overhead_seconds"] > 0
+        assert stage["job_id"]
+        assert all(address.startswith("volume://hello/") for (address,) in stage["versions"].values())
+
+
+def test_broken_then_mended_goes_on_from_the_broken_stage(muster: Muster, folder: Path) -> None:
+    work = folder / "dags" / "hello" / "work.py"
+    whole = work.read_text()
+    try:
+        work.write_text(
+            whole.replace("numbers = [", 'raise ValueError("no [rank 3] today")\n    numbers = [')
+        )
+        failed = muster("run", "hello")
+    finally:
+        work.write_text(whole)
+    assert failed.returncode == 1
+    *_, cause, message, advice, log = failed.stderr.splitlines()
+    assert cause.startswith("muster: sums: user error, rank ")
+    assert message == "  ValueError: no [rank 3] today"
+    assert "hello/work.py" in advice
+    job = log.removeprefix("  full log: muster jobs logs ")
+    assert "ValueError: no [rank 3] today" in muster("jobs", "logs", job).stdout
+    assert "Traceback" in muster("jobs", "logs", job).stdout
+
+    resumed = muster("run", "hello", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    stages = [line.split()[:2] for line in resumed.stdout.splitlines()[1:3]]
+    assert stages == [["rows", "kept"], ["sums", "success"]]
+    assert "hello/work.py changed" in resumed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("run", "nothing"), "no Dag 'nothing'"),
+        (("run", "hello", "--param", "odd=1"), "no param 'odd'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    words: Any, named: str, muster: Muster, folder: Path
+) -> None:
+    before = muster("jobs", "ls", "--json").stdout
+    done = muster(*words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+    assert muster("jobs", "ls", "--json").stdout == before
+
+
+def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
+    muster: Muster, folder: Path, environment: dict[str, str]
+) -> None:
+    def start(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["muster", *words],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+    run = start("run", "endless")
+    try:
+        jobs = until(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
+        job = jobs[0]["job_id"]
+        follow = start("jobs", "logs", job, "-f")
+        assert follow.stdout is not None
+        assert until(follow.stdout.readline) == "[rank 0] waiting\n"
+        follow.send_signal(signal.SIGINT)
+        _, said = follow.communicate(timeout=20)
+        assert follow.returncode == 130
+        assert f"{job} goes on" in said
+        assert "Traceback" not in said
+        assert json.loads(muster("jobs", "show", job, "--json").stdout)["status"]["state"] == "running"
+
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+        assert run.returncode == 130
+        assert "Traceback" not in said
+        assert json.loads(muster("jobs", "show", job, "--json").stdout)["status"]["state"] == "cancelled"
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+
+
+def test_cancel_ends_the_job_and_with_it_the_run(
+    muster: Muster, folder: Path, environment: dict[str, str]
+) -> None:
+    run = subprocess.Popen(
+        ["muster", "run", "endless", "--json"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    jobs = until(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
+    cancelled = muster("jobs", "cancel", jobs[0]["job_id"])
+    assert cancelled.stdout == f"{jobs[0]['job_id']}: cancelled\n"
+    out, _ = run.communicate(timeout=60)
+    assert json.loads(out)["state"] == "failed"
+    assert run.returncode == 1
