@@ -46,7 +46,7 @@ def last_words(rank: Rank) -> LastWords:
 
 def stack(rank: Rank) -> LastWords:
     """Return the stack that faulthandler printed when the rank was aborted."""
-    lines = list(rank.tail)
+    lines = _shortened(rank, rank.tail)
     starts = [i for i, line in enumerate(lines) if line.startswith(("Current thread", _CRASH))]
     return _crash(lines[starts[-1] :]) if starts else LastWords()
 
@@ -78,7 +78,8 @@ def _recorded(rank: Rank) -> LastWords | None:
     told = (read_json(rank.plan.error_file) or {}).get("message")
     if not isinstance(told, dict):
         return None
-    lines = [_safe(line) for line in str((told.get("extraInfo") or {}).get("py_callstack", "")).splitlines()]
+    called = str((told.get("extraInfo") or {}).get("py_callstack", ""))
+    lines = _shortened(rank, map(_safe, called.splitlines()))
     # @record writes whole seconds, too coarse to tell who was first: the printed traceback tells better
     return LastWords(
         message=_safe(str(told.get("message", ""))),
@@ -89,7 +90,7 @@ def _recorded(rank: Rank) -> LastWords | None:
 
 
 def _printed(rank: Rank) -> LastWords | None:
-    lines = list(rank.tail)[-NEAR_THE_END:]
+    lines = _shortened(rank, list(rank.tail)[-NEAR_THE_END:])
     starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
     if not starts:
         return None
@@ -115,6 +116,13 @@ def _crash(block: Sequence[str]) -> LastWords:
     start = currents[0] if currents else 0
     frames = [line for line in block[start:] if line.startswith(("Current", "  File"))][: TRACE_LINES - 1]
     return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)))
+
+
+def _shortened(rank: Rank, lines: Iterable[str]) -> list[str]:
+    """The lines with the author's files as paths from the code folder on."""
+    if rank.plan.code is None:
+        return list(lines)
+    return [line.replace(f'  File "{rank.plan.code}/', '  File "') for line in lines]
 
 
 def bounded(lines: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ TAIL_LINES = 400
 FAULT_GRACE_SECONDS = 5.0
 FOLLOWER_SECONDS = 3.0  # a rank that only lost its peer ends first at times; the culprit gets this long
 ABORT_SECONDS = 5.0
-LEFTOVER_SECONDS = 1.0
+LEFTOVER_SECONDS = 0.5
 LONGEST_SLEEP_SECONDS = 5.0
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
@@ -36,6 +36,7 @@ class RankPlan:
         worker, which has loaded all it needs (an interpreter's start costs 20 ms and 8 MB).
     :param outcome: where an entrypoint's rank writes how it ended.
     :param error_file: where torch's ``@record`` does.
+    :param code: the folder that paths are shown from.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class RankPlan:
     folder: str
     outcome: str
     error_file: str
+    code: str | None = None
 
 
 class InRank(BaseException):
@@ -260,10 +262,11 @@ class Ranks:
     def _pass_on(self, rank: Rank, lines: list[str]) -> None:
         if not lines:
             return
-        for line in lines:
-            rank.tail.append(line)
-            if line.startswith(TRACE_START):
-                rank.traced = time.time()
+        torchs_own = f"[rank{rank.number}]: "  # its excepthook tags a traceback's lines; we tag all
+        lines = [line.removeprefix(torchs_own) for line in lines]
+        rank.tail.extend(lines)
+        if any(line.startswith(TRACE_START) for line in lines):
+            rank.traced = time.time()
         say("\n".join(f"[rank {rank.number}] {line}" for line in lines))
 
 

@@ -108,6 +108,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
         folder=folder,
         outcome=os.path.join(replica.scratch, f"rank-{rank}-outcome.json"),
         error_file=error_file,
+        code=replica.code,
     )
 
 

@@ -171,6 +171,23 @@ def bench(worker: Path, tmp_path: Path) -> Iterator[Bench]:
         process.communicate()
 
 
+@pytest.fixture(scope="session")
+def image_python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The Python of a shipped image, built where the cache does not have it."""
+
+    def build(name: str) -> str:
+        from muster.backends.local.environments import Environments, find_image, image_folders, put_image
+        from muster.core.settings import Settings
+        from muster.volumes.folder import FolderStore
+
+        settings = Settings.load()
+        folder = find_image(name, image_folders(settings))
+        digest = put_image(FolderStore(tmp_path_factory.mktemp("store")), folder)
+        return str(Environments(settings.cache).ensure(name, folder, digest))
+
+    return build
+
+
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
     """Wait until a condition holds; fail after the deadline."""

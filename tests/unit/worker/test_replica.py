@@ -255,9 +255,7 @@ def test_a_command_that_fails_is_told_by_its_traceback(bench) -> None:
     assert ended.code == ExitCode.USER_ERROR
     assert ended.lines[-1] == "rank 0: ValueError: no rows"
     assert ended.lines[-2] == "ValueError: no rows"
-    assert ended.report.verdict.advice == (
-        f"mend the code at {bench.root}/scratch/attempt-1/code/t.py:3 and run again; earlier stages are kept"
-    )
+    assert ended.report.verdict.advice == ("mend the code at t.py:3 and run again; earlier stages are kept")
 
 
 @pytest.mark.parametrize(
