@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,13 +67,12 @@ class BackendContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def image(self, backend: Backend, tmp_path: Path) -> str:
-        folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
-        return put_image(backend.store, find_image("python", folders))
+    def job_on(self, tmp_path: Path) -> Callable[..., JobSpec]:
+        """Makes a spec for a job that runs Python code on a backend."""
 
-    @pytest.fixture
-    def job(self, image: str) -> Callable[..., JobSpec]:
-        def make(code: str, **changes: Any) -> JobSpec:
+        def make(backend: Backend, code: str, **changes: Any) -> JobSpec:
+            folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
+            image = put_image(backend.store, find_image("python", folders))
             role: dict[str, Any] = {"command": ("python", "-c", code), "resources": SMALL}
             role |= {
                 name: changes.pop(name) for name in ("replicas", "ranks", "resources") if name in changes
@@ -81,6 +81,10 @@ class BackendContract:
             return JobSpec(roles=(Role(**role),), **given)
 
         return make
+
+    @pytest.fixture
+    def job(self, backend: Backend, job_on: Callable[..., JobSpec]) -> Callable[..., JobSpec]:
+        return functools.partial(job_on, backend)
 
     def test_a_job_runs_and_what_it_wrote_becomes_a_version(
         self, backend: Backend, job: Callable[..., JobSpec]
@@ -533,6 +537,34 @@ class TestLocalBackend(BackendContract):
     def ended_or_lost(self, backend: LocalBackend, job_id: str) -> bool:
         status = backend.status(job_id)
         return status.state.ended or not status.alive
+
+    def test_a_full_disk_is_a_verdict_and_nothing_is_visible(
+        self, tmp_path: Path, cache: Path, job_on: Callable[..., JobSpec]
+    ) -> None:
+        home = tmp_path / "small"
+        home.mkdir()
+        if os.getuid() != 0:
+            pytest.skip("only root may mount a small disk")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(home)], check=True)
+        try:
+            backend = LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
+            fill = (
+                "import os\nopen('{outputs.made}/f', 'w').write('x')\n"
+                "try:\n    with open('{checkpoints}/fill', 'wb', buffering=0) as fill:\n"
+                "        while True: fill.write(b'x' * 4096)\n"
+                "except OSError: pass\n"
+            )
+            backend.submit(job_on(backend, fill, outputs={"made": Output(volume="a/made")}), job_id="full")
+            status, _ = finish(backend, "full")
+            assert status.state is JobState.FAILED
+            assert status.verdict is not None
+            assert status.verdict.cause is Cause.COMMIT_FAILED
+            assert "No space left" in status.verdict.message
+            assert "room" in status.verdict.advice
+            assert backend.store.volumes() == []
+            until(lambda: not list(home.glob("claims/*.json")))
+        finally:
+            subprocess.run(["umount", "--lazy", str(home)], check=True)
 
     def test_more_jobs_than_fit_all_run_without_anybody_looking(
         self, backend: LocalBackend, job: Callable[..., JobSpec]

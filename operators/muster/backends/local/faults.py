@@ -10,6 +10,14 @@ from muster.core.verdict import Cause, ExitCode, Verdict
 
 # A lost worker is seen a moment after it was lost; a peer's complaint of the loss may carry an earlier time.
 _SEEN_LATE_SECONDS = 0.5
+_CAUSES: dict[int, Cause] = {
+    ExitCode.USER_ERROR: Cause.USER_ERROR,
+    ExitCode.SPEC_ERROR: Cause.SPEC_ERROR,
+    ExitCode.HANG: Cause.HANG,
+    ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
+    ExitCode.RANK_LOST: Cause.RANK_LOST,
+    ExitCode.SEAL_FAILED: Cause.COMMIT_FAILED,
+}
 
 
 def first_fault(members: Sequence[Member]) -> Verdict | None:
@@ -39,7 +47,7 @@ def _fault(member: Member) -> tuple[float, Verdict] | None:
     if member.stopped:
         return None
     if member.code is not None and member.code > 0:
-        return member.ended_at, _broken(member)
+        return member.ended_at, _unreported(member)
     how = f"was killed by signal {-(member.code or 0)}"
     return member.ended_at - _SEEN_LATE_SECONDS, _lost(member, how)
 
@@ -66,10 +74,12 @@ def _lost(member: Member, how: str) -> Verdict:
     )
 
 
-def _broken(member: Member) -> Verdict:
-    """A worker that ends by itself says why; starting one that cannot even do that again is no use."""
+def _unreported(member: Member) -> Verdict:
+    """The exit code is a contract and names the cause, where a full disk kept the report from us."""
+    cause = _CAUSES.get(member.code or 0, Cause.BACKEND_ERROR)
+    said = f": {member.last_line}" if member.last_line else ""
     return Verdict(
-        cause=Cause.BACKEND_ERROR,
-        message=f"the worker of replica {member.name} ended with exit code {member.code} and no report",
-        advice="see its last lines in the log; is the image's Python 3.10 or later?",
+        cause=cause,
+        message=f"the worker of replica {member.name} ended with exit code {member.code} and no report{said}",
+        advice="see its last lines in the log; if a disk is full make room there, then run again",
     )

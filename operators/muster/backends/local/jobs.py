@@ -93,6 +93,7 @@ class LocalJobs:
             self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
         status = self._ledger.status(job_id)
         if status.state.ended:
+            self._tidy(job_id)
             return
         self._queue.enter(Ticket.of(job, job_id=job_id, submitted=status.submitted, machine=self._machine))
         self._admission.admit(wait=True)
@@ -142,18 +143,28 @@ class LocalJobs:
         :raises BackendError: something of it does not die.
         """
         status = self._ledger.status(job_id)
-        if status.state.ended or owner not in (None, status.owner):
+        if status.state.ended:
+            self._tidy(job_id)
+            return
+        if owner not in (None, status.owner):
             return
         if self._queue.withdraw(job_id, lambda: self._cancelled(job_id, "cancelled while it waited")):
             return
         self._ask_to_end(job_id)
         spec = self._ledger.spec(job_id)
         self._await_end(job_id, spec.grace_seconds + _CANCEL_MARGIN_SECONDS)
-        with self._queue.seize(job_id) as lost:
-            if lost and not self._ledger.status(job_id).state.ended:
-                self._bury(job_id)
-            if lost:
-                self._places.job(job_id).remove()
+        self._tidy(job_id)
+
+    def _tidy(self, job_id: str) -> None:
+        """Do what a supervisor that was killed left undone: end its job, or only take its files away."""
+        if not self._queue.holds(job_id) and (
+            self._places.job(job_id).root.exists() or self._queue.left(job_id)
+        ):
+            with self._queue.seize(job_id) as lost:
+                if lost and not self._ledger.status(job_id).state.ended:
+                    self._bury(job_id)
+                if lost:
+                    self._places.job(job_id).remove()
 
     def _ask_to_end(self, job_id: str) -> None:
         folder = self._places.job(job_id)

@@ -31,6 +31,7 @@ class Member:
     output: int = -1
     partial: bytes = b""
     silent: bool = False
+    last_line: str = ""
     code: int | None = None
     ended_at: float = 0.0
     stopped: bool = False
@@ -86,6 +87,8 @@ class Member:
         whole, newline, self.partial = b"".join(chunks).rpartition(b"\n")
         if self.partial and (not self.running or len(self.partial) > _LINE_BYTES):
             whole, newline, self.partial = whole + newline + self.partial, b"\n", b""
+        if whole:
+            self.last_line = whole.rpartition(b"\n")[2].decode("utf-8", "replace")
         return whole + newline
 
     def reap(self) -> None:

@@ -108,6 +108,10 @@ class Queue:
         """Whether a job has a claim that counts: its supervisor lives."""
         return _is_locked(self._claim(job_id))
 
+    def left(self, job_id: str) -> bool:
+        """Whether a claim of the job is there that no longer counts."""
+        return self._claim(job_id).exists() and not self.holds(job_id)
+
     def withdraw(self, job_id: str, then: Callable[[], None]) -> bool:
         """Take a job that still waits out of the queue and do `then` before anybody can enter it again."""
         with locked(self._places.admission_lock):

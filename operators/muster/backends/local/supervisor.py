@@ -22,12 +22,13 @@ from muster.backends.local.gang import Gang
 from muster.backends.local.limits import left_behind
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, adopt_orphans, end_descendants, end_strays
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, StoreError
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads
 from muster.volumes.folder import FolderStore
 
+_UNSAID_BYTES = 1 << 20
 _MASK_LENGTH = 4  # shorter values would be found in every other line
 
 
@@ -59,6 +60,7 @@ class Supervisor:
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
         self._told_to_go = False
+        self._unsaid = b""
 
     def run(self) -> None:
         """Bring the job to its end, give its claim back and let in who waits for that."""
@@ -100,6 +102,7 @@ class Supervisor:
             return verdict_of(error, committing=self._status.state is JobState.COMMITTING)
         finally:
             end_descendants()
+            self._folder.drop_scratch()
             self._store.release(self._job_id)
 
     def _attempts(self) -> Verdict | JobResult:
@@ -177,20 +180,24 @@ class Supervisor:
         return commit(self._store, self._job_id, self._folder)
 
     def _end(self, ended: Verdict | JobResult) -> None:
-        try:
-            self._record(ended)
-        except OSError:  # the disk is full, and that is what must be said: give back what we kept for this
-            self._folder.drop_reserve()
-            self._record(ended)
-
-    def _record(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
-            self._move(JobState.SUCCEEDED, "", ended=time.time(), result=ended)
+            self._move_at_last(JobState.SUCCEEDED, result=ended)
             return
         verdict = replace(ended, message=self._mask(ended.message), advice=self._mask(ended.advice))
         self._log((verdict.render(job_id=self._job_id) + "\n").encode())
         state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
-        self._move(state, "", ended=time.time(), verdict=verdict)
+        self._move_at_last(state, verdict=verdict)
+
+    def _move_at_last(self, state: JobState, **changes: object) -> None:
+        """Record the job's end; on a full disk in the room that was kept for this."""
+        if self._unsaid:
+            self._folder.drop_reserve()
+            self._log(b"")
+        try:
+            self._move(state, "", ended=time.time(), **changes)
+        except (OSError, StoreError):
+            self._folder.drop_reserve()
+            self._move(state, "", ended=time.time(), **changes)
 
     def _move(self, state: JobState, reason: str, **changes: object) -> None:
         self._status = replace(self._status, state=state, reason=reason, **changes)  # type: ignore[arg-type]
@@ -207,7 +214,12 @@ class Supervisor:
     def _log(self, lines: bytes) -> None:
         for secret in self._masked:
             lines = lines.replace(secret.encode(), b"***")
-        self._ledger.append(self._job_id, lines)
+        self._unsaid = (self._unsaid + lines)[-_UNSAID_BYTES:]
+        try:
+            self._ledger.append(self._job_id, self._unsaid)
+        except (OSError, StoreError):
+            return  # the disk is full: no reason to end the job, and the next line says these again
+        self._unsaid = b""
 
     def _mask(self, text: str) -> str:
         for secret in self._masked:
