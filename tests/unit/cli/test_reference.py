@@ -1,0 +1,44 @@
+"""docs/command.md says what the help says. Write it again: ``python tests/unit/cli/test_reference.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.testing import CliRunner
+
+from muster.cli.app import app
+
+PAGE = Path(__file__).parents[3] / "docs" / "command.md"
+HEAD = """# The command
+
+What `muster COMMAND --help` prints, for every command. Answers go to stdout, everything else to
+stderr; `--json` prints one JSON document. The exit code is 0, or 1 with one message on stderr, 2 for a
+wrong option, 130 after Ctrl-C.
+"""
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command, groups first, in the order of the help."""
+    yield path
+    for name in group.list_commands(None) if hasattr(group, "commands") else ():
+        yield from commands(group.commands[name], (*path, name))
+
+
+def page() -> str:
+    parts = [HEAD]
+    for path in commands(typer.main.get_command(app)):
+        shown = CliRunner().invoke(app, [*path, "--help"], prog_name="muster", env={"COLUMNS": "100"}).stdout
+        lines = "\n".join(line.rstrip() for line in shown.strip().splitlines())
+        parts.append(f"## {' '.join(('muster', *path))}\n```\n{lines}\n```\n")
+    return "\n".join(parts)
+
+
+def test_the_reference_is_what_the_help_says() -> None:
+    assert PAGE.read_text() == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
