@@ -1,0 +1,99 @@
+"""Measures two ways of doing the same thing in interleaved pairs, and says what came out.
+
+A machine's speed drifts over minutes, so the two take turns and each pair gives one ratio. The median
+of the ratios is what counts; the spread (the middle half of them) says how far to trust it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """What two ways cost, and what one costs relative to the other.
+
+    :param unit: of `base` and `ours`, the medians.
+    :param low: a quarter of the ratios is below, and a quarter above `high`.
+    :param limit: what was promised: at most, or at least where `at_least`.
+    """
+
+    name: str
+    unit: str
+    base: float
+    ours: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    limit: float
+    at_least: bool = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise was kept."""
+        return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
+
+
+def compare(
+    base: Callable[[], Sequence[float]], ours: Callable[[], Sequence[float]], *, pairs: int
+) -> list[tuple[list[float], list[float]]]:
+    """Run both `pairs` times in turns, after one round that fills the caches and is not counted.
+
+    Both return the same figures in the same order; the result has, per figure, what each measured.
+    """
+    base(), ours()
+    rounds = []
+    for turn in range(pairs):
+        if turn % 2:
+            mine, theirs = ours(), base()
+        else:
+            theirs, mine = base(), ours()
+        rounds.append((theirs, mine))
+    figures = len(rounds[0][0])
+    return [([b[n] for b, _ in rounds], [o[n] for _, o in rounds]) for n in range(figures)]
+
+
+def ratio(
+    name: str,
+    base: Sequence[float],
+    ours: Sequence[float],
+    *,
+    unit: str,
+    limit: float,
+    at_least: bool = False,
+) -> Ratio:
+    """Summarise what :func:`compare` measured of one figure."""
+    ratios = [mine / theirs for theirs, mine in zip(base, ours, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return Ratio(
+        name=name,
+        unit=unit,
+        base=statistics.median(base),
+        ours=statistics.median(ours),
+        ratio=statistics.median(ratios),
+        low=low,
+        high=high,
+        pairs=len(ratios),
+        limit=limit,
+        at_least=at_least,
+    )
+
+
+def show(title: str, ratios: Sequence[Ratio], *, as_json: bool) -> int:
+    """Print a table for people or one object for scripts; return 1 where a promise was not kept."""
+    if as_json:
+        print(json.dumps({"title": title, "ratios": [{**asdict(r), "kept": r.kept} for r in ratios]}))
+    else:
+        print(f"{title}: medians of {ratios[0].pairs} interleaved pairs")
+        print(f"{'':34} {'by hand':>9} {'muster':>9} {'ratio':>7}  {'middle half':>13}  promised")
+        for r in ratios:
+            bound = f"{'≥' if r.at_least else '≤'} {r.limit:g}"
+            print(
+                f"{f'{r.name}, {r.unit}':34} {r.base:9.3f} {r.ours:9.3f} {r.ratio:7.2f}"
+                f"  {r.low:5.2f} to {r.high:4.2f}  {bound}{'' if r.kept else '  MISSED'}"
+            )
+    return 0 if all(r.kept for r in ratios) else 1
