@@ -44,6 +44,9 @@ REGULARS = {"number": ("carrier", "flight", "origin", "dest"), "route": ("carrie
 
 OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "visib")
 
+FASTEST_WIND = 150.0
+"""Miles an hour; a report of more (there is one, of 1048) comes from a broken instrument and is left out."""
+
 KEY = ("scheduled_departure", "carrier", "flight", "origin", "dest")
 TARGET = "late"
 
@@ -213,13 +216,14 @@ def _recent(events: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...])
 
 
 def _weather(weather: ir.Table, wanted: ir.Table) -> ir.Table:
-    """The last weather observed at the airport, each instrument's last value.
+    """The last complete report of the airport's weather.
 
     A row stamped 14:00 holds a report from any minute up to 14:51 (and the whole hour's rain), so it
     is known from 15:00 on.
     """
     start = weather.time_hour.epoch_seconds() // 60
     complete = weather.mutate(wind_gust=weather.wind_gust.fill_null(weather.wind_speed)).drop_null(OBSERVED)
+    complete = complete.filter(complete.wind_speed < FASTEST_WIND)
     reports = complete.select("origin", *OBSERVED, observed=start + 60)
     events = reports.select("origin", clock="observed", observed="observed")
     asks = wanted.select("origin", clock=wanted.cutoff, observed=ZERO).distinct()
