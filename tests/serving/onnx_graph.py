@@ -141,3 +141,52 @@ def write_greedy(folder: Path, *, values: int) -> Path:
     graph = model(nodes, constants, [("x", FLOAT, [])], [("y", FLOAT, [])])
     columns = [{"name": name, "datatype": "FP32", "shape": [-1]} for name in "xy"]
     return write(folder, graph, {"format": 1, "inputs": columns[:1], "outputs": columns[1:]})
+
+
+def write_mixed(folder: Path) -> Path:
+    """Write a model of every kind of input: ``y = points[code] + day + (left + 10 middle + 100 right)``.
+
+    ``code`` is text with categories, ``day`` a whole number of some, ``place`` has three values a row;
+    the second output has two values a row, y and ``points[code]``.
+    """
+    constants = [
+        tensor("points", FLOAT, [3, 1], [0.0, 0.25, 0.5]),
+        tensor("weights", FLOAT, [3, 1], [1.0, 10.0, 100.0]),
+        tensor("one", INT64, [1], [1]),
+    ]
+    nodes = [
+        node("Gather", ["points", "code"], "code_points", axis=0),
+        node("Cast", ["day"], "day_number", to=FLOAT),
+        node("Unsqueeze", ["day_number", "one"], "day_row"),
+        node("MatMul", ["place", "weights"], "place_points"),
+        node("Add", ["code_points", "day_row"], "some"),
+        node("Add", ["some", "place_points"], "all"),
+        node("Squeeze", ["all", "one"], "y"),
+        node("Concat", ["all", "code_points"], "pair", axis=1),
+    ]
+    inputs = [("code", INT64, ()), ("day", INT64, ()), ("place", FLOAT, (3,))]
+    graph = model(nodes, constants, inputs, [("y", FLOAT, ()), ("pair", FLOAT, (2,))])
+    signature = {
+        "format": 1,
+        "max_batch": 100,
+        "inputs": [
+            {"name": "code", "datatype": "BYTES", "categories": ["OTHER", "AA", "UA"], "fallback": "OTHER"},
+            {"name": "day", "datatype": "INT64", "categories": [1, 2, 3, 7]},
+            {"name": "place", "datatype": "FP32", "shape": [-1, 3]},
+        ],
+        "outputs": [
+            {"name": "y", "datatype": "FP32"},
+            {"name": "pair", "datatype": "FP32", "shape": [-1, 2]},
+        ],
+    }
+    return write(folder, graph, signature)
+
+
+def write_table(folder: Path) -> Path:
+    """Write a model whose signature lets in what its own table of three rows does not hold."""
+    constants = [tensor("table", FLOAT, [3], [0.0, 1.0, float("nan")])]
+    graph = model(
+        [node("Gather", ["table", "row"], "y", axis=0)], constants, [("row", INT64, ())], [("y", FLOAT, ())]
+    )
+    columns = [{"name": "row", "datatype": "INT64"}, {"name": "y", "datatype": "FP32"}]
+    return write(folder, graph, {"format": 1, "inputs": columns[:1], "outputs": columns[1:]})

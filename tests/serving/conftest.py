@@ -1,0 +1,102 @@
+"""Real model servers in the environments of their images."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.backends.local.environments import Environments, put_image
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.volumes.folder import FolderStore
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs, on loopback."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Return status and JSON of one answer; a body that is not bytes is sent as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        try:
+            connection.request(method, path, data, headers)
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+        finally:
+            connection.close()
+
+    def answers(self, path: str) -> bool:
+        try:
+            return self.ask("GET", path)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the Python of a shipped image's environment, built once."""
+    settings = Settings.load()
+
+    def ensure(image: str) -> Path:
+        folder = shipped("images") / image
+        digest = put_image(FolderStore(tmp_path_factory.mktemp("store")), folder)
+        return Environments(settings.cache).ensure(image, folder, digest)
+
+    return ensure
+
+
+@pytest.fixture(scope="session")
+def run_server() -> Callable[..., Any]:
+    """Runs a command until the path answers, and ends the command and all that it started."""
+
+    @contextmanager
+    def run(command: list[str], *, port: int, ready: str, log: Path, **options: Any) -> Iterator[Server]:
+        environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, env=environment, stdout=out, stderr=out, start_new_session=True, **options
+            )
+        server = Server(process, port, log)
+        try:
+            deadline = time.monotonic() + 60
+            while not server.answers(ready):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.02)
+            yield server
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    return run
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+def free_port() -> int:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        number: int = door.getsockname()[1]
+        return number

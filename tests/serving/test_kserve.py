@@ -1,0 +1,366 @@
+"""The KServe server as clients see it: real requests, good, bad and hostile."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serving import onnx_graph
+from tests.serving.conftest import Server, free_port
+
+pytestmark = pytest.mark.slow
+
+INFER = "/v2/models/mixed/infer"
+PREDICT = "/v1/models/mixed:predict"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def start(
+    python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """Starts a server of one version, as the image's command does."""
+
+    def start(write: Callable[[Path], Path], *, name: str) -> Any:
+        folder, port = tmp_path_factory.mktemp(name), free_port()
+        command = [python("serve"), "-P", "-m", "muster_serving", name, "--model", write(folder / "8")]
+        words = [*map(str, command), "--revision", "8", "--port", str(port)]
+        return run_server(words, port=port, ready="/v2/health/ready", log=folder / "log")
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def server(start: Any) -> Iterator[Server]:
+    with start(onnx_graph.write_mixed, name="mixed") as server:
+        yield server
+
+
+def request(**changed: Any) -> dict[str, Any]:
+    """A good request of two rows; ``code={"data": …}`` changes one tensor, ``code=None`` leaves it out."""
+    tensors: dict[str, Any] = {
+        "code": {"datatype": "BYTES", "shape": [2], "data": ["UA", "elsewhere"]},
+        "day": {"datatype": "INT64", "shape": [2], "data": [1, 7]},
+        "place": {"datatype": "FP32", "shape": [2, 3], "data": [[1, 2, 3], [0.5, 0, 0]]},
+    }
+    for name, change in changed.items():
+        tensors[name] = None if change is None else tensors.get(name, {}) | change
+    return {"inputs": [{"name": name} | tensor for name, tensor in tensors.items() if tensor is not None]}
+
+
+class TestProtocol:
+    def test_v2(self, server: Server) -> None:
+        status, answer = server.ask("POST", INFER, request() | {"id": "one"})
+        assert status == 200
+        assert answer == {
+            "model_name": "mixed",
+            "model_version": "8",
+            "id": "one",
+            "outputs": [
+                {"name": "y", "datatype": "FP32", "shape": [2], "data": [322.5, 7.5]},
+                {"name": "pair", "datatype": "FP32", "shape": [2, 2], "data": [322.5, 0.5, 7.5, 0.0]},
+            ],
+        }
+
+    def test_v2_flat_data_by_version_and_one_output(self, server: Server) -> None:
+        flat = request(place={"data": [1, 2, 3, 0.5, 0, 0]}) | {"outputs": [{"name": "y"}]}
+        status, answer = server.ask("POST", "/v2/models/mixed/versions/8/infer", flat)
+        assert status == 200
+        assert [output["name"] for output in answer["outputs"]] == ["y"]
+        assert answer["outputs"][0]["data"] == [322.5, 7.5]
+
+    def test_v1_by_row(self, server: Server) -> None:
+        rows = [{"code": "UA", "day": 1, "place": [1, 2, 3]}, {"code": "AA", "day": 7, "place": [0.5, 0, 0]}]
+        status, answer = server.ask("POST", PREDICT, {"instances": rows})
+        assert status == 200
+        assert answer == {
+            "predictions": [{"y": 322.5, "pair": [322.5, 0.5]}, {"y": 7.75, "pair": [7.75, 0.25]}]
+        }
+
+    def test_v1_by_column(self, server: Server) -> None:
+        columns = {"code": ["UA"], "day": [1], "place": [[1, 2, 3]]}
+        status, answer = server.ask("POST", PREDICT, {"inputs": columns})
+        assert (status, answer) == (200, {"outputs": {"y": [322.5], "pair": [[322.5, 0.5]]}})
+
+    def test_health_and_metadata(self, server: Server) -> None:
+        for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/mixed/ready", "/v1/models/mixed"):
+            assert server.ask("GET", path)[0] == 200, path
+        for path in ("/v2/models/mixed", "/v2/models/mixed/versions/8"):
+            status, metadata = server.ask("GET", path)
+            assert status == 200
+            assert metadata["versions"] == ["8"]
+            assert metadata["inputs"] == [
+                {"name": "code", "datatype": "BYTES", "shape": [-1]},
+                {"name": "day", "datatype": "INT64", "shape": [-1]},
+                {"name": "place", "datatype": "FP32", "shape": [-1, 3]},
+            ]
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status"),
+        [
+            ("POST", "/v2/models/other/infer", 404),
+            ("POST", "/v2/models/mixed/versions/9/infer", 404),
+            ("GET", "/v2/models/other", 404),
+            ("GET", INFER, 405),
+            ("POST", "/v2/repository/models/mixed/unload", 404),
+            ("POST", "/v2/repository/models/mixed/load", 404),
+            ("DELETE", "/v2/models/mixed", 404),
+            ("POST", "/v2/models/%2e%2e/infer", 404),
+        ],
+    )
+    def test_what_is_not_there(self, server: Server, method: str, path: str, status: int) -> None:
+        found, answer = server.ask(method, path, request() if method == "POST" else None)
+        assert found == status
+        assert answer["error"]
+        assert server.ask("POST", INFER, request())[0] == 200
+
+    def test_one_row_answers_as_many_do(self, start: Any) -> None:
+        with start(onnx_graph.write_delays, name="delays") as server:
+            rng = random.Random(1)
+            rows = [
+                {"carrier": rng.randrange(16), "origin": rng.randrange(3), "dest": rng.randrange(105)}
+                | {f"number_{i}": rng.uniform(-2, 2) for i in range(9)}
+                for _ in range(50)
+            ]
+            together = server.ask("POST", "/v1/models/delays:predict", {"instances": rows})[1]["predictions"]
+            alone = [
+                server.ask("POST", "/v1/models/delays:predict", {"instances": [row]})[1]["predictions"][0]
+                for row in rows
+            ]
+        assert len(set(together)) == 50
+        assert alone == pytest.approx(together, abs=1e-6)
+
+    def test_metrics_count_each_outcome(self, start: Any) -> None:
+        with start(onnx_graph.write_table, name="table") as server:
+            for rows in ([0], [1], ["a"], [2]):
+                server.ask("POST", "/v1/models/table:predict", {"inputs": {"row": rows}})
+            _, page = server.ask("GET", "/metrics")
+        counted = dict(
+            re.findall(r'muster_requests_total\{model="table",outcome="(\w+)",revision="8"\} (\S+)', page)
+        )
+        assert counted == {"answered": "2.0", "refused": "1.0", "failed": "1.0"}
+        assert 'muster_request_seconds_count{model="table",revision="8"} 4.0' in page
+
+
+BAD_REQUESTS: list[tuple[Any, str]] = [
+    (b"", "the body is not JSON"),
+    (b"{", "the body is not JSON"),
+    (b"\xff\xfe", "the body is not JSON"),
+    (b"[" * 100_000, "the body is not JSON"),
+    ([], "the body is an empty list, expected a JSON object"),
+    ({}, "inputs: found nothing, expected a list of tensors"),
+    ({"inputs": {}}, "inputs: found an object, expected a list of tensors"),
+    ({"inputs": []}, "input 'code' is missing; this model takes code, day, place"),
+    ({"inputs": [7]}, "inputs: found a number, expected tensors"),
+    (request(day=None), "input 'day' is missing; this model takes code, day, place"),
+    (
+        request(hour={"datatype": "INT64", "shape": [2], "data": [1, 2]}),
+        "input 'hour' is unknown; this model takes",
+    ),
+    ({"inputs": request()["inputs"] * 2}, "input 'code' is there twice"),
+    ({"inputs": [{"name": ["code"]}]}, "input ['code'] is unknown"),
+    (request(day={"datatype": "INT32"}), "input 'day': datatype is 'INT32', expected INT64"),
+    (request(day={"data": [1, 4]}), "input 'day': found 4, expected one of 1, 2, 3, 7"),
+    (request(day={"data": [1, 1.5]}), "input 'day': found 1.5 at position 1, expected INT64"),
+    (request(day={"data": [1, True]}), "input 'day': found True at position 1, expected INT64"),
+    (request(day={"data": [1, None]}), "input 'day': found None at position 1, expected INT64"),
+    (request(day={"data": [1]}), "input 'day': shape [2] needs 2 values, found 1"),
+    (request(day={"data": 1}), "input 'day': data is a number, expected a JSON list of values"),
+    (request(day={"data": [[1], [7]]}), "input 'day': found [1] at position 0, expected INT64"),
+    (request(day={"shape": [3], "data": [1, 2, 3]}), "input 'day' has 3 rows, the inputs before it have 2"),
+    (request(day={"shape": [2, 1]}), "input 'day': shape is [2, 1], expected [-1]"),
+    (request(day={"shape": "2"}), "input 'day': shape is '2', expected [-1]"),
+    (request(day={"shape": [2.0]}), "input 'day': shape is [2.0], expected [-1]"),
+    (request(code={"data": ["UA", 3]}), "input 'code': found 3 at position 1, expected BYTES"),
+    (request(place={"data": [[1, 2], [3, 4]]}), "nested data does not have 3 values in dimension 1"),
+    (request(place={"data": [1, 2, 3]}), "input 'place': shape [2, 3] needs 6 values, found 3"),
+    (request(place={"shape": [2, 4]}), "input 'place': shape is [2, 4], expected [-1, 3]"),
+    (
+        request(place={"data": [[1, 2, 3], [0, "1", 0]]}),
+        "input 'place': found text '1' at position 4, expected FP32",
+    ),
+    (request(place={"data": [[1, 2, float("nan")], [0, 0, 0]]}), "input 'place': found nan at position 2"),
+    (request(place={"data": [[1, 2, 3], [0, 0, float("inf")]]}), "input 'place': found inf at position 5"),
+    (request(place={"data": [[1, 2, 3], [0, 0, 1e39]]}), "input 'place': found 1e+39 at position 5"),
+    (request(place={"data": [[1, 2, 3], [0, 0, 10**400]]}), "input 'place': found 1000"),
+    (
+        {"inputs": [{"name": "code", "datatype": "BYTES", "shape": [101], "data": ["UA"] * 101}]},
+        "found 101 rows, expected 1 to 100 in one request",
+    ),
+    ({"inputs": [{"name": "code", "datatype": "BYTES", "shape": [0], "data": []}]}, "found 0 rows"),
+    (request() | {"outputs": [{"name": "z"}]}, "output 'z' is unknown; this model answers y, pair"),
+    (request() | {"outputs": "y"}, "output None is unknown"),
+    (request() | {"id": 7}, "id: found 7, expected text"),
+]
+
+BAD_INSTANCES: list[tuple[Any, str]] = [
+    ({}, 'expected {"instances": [{…}]} or {"inputs": {…}}, one of the two'),
+    ({"instances": [], "inputs": {}}, "one of the two"),
+    ({"instances": []}, "instances: found an empty list, expected a list of one or more objects"),
+    ({"instances": [[1, 2]]}, "instances[0]: found a list, expected an object of values by name"),
+    ({"instances": [{"day": 1}, {"hour": 1}]}, "instances[1]: 'day' is not in every row"),
+    ({"instances": [{"day": 1}]}, "input 'code' is missing"),
+    ({"inputs": []}, "inputs: found an empty list, expected an object of lists by name"),
+    (
+        {"inputs": {"code": "UA", "day": [1], "place": [[1, 2, 3]]}},
+        "input 'code': found text, expected a list",
+    ),
+    ({"inputs": {"code": ["UA"], "day": [1, 2], "place": [[1, 2, 3]]}}, "input 'day' has 2 rows"),
+    (
+        {"inputs": {"code": ["UA"], "day": [1], "place": [[1, 2]]}},
+        "input 'place': nested data does not have 3",
+    ),
+]
+
+
+class TestBadRequests:
+    @pytest.mark.parametrize(("body", "words"), BAD_REQUESTS)
+    def test_v2_names_the_field(self, server: Server, body: Any, words: str) -> None:
+        status, answer = server.ask("POST", INFER, body)
+        assert status == 400, answer
+        assert words in answer["error"]
+
+    @pytest.mark.parametrize(("body", "words"), BAD_INSTANCES)
+    def test_v1_names_the_field(self, server: Server, body: Any, words: str) -> None:
+        status, answer = server.ask("POST", PREDICT, body)
+        assert status == 400, answer
+        assert words in answer["error"]
+
+    def test_what_only_the_model_can_refuse(self, start: Any) -> None:
+        with start(onnx_graph.write_table, name="table") as server:
+            for rows in ([99], [0, 99]):
+                status, answer = server.ask("POST", "/v1/models/table:predict", {"inputs": {"row": rows}})
+                assert status == 400
+                assert "the model refuses these values" in answer["error"]
+
+    def test_an_answer_that_is_no_number_is_a_fault_of_the_model(self, start: Any) -> None:
+        with start(onnx_graph.write_table, name="table") as server:
+            for rows in ([2], [0, 2]):
+                status, answer = server.ask("POST", "/v1/models/table:predict", {"inputs": {"row": rows}})
+                assert status == 500
+                assert answer["error"] == "output 'y': the model answered nan; expected finite numbers"
+
+    def test_a_body_of_100_mb_is_refused_unread(self, server: Server) -> None:
+        before = resident(server)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            client.sendall(
+                f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {100 * MIB}\r\n\r\n{{".encode()
+            )
+            assert client.recv(100).startswith(b"HTTP/1.1 413")
+        assert resident(server) - before < 8 * MIB
+
+    @pytest.mark.parametrize("chunked", [False, True])
+    def test_a_body_of_100_mb_that_is_sent_all_the_same_costs_no_memory(
+        self, server: Server, chunked: bool
+    ) -> None:
+        before = resident(server)
+        body = (b" " * MIB for _ in range(100))
+        headers = {} if chunked else {"Content-Length": str(100 * MIB)}
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("POST", INFER, body, headers, encode_chunked=chunked)
+        response = connection.getresponse()
+        assert response.status == 413
+        assert "at most 16777216 are read" in json.loads(response.read())["error"]
+        connection.close()
+        assert resident(server) - before < 40 * MIB
+
+    def test_a_client_that_hangs_up_harms_nobody(self, server: Server) -> None:
+        for sent in (
+            b"POST",
+            f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{{".encode(),
+            b"\0" * 99,
+        ):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(sent)
+        assert server.ask("POST", INFER, request())[0] == 200
+        assert "Traceback" not in server.log.read_text()
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_hostile_bodies_are_always_the_clients_fault(self, server: Server, seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(150):
+            version = rng.choice(["v1", "v2"])
+            body = hostile(rng, version)
+            status, answer = server.ask("POST", INFER if version == "v2" else PREDICT, body)
+            assert status == 200 or 400 <= status < 500, (body[:500], answer)
+            assert status == 200 or answer["error"]
+        assert server.ask("POST", INFER, request())[0] == 200
+        assert "Traceback" not in server.log.read_text()
+
+    def test_requests_that_run_are_answered_before_the_server_ends(self, start: Any) -> None:
+        with start(onnx_graph.write_mixed, name="mixed") as server:
+            body = json.dumps(request()).encode()
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+                client.sendall(
+                    f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                )
+                client.sendall(body[:10])
+                server.process.send_signal(signal.SIGTERM)
+                while server.answers("/v2/health/ready"):
+                    pass
+                client.sendall(body[10:])
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
+            assert server.process.wait(30) == 0
+
+
+def resident(server: Server) -> int:
+    """Return the bytes of memory that the server holds."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
+
+
+def hostile(rng: random.Random, version: str) -> bytes:
+    """Return a body that is wrong in some way, and sometimes not even that."""
+    rows = [{"code": "UA", "day": 1, "place": [1, 2, 3]}]
+    good = request() if version == "v2" else {"instances": rows}
+    kind = rng.randrange(3)
+    if kind == 0:
+        return rng.randbytes(rng.randrange(200))
+    if kind == 1:
+        text = bytearray(json.dumps(good).encode())
+        for _ in range(rng.randrange(1, 6)):
+            text[rng.randrange(len(text))] = rng.choice(b'{}[],:"0159eE-+.nulltruefalse\\ \xff')
+        return bytes(text)
+    return json.dumps(mutated(rng, good)).encode()
+
+
+def mutated(rng: random.Random, value: Any) -> Any:
+    """Return JSON with something in it replaced, dropped or doubled."""
+    odd = [
+        None,
+        True,
+        -1,
+        0,
+        2**63,
+        2**64,
+        -(2**70),
+        1e308,
+        float("nan"),
+        "",
+        "\ud800",
+        "x" * 300,
+        [],
+        {},
+        [[]],
+        [{}],
+    ]
+    if rng.random() < 0.2:
+        return rng.choice(odd)
+    if isinstance(value, list) and value:
+        items = [mutated(rng, item) if rng.random() < 0.5 else item for item in value]
+        return items * rng.choice([1, 1, 1, 2, 200]) if rng.random() < 0.3 else items
+    if isinstance(value, dict):
+        return {
+            (rng.choice(["", "name", "data", "shape"]) if rng.random() < 0.1 else key): mutated(rng, item)
+            for key, item in value.items()
+            if rng.random() > 0.1
+        }
+    return rng.choice(odd) if rng.random() < 0.3 else value

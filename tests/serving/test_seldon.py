@@ -1,0 +1,83 @@
+"""The same predictor under the Seldon Core wrapper, in its own image."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serving import onnx_graph
+from tests.serving.conftest import Server, free_port
+
+pytestmark = pytest.mark.slow
+
+PREDICT = "/api/v1.0/predictions"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server(
+    python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("seldon")
+    values = {"model": str(onnx_graph.write_mixed(folder / "8")), "name": "mixed", "revision": "8"}
+    parameters = [{"name": name, "value": value, "type": "STRING"} for name, value in values.items()]
+    port, metrics = free_port(), free_port()
+    interpreter = python("seldon")
+    words = [interpreter, "-P", interpreter.with_name("seldon-core-microservice")]
+    words += ["muster_serving.seldon_model.SeldonModel", "--parameters", json.dumps(parameters)]
+    words += ["--http-port", port, "--metrics-port", metrics, "--grpc-port", 0, "--log-level", "WARNING"]
+    running = run_server([*map(str, words)], port=port, ready="/health/status", log=folder / "log")
+    with running as server:
+        yield server
+
+
+def test_columns(server: Server) -> None:
+    columns = {"code": ["UA", "elsewhere"], "day": [1, 7], "place": [[1, 2, 3], [0.5, 0, 0]]}
+    status, answer = server.ask("POST", PREDICT, {"jsonData": columns}, **JSON)
+    assert status == 200
+    assert answer["jsonData"] == {"y": [322.5, 7.5], "pair": [[322.5, 0.5], [7.5, 0.0]]}
+    assert answer["meta"]["tags"] == {"revision": "8"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"jsonData": {"code": ["UA"]}}, "input 'day' is missing; this model takes code, day, place"),
+        (
+            {"jsonData": {"code": ["UA"], "day": [4], "place": [[1, 2, 3]]}},
+            "input 'day': found 4, expected one of",
+        ),
+        ({"data": {"names": ["day"], "ndarray": [[1], [2]]}}, "input 'code' is missing"),
+        ({"data": {"names": ["day"], "ndarray": [[1, 2]]}}, "found shape [1, 2] and 1 names"),
+        ({"strData": "x"}, "data: found shape [] and 0 names"),
+    ],
+)
+def test_bad_requests_name_the_field(server: Server, body: Any, words: str) -> None:
+    status, answer = server.ask("POST", PREDICT, body, **JSON)
+    assert status == 400
+    assert words in answer["status"]["info"]
+
+
+def test_health_and_metadata(server: Server) -> None:
+    assert server.ask("GET", "/health/status")[1]["jsonData"] == {"ready": True, "revision": "8"}
+    _, metadata = server.ask("GET", "/metadata")
+    assert (metadata["name"], metadata["versions"]) == ("mixed", ["8"])
+    assert metadata["inputs"][2] == {"name": "place", "datatype": "FP32", "shape": [-1, 3]}
+
+
+def test_rows_and_metrics(python: Callable[[str], Path], run_server: Any, tmp_path: Path, port: int) -> None:
+    parameters = [{"name": "model", "value": str(onnx_graph.write_line(tmp_path / "line")), "type": "STRING"}]
+    interpreter, metrics = python("seldon"), free_port()
+    words = [interpreter, "-P", interpreter.with_name("seldon-core-microservice")]
+    words += ["muster_serving.seldon_model.SeldonModel", "--parameters", json.dumps(parameters)]
+    words += ["--http-port", port, "--metrics-port", metrics, "--grpc-port", 0]
+    with run_server([*map(str, words)], port=port, ready="/health/status", log=tmp_path / "log") as server:
+        body = {"data": {"names": ["x"], "ndarray": [[2.0], [5]]}}
+        status, answer = server.ask("POST", PREDICT, body, **JSON)
+        assert (status, answer["data"]) == (200, {"names": ["y"], "ndarray": [[4.0], [10.0]]})
+        _, page = Server(server.process, metrics, server.log).ask("GET", "/metrics")
+        assert re.search(r'muster_requests_total\{.*method="predict".*revision="1".*\} 1\.0', page)
