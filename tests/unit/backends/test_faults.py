@@ -9,6 +9,7 @@ import pytest
 from muster.backends.local.faults import first_fault
 from muster.backends.local.limits import Overrun, Polled
 from muster.backends.local.member import Member
+from muster.backends.local.spawn import Worker
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -56,7 +57,7 @@ class Ended:
         if cause is not None:
             verdict = Verdict(cause=cause, message=f"from {index}", advice="do", rank=index * 2)
             path.write_text(dumps(Report(exit_code=ExitCode(code), verdict=verdict, at=at)))
-        return Member(replica, Polled(1.0), code=code, ended_at=at, stopped=stopped, overrun=overrun)
+        return Member(replica, Worker(0, -1, -1), Polled(1.0), code=code, ended_at=at, stopped=stopped, overrun=overrun)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from muster.backends.local import gang, limits
 from muster.backends.local.gang import Gang
+from muster.backends.local.spawn import spawn
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.core.resources import Resources
@@ -23,6 +24,7 @@ class Runner:
         self.folder = folder
         self.said = b""
         self.cancel = False
+        self.python = sys.executable
 
     def __call__(self, *programs: str, memory_gib: float = 1.0, seconds: float = 60.0) -> Verdict | None:
         spec = JobSpec(
@@ -34,8 +36,7 @@ class Runner:
         )
         started = Gang(
             [self.replica(spec, index) for index in range(len(programs))],
-            commands=[(sys.executable, "-c", program) for program in programs],
-            environments=[{}] * len(programs),
+            [spawn((self.python, "-c", program), {}) for program in programs],
             log=self.log,
             cancelled=lambda: self.cancel,
             deadline=time.monotonic() + seconds,
@@ -97,8 +98,8 @@ def test_a_worker_that_shuts_its_output_is_waited_for(run: Runner) -> None:
     assert "exit code 3" in fault.message
 
 
-def test_a_program_that_cannot_be_started_says_so(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+def test_a_program_that_cannot_be_started_says_so(run: Runner) -> None:
+    run.python = "/nowhere/python"
     fault = run("pass")
     assert fault is not None
     assert fault.cause is Cause.BACKEND_ERROR

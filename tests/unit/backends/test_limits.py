@@ -70,7 +70,9 @@ def group() -> Cgroup:
 
 
 def test_the_kernel_keeps_a_cgroups_limit_and_counts(group: Cgroup) -> None:
-    held = subprocess.Popen([sys.executable, "-c", HOLD.format(mib=300)], preexec_fn=group.enter)
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(mib=300)], preexec_fn=lambda: group.enter(os.getpid())
+    )
     assert held.wait(timeout=20) == -9
     overrun = group.overrun(held.pid)
     assert overrun is not None
@@ -80,7 +82,7 @@ def test_the_kernel_keeps_a_cgroups_limit_and_counts(group: Cgroup) -> None:
 
 
 def test_what_stays_within_its_cgroup_is_let_be(group: Cgroup) -> None:
-    quiet = subprocess.Popen([sys.executable, "-c", "pass"], preexec_fn=group.enter)
+    quiet = subprocess.Popen([sys.executable, "-c", "pass"], preexec_fn=lambda: group.enter(os.getpid()))
     assert quiet.wait(timeout=20) == 0
     assert group.overrun(quiet.pid) is None
     group.close()
@@ -88,7 +90,9 @@ def test_what_stays_within_its_cgroup_is_let_be(group: Cgroup) -> None:
 
 def test_the_cgroup_of_a_lost_job_is_found_again(group: Cgroup) -> None:
     left = subprocess.Popen(
-        [sys.executable, "-c", HOLD.format(mib=1)], preexec_fn=group.enter, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD.format(mib=1)],
+        preexec_fn=lambda: group.enter(os.getpid()),
+        stdout=subprocess.PIPE,
     )
     wait_for_line(left)
     assert left_behind(f"test-{os.getpid()}") == [left.pid]

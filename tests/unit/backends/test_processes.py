@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from muster.backends.local import processes
 from muster.backends.local.processes import JOB_VARIABLE, Process
+from muster.backends.local.spawn import adopt_orphans, die_with
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(600)"]
 
@@ -68,7 +69,7 @@ def test_strays_of_a_job_are_found_by_their_mark_and_ended() -> None:
 
 def test_a_subreaper_ends_whatever_it_started_however_it_hides() -> None:
     def supervise() -> None:
-        processes.adopt_orphans()
+        adopt_orphans()
         hide = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True, env={})"
         for _ in range(3):
             subprocess.run([sys.executable, "-c", hide], check=True)
@@ -84,7 +85,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
     def parent() -> None:
         me = os.getpid()
-        child = subprocess.Popen(SLEEP, preexec_fn=lambda: processes.die_with(me), stdout=subprocess.PIPE)
+        child = subprocess.Popen(SLEEP, preexec_fn=lambda: die_with(me), stdout=subprocess.PIPE)
         assert child.stdout is not None
         child.stdout.readline()
         os.write(write, str(child.pid).encode())

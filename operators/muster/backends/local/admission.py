@@ -53,7 +53,7 @@ class Admission:
         except KeyError:
             return False
         try:
-            launch(claim, handle, settings=self._settings, machine=self._machine, secrets=secrets)
+            launch(spec, claim, handle, settings=self._settings, machine=self._machine, secrets=secrets)
         except BackendError as error:
             self._end(
                 claim.job_id, Cause.BACKEND_ERROR, str(error), "free some processes or memory, run again"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -12,28 +10,7 @@ from muster.backends.local.queue import Claim
 from muster.core.errors import NotFound
 from muster.core.job import JobSpec, Pinned
 from muster.core.replica import Replica
-from muster.core.wire import dumps
 from muster.volumes.base import Staging, Store
-
-# What a machine needs to work at all: drivers, certificates, proxies.
-_PASSED = (
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "HOME",
-    "LD_LIBRARY_PATH",
-    "LOGNAME",
-    "NO_PROXY",
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
-    "USER",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-)
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def check_inputs(job: JobSpec, store: Store) -> None:
@@ -57,7 +34,7 @@ def input_paths(job: JobSpec, store: Store) -> dict[str, tuple[str, ...]]:
 def replicas(
     job: JobSpec, *, staging: Staging, store: Store, claim: Claim, folder: JobFolder, scratch: Path
 ) -> list[Replica]:
-    """Make the folders of every replica of this attempt, write down what each is told, and return it."""
+    """Make the folders of every replica of this attempt and return what each is told."""
     inputs = input_paths(job, store)
     code = str(store.code(job.code)) if job.code else None
     cards = iter(claim.gpus)
@@ -82,24 +59,8 @@ def replicas(
         for index in range(role.replicas)
     ]
     for replica in made:
-        _make_folders(replica, folder)
+        _make_folders(replica)
     return made
-
-
-def variables(replica: Replica, *, python: Path, mlflow: Path, secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return what a replica's worker, and so its ranks, find in their environment: nothing else of ours."""
-    image = python.parent
-    return {
-        **{name: os.environ[name] for name in _PASSED if name in os.environ},
-        "PATH": f"{image}:{_SYSTEM_PATH}",
-        "LANG": "C.UTF-8",
-        "VIRTUAL_ENV": str(image.parent),
-        "MLFLOW_TRACKING_URI": f"sqlite:///{mlflow / 'mlflow.db'}",
-        **replica.spec.env,
-        **secrets,
-        "CUDA_VISIBLE_DEVICES": ",".join(replica.gpus),
-        "TMPDIR": replica.scratch,
-    }
 
 
 def _check(name: str, pinned: Pinned, store: Store) -> None:
@@ -111,10 +72,8 @@ def _check(name: str, pinned: Pinned, store: Store) -> None:
         )
 
 
-def _make_folders(replica: Replica, folder: JobFolder) -> None:
+def _make_folders(replica: Replica) -> None:
     for path in (*replica.staging.values(), replica.checkpoints, replica.scratch):
         Path(path).mkdir(parents=True, exist_ok=True)
-    Path(replica.sealed).parent.mkdir(parents=True, exist_ok=True)
-    told = folder.replica(replica.attempt, replica.role, replica.index)
-    told.parent.mkdir(parents=True, exist_ok=True)
-    told.write_text(dumps(replica), encoding="utf-8")
+    for path in (replica.sealed, replica.report):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -117,6 +117,11 @@ class Environments:
                 progress(f"image {name}: another job builds it; waiting, {time.monotonic() - asked:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
+    def find(self, name: str, digest: str) -> Path | None:
+        """Return the Python of the image's venv if it is built."""
+        home = self._home(name, digest)
+        return _python(home) if _is_complete(home) else None
+
     def ls(self) -> list[Environment]:
         """Return every venv of the cache, by name."""
         if not self._root.is_dir():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from muster.backends.local.faults import first_fault
 from muster.backends.local.limits import limit_memory
 from muster.backends.local.member import Member
-from muster.backends.local.processes import JOB_VARIABLE
+from muster.backends.local.spawn import Worker
 from muster.core.replica import Replica
 from muster.core.verdict import Cause, Verdict
 
@@ -30,13 +30,12 @@ _MARGIN_SECONDS = 2.0
 class Gang:
     """All replicas of one attempt. :meth:`run` it once.
 
-    :param commands: how each replica's worker is started, in the order of `replicas`.
+    :param workers: the worker of each of `replicas`, started and waiting to be told what it is.
     :param log: takes whole lines.
     """
 
     replicas: Sequence[Replica]
-    commands: Sequence[Sequence[str]]
-    environments: Sequence[Mapping[str, str]]
+    workers: Sequence[Worker]
     log: Callable[[bytes], None]
     cancelled: Callable[[], bool]
     deadline: float
@@ -52,13 +51,11 @@ class Gang:
 
         :returns: why the gang failed; None where every replica sealed.
         """
-        for replica, command, environment in zip(
-            self.replicas, self.commands, self.environments, strict=True
-        ):
-            member = Member(replica, limit_memory(replica))
+        for replica, worker in zip(self.replicas, self.workers, strict=True):
+            member = Member(replica, worker, limit_memory(replica))
             self.members.append(member)
-            member.start(command, {**environment, JOB_VARIABLE: replica.job_id})
-            self._poll.register(member.output, select.POLLIN)
+            member.begin()
+            self._poll.register(worker.output, select.POLLIN)
             self._poll.register(member.watch, select.POLLIN)
         while any(member.running for member in self.members):
             self._step()
@@ -75,12 +72,14 @@ class Gang:
         for member in self.members:
             if member.running and member.watch in ready:
                 member.reap()
-                member.overrun = member.overrun or (member.limit.overrun(member.pid) if member.code else None)
+                member.overrun = member.overrun or (
+                    member.limit.overrun(member.worker.pid) if member.code else None
+                )
                 self._poll.unregister(member.watch)
-            if member.output in ready or member.watch in ready:
+            if member.worker.output in ready or member.watch in ready:
                 lines.append(member.lines())
-            if member.output in ready and (member.silent or not member.running):
-                self._poll.unregister(member.output)  # else its end would wake us again and again
+            if member.worker.output in ready and (member.silent or not member.running):
+                self._poll.unregister(member.worker.output)  # else its end would wake us again and again
         if any(lines):
             self.log(b"".join(lines))
         if any(member.running for member in self.members):
@@ -109,7 +108,7 @@ class Gang:
         self._look_at = now + _LOOK_SECONDS
         for member in self.members:
             if member.running and member.overrun is None:
-                member.overrun = member.limit.overrun(member.pid)
+                member.overrun = member.limit.overrun(member.worker.pid)
 
     def _end(self, cause: Cause, message: str, advice: str, now: float) -> None:
         self._ended = Verdict(cause=cause, message=message, advice=advice)

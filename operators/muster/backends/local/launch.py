@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import muster
+from muster.backends.local.environments import Environments
 from muster.backends.local.machine import Machine
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.processes import JOB_VARIABLE
 from muster.backends.local.queue import Claim
+from muster.backends.local.variables import variables
 from muster.backends.worker_archive import worker_folder
 from muster.core.errors import BackendError
+from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.wire import dumps
 
@@ -26,14 +29,22 @@ _MAIN = (
     "import os, sys\n"
     "if os.fork(): os._exit(0)\n"
     "os.setsid()\n"
-    "sys.path.insert(0, sys.argv[2])\n"
+    "sys.path.insert(0, sys.argv[1])\n"
+    "from muster.backends.local.spawn import spawn_early\n"
+    "secrets, workers = spawn_early(int(sys.argv[2]))\n"
     "from muster.backends.local.supervisor import main\n"
-    "main(sys.argv[1])\n"
+    "main(sys.argv[3], secrets, workers)\n"
 )
 
 
 def launch(
-    claim: Claim, handle: int, *, settings: Settings, machine: Machine, secrets: Mapping[str, str]
+    job: JobSpec,
+    claim: Claim,
+    handle: int,
+    *,
+    settings: Settings,
+    machine: Machine,
+    secrets: Mapping[str, str],
 ) -> None:
     """Start the supervisor of a claimed job and give it the claim's lock.
 
@@ -41,7 +52,6 @@ def launch(
     """
     folder = Places(settings.home).job(claim.job_id)
     folder.root.mkdir(parents=True, exist_ok=True)
-    read, write = os.pipe()
     orders = Orders(
         claim=claim,
         machine=machine,
@@ -49,30 +59,44 @@ def launch(
         cache=str(settings.cache),
         worker=str(worker_folder(settings.cache)),
         claim_handle=handle,
-        secrets_handle=read,
     )
-    environment = {name: text for name, text in os.environ.items() if name != JOB_VARIABLE}
+    read, write = os.pipe()
     try:
-        _spawn(orders, environment, folder.stderr, (handle, read))
-        os.write(write, json.dumps(dict(secrets)).encode())
+        _spawn(orders, folder.stderr, read)
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(json.dumps(_early(job, orders, secrets)).encode())
     except OSError as error:
         raise BackendError(f"job {claim.job_id}: no supervisor can be started ({error})") from error
     finally:
         os.close(read)
-        os.close(write)
 
 
-def _spawn(orders: Orders, environment: Mapping[str, str], stderr: Path, handles: tuple[int, int]) -> None:
+def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str, object]:
+    """What :func:`.spawn.spawn_early` is told: secrets, and how to start workers if the image is ready."""
+    python = Environments(Path(orders.cache)).find(job.image, job.image_digest)
+    if python is None:
+        return {"secrets": dict(secrets), "workers": 0}
+    return {
+        "secrets": dict(secrets),
+        "workers": sum(role.replicas for role in job.roles),
+        "command": orders.command(python),
+        "environment": variables(
+            job, job_id=orders.job_id, python=python, mlflow=orders.places.mlflow, secrets=secrets
+        ),
+    }
+
+
+def _spawn(orders: Orders, stderr: Path, told: int) -> None:
     root = str(Path(muster.__file__).parent.parent)
     with stderr.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _MAIN, dumps(orders), root],
+            [sys.executable, "-I", "-c", _MAIN, root, str(told), dumps(orders)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
-            env=environment,
-            pass_fds=handles,
+            env={name: text for name, text in os.environ.items() if name != JOB_VARIABLE},
+            pass_fds=(orders.claim_handle, told),
         )
         if process.wait() != 0:
             raise BackendError(f"job {orders.job_id}: its supervisor did not start: see {stderr}")

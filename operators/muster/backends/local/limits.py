@@ -34,8 +34,8 @@ class Overrun:
 class MemoryLimit(Protocol):
     """Watches over one replica's memory."""
 
-    def enter(self) -> None:
-        """Put the calling process, a child between fork and exec, and all it starts under the limit."""
+    def enter(self, pid: int) -> None:
+        """Put a worker, and so all that it starts from now on, under the limit."""
 
     def overrun(self, pid: int) -> Overrun | None:
         """Tell whether the replica whose worker is `pid` outgrew its limit; its ranks are ended then."""
@@ -118,9 +118,9 @@ class Cgroup:
     files: _Files
     limit_gib: float
 
-    def enter(self) -> None:
-        """Put the calling process under the limit."""
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+    def enter(self, pid: int) -> None:
+        """Put a process under the limit."""
+        (self.folder / "cgroup.procs").write_text(str(pid))
 
     def overrun(self, pid: int) -> Overrun | None:  # noqa: ARG002 the kernel knows who is in it
         """Tell whether the kernel had to end one of them."""
@@ -153,7 +153,7 @@ class Polled:
 
     limit_gib: float
 
-    def enter(self) -> None:
+    def enter(self, pid: int) -> None:
         """Nothing to do: the replica's processes are found below its worker."""
 
     def overrun(self, pid: int) -> Overrun | None:

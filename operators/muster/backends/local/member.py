@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.local.limits import MemoryLimit, Overrun
-from muster.backends.local.processes import die_with
+from muster.backends.local.spawn import Worker
 from muster.core.errors import SpecError
 from muster.core.replica import Replica, Report
-from muster.core.wire import loads
+from muster.core.wire import dumps, loads
 
 _LINE_BYTES = 64 * 1024  # a longer line is cut: a log is for people
 _READS = 16  # then the other replicas have their turn
@@ -25,10 +24,9 @@ class Member:
     """One replica: what it is, its worker's process and what is known of its end."""
 
     replica: Replica
+    worker: Worker
     limit: MemoryLimit
-    pid: int = 0
     watch: int = -1
-    output: int = -1
     partial: bytes = b""
     silent: bool = False
     last_line: str = ""
@@ -39,7 +37,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its role and index, as its lines and files have it."""
+        """Its role and index, as its files have it."""
         return f"{self.replica.role}-{self.replica.index}"
 
     @property
@@ -47,42 +45,19 @@ class Member:
         """Whether its worker has not ended yet."""
         return self.code is None
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the worker; it dies with this process and lives under its memory limit."""
-        parent = os.getpid()
-        self.output, write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                self._become(command, environment, write, parent)
-            except BaseException as error:  # the copy of the supervisor must never run on
-                os.write(write, f"cannot start the worker {command[0]}: {error}\n".encode())
-            finally:
-                os._exit(127)
-        os.close(write)
-        os.set_blocking(self.output, False)
-        self.watch = os.pidfd_open(self.pid)
-
-    def _become(
-        self, command: Sequence[str], environment: Mapping[str, str], output: int, parent: int
-    ) -> None:
-        os.setsid()
-        die_with(parent)
-        self.limit.enter()
-        signal.set_wakeup_fd(-1)
-        for changed in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
-            signal.signal(changed, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.execve(command[0], list(command), dict(environment))  # noqa: S606 no shell is wanted
+    def begin(self) -> None:
+        """Put the worker under its limit and tell it what it is; it starts its ranks then."""
+        self.watch = os.pidfd_open(self.worker.pid)
+        self.limit.enter(self.worker.pid)
+        with suppress(BrokenPipeError), os.fdopen(self.worker.tell, "wb") as pipe:  # its end is seen later
+            pipe.write(dumps(self.replica).encode())
 
     def lines(self) -> bytes:
         """Return the whole lines that have come; at the worker's end also what is left of one."""
         chunks = [self.partial]
         with suppress(BlockingIOError):
             for _ in range(_READS):
-                chunks.append(os.read(self.output, _LINE_BYTES))
+                chunks.append(os.read(self.worker.output, _LINE_BYTES))
                 self.silent = not chunks[-1]
         whole, newline, self.partial = b"".join(chunks).rpartition(b"\n")
         if self.partial and (not self.running or len(self.partial) > _LINE_BYTES):
@@ -93,7 +68,7 @@ class Member:
 
     def reap(self) -> None:
         """Take the worker's exit code."""
-        _, status = os.waitpid(self.pid, 0)
+        _, status = os.waitpid(self.worker.pid, 0)
         self.code = os.waitstatus_to_exitcode(status)
         self.ended_at = time.time()
 
@@ -112,7 +87,6 @@ class Member:
 
     def close(self) -> None:
         """Give back what the kernel holds for it, once nothing of it runs any more."""
-        for handle in (self.watch, self.output):
-            if handle >= 0:
-                os.close(handle)
+        os.close(self.watch)
+        os.close(self.worker.output)
         self.limit.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.queue import Claim
+from muster.backends.local.spawn import STDIN
 from muster.core.settings import Settings
 
 
@@ -17,7 +18,6 @@ class Orders:
 
     :param worker: the folder that the image's Python runs in each replica.
     :param claim_handle: the open file that holds the claim's lock.
-    :param secrets_handle: the end of a pipe to read the secrets' values from; they are on no disk.
     """
 
     claim: Claim
@@ -26,7 +26,6 @@ class Orders:
     cache: str
     worker: str
     claim_handle: int
-    secrets_handle: int
 
     @property
     def job_id(self) -> str:
@@ -42,3 +41,7 @@ class Orders:
     def settings(self) -> Settings:
         """Those of whoever submitted, as far as a supervisor needs them."""
         return Settings(home=Path(self.home), cache=Path(self.cache))
+
+    def command(self, python: Path) -> list[str]:
+        """How a worker is started; it reads what it is from its stdin."""
+        return [str(python), self.worker, STDIN]

@@ -66,10 +66,6 @@ class JobFolder:
         """What the supervisor itself says; a traceback if it has a defect."""
         return self.root / "supervisor.log"
 
-    def replica(self, attempt: int, role: str, index: int) -> Path:
-        """Where one replica is told what it is."""
-        return self.root / f"attempt-{attempt}" / f"{role}-{index}.json"
-
     def report(self, attempt: int, role: str, index: int) -> Path:
         """Where one replica says how it ended."""
         return self.root / f"attempt-{attempt}" / f"{role}-{index}.report.json"

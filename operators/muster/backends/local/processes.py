@@ -1,16 +1,13 @@
 """Processes as Linux knows them: who is who across pid reuse, what a job left running, and its end.
 
-Facts used, from proc(5) and prctl(2): field 22 of ``/proc/PID/stat`` is the start time in clock
-ticks since boot, so (boot id, pid, start time) names one process for ever; a child subreaper is
-given the orphans of its descendants, so nothing that a job starts can leave its supervisor's tree.
+From proc(5): field 22 of ``/proc/PID/stat`` is the start time in clock ticks since boot, so (boot id,
+pid, start time) names one process for ever.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -21,8 +18,6 @@ from muster.core.errors import BackendError
 
 JOB_VARIABLE = "MUSTER_JOB_ID"
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _START_TIME = 21  # field 22, counted from 0
 _PARENT = 3
 _KILL_SECONDS = 10.0
@@ -75,21 +70,6 @@ class Process:
 def boot_id() -> str:
     """Return what changes whenever the machine starts."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of every orphan below it."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; for the child between fork and exec.
-
-    The kernel watches the thread that forked, so only a process of one thread may use this.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was told
-        os._exit(1)
 
 
 def descendants(root: int) -> list[int]:
@@ -182,10 +162,3 @@ def _stat(pid: int) -> list[str] | None:
         return None
     head, _, tail = text.rpartition(")")  # the name between may hold spaces and brackets
     return [*head.partition(" (")[::2], *tail.split()]
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        sys.stderr.write(f"prctl({option}): {os.strerror(error)}\n")

@@ -7,7 +7,6 @@ itself, the next one takes the job up: a sealed attempt is committed, another st
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -21,7 +20,9 @@ from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import left_behind
 from muster.backends.local.orders import Orders
-from muster.backends.local.processes import Process, adopt_orphans, end_descendants, end_strays
+from muster.backends.local.processes import Process, end_descendants, end_strays
+from muster.backends.local.spawn import Worker, spawn
+from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
@@ -32,14 +33,14 @@ _UNSAID_BYTES = 1 << 20
 _MASK_LENGTH = 4  # shorter values would be found in every other line
 
 
-def main(text: str) -> None:
-    """Bring one job to its end: the whole program of the process that ``launch`` starts."""
+def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
+    """Bring one job to its end: the whole program of the process that ``launch`` starts.
+
+    :param workers: one for each replica, started already, or none.
+    """
     orders = loads(Orders, text)
     os.set_inheritable(orders.claim_handle, False)
-    with os.fdopen(orders.secrets_handle, "rb") as pipe:
-        secrets = json.loads(pipe.read() or b"{}")
-    adopt_orphans()
-    Supervisor(orders, secrets).run()
+    Supervisor(orders, secrets, workers).run()
 
 
 class _AskedToEnd(Exception):
@@ -49,10 +50,11 @@ class _AskedToEnd(Exception):
 class Supervisor:
     """One job on its way from its claim to its end."""
 
-    def __init__(self, orders: Orders, secrets: Mapping[str, str]) -> None:
+    def __init__(self, orders: Orders, secrets: Mapping[str, str], workers: list[Worker]) -> None:
         self._orders = orders
         self._job_id = orders.job_id
         self._secrets = secrets
+        self._early = workers
         self._masked = [text for text in secrets.values() if len(text) >= _MASK_LENGTH]
         self._folder = orders.places.job(orders.job_id)
         self._store = FolderStore(orders.settings.store)
@@ -137,6 +139,7 @@ class Supervisor:
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         self._heed()
+        workers, self._early = self._early or self._spawn(python), []
         staging = self._store.stage(self._job_id)
         replicas = attempt.replicas(
             self._spec,
@@ -146,22 +149,8 @@ class Supervisor:
             folder=self._folder,
             scratch=self._folder.scratch(),
         )
-        mlflow = self._orders.places.mlflow
-        mlflow.mkdir(exist_ok=True)
-        gang = Gang(
-            replicas,
-            commands=[
-                (str(python), self._orders.worker, str(self._folder.replica(r.attempt, r.role, r.index)))
-                for r in replicas
-            ],
-            environments=[
-                attempt.variables(replica, python=python, mlflow=mlflow, secrets=self._secrets)
-                for replica in replicas
-            ],
-            log=self._log,
-            cancelled=self._asked_to_end,
-            deadline=deadline,
-        )
+        self._orders.places.mlflow.mkdir(exist_ok=True)
+        gang = Gang(replicas, workers, log=self._log, cancelled=self._asked_to_end, deadline=deadline)
         self._move(JobState.RUNNING, "", started=self._status.started or time.time())
         try:
             verdict = gang.run()
@@ -170,6 +159,18 @@ class Supervisor:
             gang.close()
         self._heed()
         return verdict
+
+    def _spawn(self, python: Path) -> list[Worker]:
+        """Start one worker for each replica; they wait to be told what they are."""
+        environment = variables(
+            self._spec,
+            job_id=self._job_id,
+            python=python,
+            mlflow=self._orders.places.mlflow,
+            secrets=self._secrets,
+        )
+        count = sum(role.replicas for role in self._spec.roles)
+        return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
     def _heed(self) -> None:
         if self._asked_to_end():

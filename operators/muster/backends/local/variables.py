@@ -1,0 +1,51 @@
+"""The variables that ranks start with: few, named here, and nothing else of whoever submitted the job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from muster.backends.local.processes import JOB_VARIABLE
+from muster.core.job import JobSpec
+
+# What a machine needs to work at all: drivers, certificates, proxies.
+_PASSED = (
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "HOME",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "NO_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "USER",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def variables(
+    job: JobSpec, *, job_id: str, python: Path, mlflow: Path, secrets: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what every worker of a job, and so its ranks, find in their environment.
+
+    :param python: the image's; its folder comes first on PATH.
+    :param mlflow: the folder where runs are tracked unless the job says otherwise.
+    """
+    programs = python.parent
+    return {
+        **{name: os.environ[name] for name in _PASSED if name in os.environ},
+        "PATH": f"{programs}:{_SYSTEM_PATH}",
+        "LANG": "C.UTF-8",
+        "VIRTUAL_ENV": str(programs.parent),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{mlflow / 'mlflow.db'}",
+        **job.env,
+        **secrets,
+        JOB_VARIABLE: job_id,
+    }
