@@ -211,19 +211,17 @@ def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str
 
 def _wanted(signature: Signature, outputs: Any) -> list[Column]:
     """Return the outputs that a v2 request asks for: all, unless it names some."""
-    if outputs is None:
+    if outputs is None or outputs == []:
         return list(signature.outputs.values())
-    names = (
-        [output.get("name") if type(output) is dict else None for output in outputs]
-        if type(outputs) is list
-        else [None]
-    )
-    for name in names:
+    wanted: dict[str, Column] = {}
+    for output in outputs if type(outputs) is list else [outputs]:
+        name = output.get("name") if type(output) is dict else output
         if type(name) is not str or name not in signature.outputs:
             raise RequestError(
                 f"output {name!r:.80} is unknown; this model answers {', '.join(signature.outputs)}"
             )
-    return [signature.outputs[name] for name in dict.fromkeys(names)] or list(signature.outputs.values())
+        wanted[name] = signature.outputs[name]
+    return list(wanted.values())
 
 
 def _misnamed(signature: Signature, name: Any, *, seen: bool) -> RequestError:

@@ -20,7 +20,7 @@ from muster_serving.errors import ModelError, PredictionError, RequestError
 FORMAT = 1
 MAX_BATCH = 4096
 
-_INTEGERS = {
+_INTEGERS: dict[str, Any] = {
     "INT8": np.int8,
     "INT16": np.int16,
     "INT32": np.int32,
@@ -30,7 +30,7 @@ _INTEGERS = {
     "UINT32": np.uint32,
     "UINT64": np.uint64,
 }
-_FLOATS = {"FP32": np.float32, "FP64": np.float64}
+_FLOATS: dict[str, Any] = {"FP32": np.float32, "FP64": np.float64}
 DATATYPES: dict[str, Any] = {"BOOL": np.bool_, **_INTEGERS, **_FLOATS, "BYTES": np.object_}
 
 Array = np.ndarray[Any, Any]

@@ -197,7 +197,8 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     ),
     ({"inputs": [{"name": "code", "datatype": "BYTES", "shape": [0], "data": []}]}, "found 0 rows"),
     (request() | {"outputs": [{"name": "z"}]}, "output 'z' is unknown; this model answers y, pair"),
-    (request() | {"outputs": "y"}, "output None is unknown"),
+    (request() | {"outputs": 7}, "output 7 is unknown"),
+    (request() | {"outputs": [{}]}, "output None is unknown"),
     (request() | {"id": 7}, "id: found 7, expected text"),
 ]
 

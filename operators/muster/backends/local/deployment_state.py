@@ -62,7 +62,12 @@ class DeploymentState:
         if self.serving and same_server(self.serving, spec) and self.serving.model == spec.model:
             return replace(dropped, wanted=None, serving=spec)
         coming = Revision(model=spec.model, state=RevisionState.LOADING, since=time.time())
-        return replace(dropped, wanted=spec, revisions=(coming, *dropped.revisions)[:HISTORY])
+        old = dropped.revisions
+        kept = (
+            *old[: HISTORY - 1],
+            *(one for one in old[HISTORY - 1 :] if one.state is RevisionState.SERVING),
+        )
+        return replace(dropped, wanted=spec, revisions=(coming, *kept))
 
     def smoking(self) -> DeploymentState:
         """Return the state in which what is wanted is loaded and being asked."""
