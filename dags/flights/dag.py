@@ -1,0 +1,77 @@
+"""Will a flight out of New York arrive late? From raw rows to a model that answers, once a month."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import Param, dag
+
+from muster.airflow import DeployOperator, GangOperator, GateOperator, JobOperator, ValidateOperator
+from muster.core.job import Output
+from muster.core.resources import Resources
+
+MONTH = {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"}
+
+
+@dag(
+    schedule=None,
+    start_date=datetime(2013, 1, 1),  # noqa: DTZ001 - Airflow's own way: the Dag's timezone
+    catchup=False,
+    params={
+        "since": Param("2013-01", **MONTH, description="First month whose features are made"),
+        "month": Param("2013-12", **MONTH, description="Last of them, and last month of the test"),
+        "test_from": Param("2013-10", **MONTH, description="First month of the test; training takes those before"),
+        "epochs": Param(4, type="integer", minimum=1, maximum=100),
+        "seed": Param(7, type="integer", minimum=0),
+    },
+    tags=["muster", "example"],
+)
+def flights() -> None:
+    """Features, validation, training, gate, deployment."""
+    features = JobOperator(
+        task_id="features",
+        image="etl",
+        entrypoint="flights.etl:features",
+        outputs={"features": Output(volume="flights/features", partition="*")},
+        job_params={"since": "{{ params.since }}", "month": "{{ params.month }}"},
+        resources=Resources(cpus=2, memory_gib=4),
+    )
+    checked = ValidateOperator(
+        task_id="validate",
+        volume=features.versions["features"],
+        suite="expectations.json",
+        resources=Resources(cpus=1, memory_gib=2),
+    )
+    model = GangOperator(
+        task_id="train",
+        image="train",
+        entrypoint="flights.train:train",
+        replicas=2,
+        launcher="torchrun",
+        resources=Resources(cpus=1, memory_gib=4, gpus=1),
+        inputs={
+            "train": "volume://flights/features@<{{ params.test_from }}",
+            "test": "volume://flights/features@>={{ params.test_from }},<={{ params.month }}",
+        },
+        outputs={"model": "flights/model"},
+        job_params={"epochs": "{{ params.epochs }}", "seed": "{{ params.seed }}"},
+        env={"MLFLOW_TRACKING_URI": "{{ var.value.get('mlflow_tracking_uri', '') }}"},
+        hang_timeout=timedelta(minutes=10),
+    )
+    good = GateOperator(
+        task_id="gate",
+        volume=model.versions["model"],
+        require={"auc": ">= 0.70", "ece": "<= 0.05"},
+        not_worse_than="champion",
+        metric="auc",
+        tolerance=0.005,
+        evaluation="test",
+        scorer="flights.assess:score",
+        resources=Resources(cpus=1, memory_gib=2),
+    )
+    DeployOperator(task_id="deploy", name="flights", model=good.passed, smoke="smoke.json")
+
+    checked >> model
+
+
+flights()
