@@ -1,0 +1,1 @@
+"""The reference pipeline: will a flight out of New York arrive late?"""

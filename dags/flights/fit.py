@@ -117,7 +117,9 @@ class State:
         """Start from the network as it is: AdamW, its rate up over the first epochs and down to nothing."""
         optimizer = torch.optim.AdamW(network.parameters(), lr=plan.rate, weight_decay=WEIGHT_DECAY)
         total = plan.epochs * steps
-        rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=plan.rate, total_steps=total, pct_start=0.15)
+        rates = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=plan.rate, total_steps=total, pct_start=0.15
+        )
         return cls(network, optimizer, rates)
 
     def save(self, file: Path) -> None:
@@ -149,7 +151,13 @@ class State:
 
 
 def run_epochs(
-    network: LateNet, rows: Tensors, held: Tensors, plan: Plan, rank: Rank, checkpoints: Path, board: Board | None
+    network: LateNet,
+    rows: Tensors,
+    held: Tensors,
+    plan: Plan,
+    rank: Rank,
+    checkpoints: Path,
+    board: Board | None,
 ) -> list[dict[str, float]]:
     """Train to the end, from the last checkpoint where there is one; return what each epoch came to."""
     steps = len(rows) // plan.batch
@@ -214,7 +222,9 @@ def _seed(plan: Plan, epoch: int) -> int:
 
 def _line(plan: Plan, *, epoch: int, loss: float, rows_per_second: float, auc_held: float) -> str:
     speed = f"{rows_per_second:,.0f} rows/s"
-    return f"epoch {epoch} of {plan.epochs}: loss {loss:.4f}, {speed}, AUC {auc_held:.4f} on the days held back"
+    return (
+        f"epoch {epoch} of {plan.epochs}: loss {loss:.4f}, {speed}, AUC {auc_held:.4f} on the days held back"
+    )
 
 
 def calibrate(network: LateNet, held: Tensors) -> tuple[float, float]:
@@ -244,7 +254,9 @@ def baseline(rows: Tensors, sizes: list[int], plan: Plan) -> LateNet:
     network.fit_scale(rows.numbers)
     optimizer = torch.optim.Adam(network.parameters(), lr=BASELINE_RATE)
     steps = max(1, len(rows) // plan.batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=BASELINE_RATE, total_steps=BASELINE_EPOCHS * steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=BASELINE_RATE, total_steps=BASELINE_EPOCHS * steps
+    )
     for _ in range(BASELINE_EPOCHS):
         mixed = rows.take(torch.randperm(len(rows)).to(rows.late.device))
         for begin in range(0, steps * plan.batch, plan.batch):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from flights.table import CYCLES, NUMBERS
+from flights.table import NUMBERS
 
 HIDDEN = (128, 64)
 

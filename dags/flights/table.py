@@ -18,11 +18,9 @@ TEXT = ("carrier", "origin", "dest", "dest_timezone", "engine")
 CYCLES = {"weekday": 7, "hour": 24}
 """Whole numbers that are categories all the same, and how many there are."""
 
-SKEWED = tuple(
-    f"{scope}_{what}"
-    for scope in ("airport", "airline", "destination", "plane")
-    for what in ("departures", "delay", "overdue", "wait")
-) + ("precip", "number_flown", "route_flown", "distance")
+SCOPES = ("airport", "airline", "destination", "plane")
+RECENT = tuple(f"{scope}_{what}" for scope in SCOPES for what in ("departures", "delay", "overdue", "wait"))
+SKEWED = (*RECENT, "precip", "number_flown", "route_flown", "distance")
 """Read on a logarithmic scale: their tails are long."""
 
 PLAIN = (
@@ -32,18 +30,21 @@ PLAIN = (
 NUMBERS = (*SKEWED, *PLAIN)
 TARGET = "late"
 
-BOUNDS: dict[str, tuple[float | None, float | None]] = {
+NOT_NEGATIVE = (
+    *(name for name in SKEWED if not name.endswith("_delay")),
+    *("planned_traffic", "wind_speed", "wind_gust", "visib", "seats"),
+)
+BOUNDS: dict[str, tuple[float, float | None]] = {
+    **dict.fromkeys(NOT_NEGATIVE, (0, None)),
+    "plane_age": (-1, None),
     "weekday": (0, 6),
     "hour": (0, 23),
     "minute": (0, 59),
     "number_late": (0, 1),
     "route_late": (0, 1),
     "humid": (0, 100),
-    "plane_age": (-1, None),
-    **{name: (0, None) for name in NUMBERS if name.endswith(("_departures", "_overdue", "_wait", "_flown"))},
-    **{name: (0, None) for name in ("distance", "precip", "planned_traffic", "wind_speed", "visib", "seats")},
 }
-"""What a request may hold at all: the least and the greatest value, None where there is no bound."""
+"""What a request may hold at all: the least and the greatest value, None where there is no greatest."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ def read(folders: Sequence[Path]) -> pa.Table:
         if name not in table.column_names:
             raise ValueError(f"column {name!r} is missing in {files[0]}")
         if table[name].null_count:
-            raise ValueError(f"column {name!r} has {table[name].null_count} missing values; the model takes none")
+            raise ValueError(
+                f"column {name!r} has {table[name].null_count} missing values; the model takes none"
+            )
     return table
 
 

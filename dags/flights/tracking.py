@@ -34,7 +34,9 @@ def record(
     for a tracking server.
     """
     if not os.environ.get("MLFLOW_TRACKING_URI"):
-        print("MLflow: MLFLOW_TRACKING_URI is not set, so this run is tracked in TensorBoard alone", flush=True)
+        print(
+            "MLflow: MLFLOW_TRACKING_URI is not set, so this run is tracked in TensorBoard alone", flush=True
+        )
         return
     import mlflow
 
@@ -43,6 +45,8 @@ def record(
     with mlflow.start_run(run_name=job or None, tags={"muster.job_id": job} if job else None) as run:
         mlflow.log_params(dict(params))
         for epoch in history:
-            mlflow.log_metrics({f"epoch_{n}": v for n, v in epoch.items() if n != "epoch"}, step=int(epoch["epoch"]))
+            mlflow.log_metrics(
+                {f"epoch_{n}": v for n, v in epoch.items() if n != "epoch"}, step=int(epoch["epoch"])
+            )
         mlflow.log_metrics(dict(metrics))
     print(f"MLflow: run {run.info.run_id} of experiment {EXPERIMENT}", flush=True)

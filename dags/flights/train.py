@@ -84,12 +84,23 @@ def report(
     answers = predict(model, flights)
     difference = float(np.abs(answers - probabilities(network, tensors)).max())
     if not difference <= TOLERANCE:
-        raise ArithmeticError(f"model.onnx answers up to {difference:.2g} away from the network it was exported from")
+        raise ArithmeticError(
+            f"model.onnx answers up to {difference:.2g} away from the network it was exported from"
+        )
     metrics = assess(answers, rows.late)
-    beside = {f"{name}_baseline": value for name, value in assess(probabilities(simple, tensors), rows.late).items()}
+    beside = {
+        f"{name}_baseline": value for name, value in assess(probabilities(simple, tensors), rows.late).items()
+    }
     bins = reliability(answers, rows.late)
-    (model / "report.json").write_text(json.dumps({**metrics, **beside, "reliability": bins}, indent=1) + "\n")
-    print(f"AUC {metrics['auc']:.4f} on {len(rows):,} flights (logistic regression {beside['auc_baseline']:.4f})", flush=True)
+    (model / "report.json").write_text(
+        json.dumps({**metrics, **beside, "reliability": bins}, indent=1) + "\n"
+    )
+    print(
+        f"AUC {metrics['auc']:.4f} on {len(rows):,} flights (logistic regression {beside['auc_baseline']:.4f})",
+        flush=True,
+    )
     for each in bins:
-        print(f"  predicted {each['predicted']:6.1%}  observed {each['observed']:6.1%}  of {each['rows']:,} flights")
+        print(
+            f"  predicted {each['predicted']:6.1%}  observed {each['observed']:6.1%}  of {each['rows']:,} flights"
+        )
     return {**metrics, **beside, "onnx_difference": difference, "rows_test": len(rows)}

@@ -51,14 +51,18 @@ def validate(data: list[Path], result: Path, *, suite: dict[str, Any]) -> dict[s
         outcome = _batch(connection_string).validate(expectations, result_format="SUMMARY")
     document = outcome.to_json_dict()
     document["results"] = [_plain(each) for each in document["results"]]
-    (result / "result.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    (result / "result.json").write_text(
+        json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+    )
     (result / "docs").mkdir()
     page = DefaultJinjaPageView().render(ValidationResultsPageRenderer().render(outcome))
     (result / "docs" / "index.html").write_text(offline(page), encoding="utf-8")
     failed = [each for each in document["results"] if not each["success"]]
     for each in failed:
         print(f"failed: {each['expectation_config']['type']} {_kwargs(each)}", flush=True)
-    print(f"{len(document['results']) - len(failed)} of {len(document['results'])} expectations hold on {rows:,} rows")
+    print(
+        f"{len(document['results']) - len(failed)} of {len(document['results'])} expectations hold on {rows:,} rows"
+    )
     return {"expectations": len(document["results"]), "failed": len(failed), "rows": rows}
 
 
@@ -68,7 +72,9 @@ def read_suite(suite: Mapping[str, Any]) -> gx.ExpectationSuite:
     if not isinstance(listed, list) or not listed:
         raise ValueError("the suite holds no list of expectations: need one or more under 'expectations'")
     built = [_expectation(number, each) for number, each in enumerate(listed, 1)]
-    return gx.ExpectationSuite(name=str(suite.get("name") or "suite"), expectations=built, meta=suite.get("meta"))
+    return gx.ExpectationSuite(
+        name=str(suite.get("name") or "suite"), expectations=built, meta=suite.get("meta")
+    )
 
 
 def _expectation(number: int, entry: Any) -> Any:
@@ -89,13 +95,12 @@ def database(folders: list[Path]) -> Iterator[tuple[str, int]]:
     files = [str(file) for folder in folders for file in sorted(folder.rglob("*.parquet"))]
     if not files:
         raise ValueError(f"no Parquet file in {', '.join(map(str, folders)) or 'an empty list of versions'}")
-    listed = ", ".join("'{}'".format(file.replace("'", "''")) for file in files)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "data.duckdb"
         with duckdb.connect(str(path)) as connection:
-            connection.execute(f"CREATE VIEW {TABLE} AS SELECT * FROM read_parquet([{listed}], union_by_name=true)")
-            counted = connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
-        yield f"duckdb:///{path}", int(counted[0]) if counted else 0
+            connection.read_parquet(files, union_by_name=True).create_view(TABLE)
+            ((rows,),) = connection.table(TABLE).count("*").fetchall()
+        yield f"duckdb:///{path}", rows
 
 
 class _Dialect(str, enum.Enum):
@@ -109,7 +114,9 @@ def _batch(connection_string: str) -> Any:
         engine._PERSISTED_CONNECTION_DIALECTS += (_Dialect.DUCKDB,)  # type: ignore[assignment]
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    source = context.data_sources.add_sql("duckdb", connection_string=connection_string, create_temp_table=False)
+    source = context.data_sources.add_sql(
+        "duckdb", connection_string=connection_string, create_temp_table=False
+    )
     asset = source.add_table_asset(TABLE, table_name=TABLE)
     return asset.add_batch_definition_whole_table("whole").get_batch()
 
@@ -121,7 +128,10 @@ def _plain(entry: dict[str, Any]) -> dict[str, Any]:
     messages = [each["exception_message"] for each in raised if each.get("raised_exception")]
     return {
         **entry,
-        "exception_info": {"raised_exception": bool(messages), "exception_message": messages[0] if messages else None},
+        "exception_info": {
+            "raised_exception": bool(messages),
+            "exception_message": messages[0] if messages else None,
+        },
     }
 
 
@@ -134,7 +144,12 @@ _ALONE = (
     (re.compile(r"<script\b.*?</script\s*>", re.DOTALL | re.IGNORECASE), ""),
     (re.compile(r"<(?:link|img)\b[^>]*>", re.IGNORECASE), ""),
     (re.compile(r"url\(\s*['\"]?(?:https?:)?//[^)]*\)", re.IGNORECASE), "none"),
-    (re.compile(r"<a\b[^>]*\bhref\s*=\s*['\"]?(?:https?:)?//[^>]*>(.*?)</a\s*>", re.DOTALL | re.IGNORECASE), r"\1"),
+    (
+        re.compile(
+            r"<a\b[^>]*\bhref\s*=\s*['\"]?(?:https?:)?//[^>]*>(.*?)</a\s*>", re.DOTALL | re.IGNORECASE
+        ),
+        r"\1",
+    ),
     (re.compile(r"<p>\s*Stay current on.*?</p>", re.DOTALL), ""),
 )
 _STYLE = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
