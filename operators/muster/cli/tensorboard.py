@@ -77,7 +77,7 @@ def _python(name: str) -> str:
 
 def _serve(command: list[str]) -> None:
     """Run until it ends or Ctrl-C; the kernel ends it where we are killed."""
-    from muster.backends.local.processes import die_with
+    from muster.backends.local.spawn import die_with
 
     parent = os.getpid()
     process = subprocess.Popen(command, stdout=sys.stderr, preexec_fn=lambda: die_with(parent))

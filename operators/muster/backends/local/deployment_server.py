@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.processes import die_with
+from muster.backends.local.spawn import die_with
 from muster.core.address import Address
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import DeploymentError
