@@ -1,0 +1,44 @@
+"""Runs every benchmark, one after the other, each in a process of its own: ``python -m benchmarks [--json]``.
+
+``python -m benchmarks NAME …`` runs the named ones only. The exit code is 1 where a promise was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+
+BENCHMARKS = {
+    "stages": "what a stage costs over its bare process, resume, parse time",
+    "gang": "rank 0's first line and the whole, against torchrun",
+    "throughput": "training through GangOperator, against bare torchrun",
+    "volumes": "commits, against DVC and a raw read",
+    "serving": "server CPU a request, against KServe's default and a bare loop",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run them and return 1 where one missed a promise or did not end well."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    missed = []
+    for name in options.names or BENCHMARKS:
+        if not options.json:
+            print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
+        command = [sys.executable, "-m", f"benchmarks.{name}", *(["--json"] if options.json else [])]
+        if subprocess.run(command, check=False).returncode:
+            missed.append(name)
+    if missed:
+        print(f"missed or failed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
