@@ -148,7 +148,7 @@ class LocalJobs:
             return
         if owner not in (None, status.owner):
             return
-        if self._queue.withdraw(job_id, lambda: self._cancelled(job_id, "cancelled while it waited")):
+        if self._queue.withdraw(job_id, lambda: self._bury(job_id, "cancelled while it waited")):
             return
         self._ask_to_end(job_id)
         spec = self._ledger.spec(job_id)
@@ -162,7 +162,7 @@ class LocalJobs:
         ):
             with self._queue.seize(job_id) as lost:
                 if lost and not self._ledger.status(job_id).state.ended:
-                    self._bury(job_id)
+                    self._bury(job_id, "cancelled after its supervisor was lost")
                 if lost:
                     self._places.job(job_id).remove()
 
@@ -187,15 +187,15 @@ class LocalJobs:
             return  # it ended meanwhile
         process.kill()
 
-    def _bury(self, job_id: str) -> None:
-        """End a job whose supervisor was lost: what it had begun to commit is committed."""
+    def _bury(self, job_id: str, message: str) -> None:
+        """End a job that has no supervisor: what one that was lost had begun to commit is committed."""
         end_strays(job_id, also=left_behind(job_id))
         status = self._ledger.status(job_id)
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))
             self._ledger.update(replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result))
         else:
-            self._cancelled(job_id, "cancelled after its supervisor was lost")
+            self._cancelled(job_id, message)
         self._store.release(job_id)
 
     def _cancelled(self, job_id: str, message: str) -> None:

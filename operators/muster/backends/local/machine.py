@@ -11,6 +11,7 @@ from muster.core.errors import BackendError
 
 GIB = 1 << 30
 _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+_WSL_GPU = Path("/dev/dxg")
 # Below the range from which Linux gives ports to outgoing connections (32768 and up by default), so
 # that nobody is given a gang's port between the moment it is chosen and the moment rank 0 listens.
 _PORTS = range(20_000, 32_000)
@@ -76,8 +77,8 @@ def _gpus() -> tuple[str, ...]:
         return tuple(name for name in (part.strip() for part in chosen.split(",")) if name and name != "-1")
     try:
         return tuple(str(index) for index in range(len(os.listdir(_GPU_FOLDER))))  # noqa: PTH208 names only
-    except OSError:
-        return _gpus_by_tool()
+    except OSError:  # WSL2 has cards without that folder; elsewhere asking would only take time
+        return _gpus_by_tool() if _WSL_GPU.exists() else ()
 
 
 def _gpus_by_tool() -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
 from muster.backends.local.places import Places, locked, locked_if_free, write_whole
-from muster.core.job import JobSpec, SecretRef
+from muster.core.job import JobSpec
 from muster.core.wire import dumps, loads
 
 PRIORITIES = {"high": 0, "normal": 1, "low": 2}
@@ -40,7 +40,6 @@ class Ticket:
     memory_gib: float
     gpus: int
     rank: int = 1
-    secrets: tuple[SecretRef, ...] = ()
 
     @classmethod
     def of(cls, job: JobSpec, *, job_id: str, submitted: float, machine: Machine) -> Ticket:
@@ -52,7 +51,6 @@ class Ticket:
             memory_gib=memory_needed(job),
             gpus=gpus_needed(job) if gpus_needed(job) <= len(machine.gpus) else 0,
             rank=PRIORITIES.get(job.priority or "normal", PRIORITIES["normal"]),
-            secrets=tuple(job.secrets.values()),
         )
 
 
