@@ -566,6 +566,19 @@ class TestLocalBackend(BackendContract):
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 
+    def test_every_replica_has_cards_of_its_own(
+        self, settings: Settings, job_on: Callable[..., JobSpec]
+    ) -> None:
+        backend = LocalBackend(settings, machine=Machine(memory_gib=4, gpus=("0", "3", "5")))
+        code = "import os; print('cards', os.environ['CUDA_VISIBLE_DEVICES'])"
+        with_cards = job_on(backend, code, replicas=2, resources=Resources(memory_gib=0.5, gpus=1))
+        backend.submit(with_cards, job_id="cards")
+        status, lines = finish(backend, "cards")
+        assert status.state is JobState.SUCCEEDED
+        assert {"[rank 0] cards 0", "[rank 1] cards 3"} <= set(lines)
+        backend.submit(job_on(backend, code), job_id="none")
+        assert "[rank 0] cards " in finish(backend, "none")[1]
+
     def test_more_jobs_than_fit_all_run_without_anybody_looking(
         self, backend: LocalBackend, job: Callable[..., JobSpec]
     ) -> None:
