@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
 from muster.volumes.durability import sync_all, sync_folder, sync_tree, temporary
@@ -18,7 +19,11 @@ from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
 from muster.volumes.tree import copy_file, folders_of, remove, set_modes
 
+if TYPE_CHECKING:  # it is only needed where a snapshot is made
+    from pathspec import GitIgnoreSpec
+
 LIMIT_BYTES = 100 << 20
+LIMIT_FILES = 20_000
 IGNORE_FILE = ".musterignore"
 ALWAYS_IGNORED = (
     ".git",
@@ -37,21 +42,24 @@ ALWAYS_IGNORED = (
 def collect(folder: Path) -> list[str]:
     """Return the paths below `folder` that travel with a job, sorted.
 
-    What :data:`ALWAYS_IGNORED` and ``.musterignore`` (gitignore syntax) name stays behind.
+    What :data:`ALWAYS_IGNORED` and ``.musterignore`` (gitignore syntax) name stays behind. A link
+    travels as what it leads to.
 
-    :raises SpecError: a link leaves the folder, a file is a device, the whole is larger than 100 MiB.
+    :raises SpecError: a link leaves the folder or leads to what stays behind, a file is a device,
+        there are too many files or too many bytes.
     """
     root = folder.resolve()
     if not root.is_dir():
         raise SpecError(f"code folder {folder} is not there: name the folder whose files travel with the job")
-    sizes = {path: _checked(root, path) for path in _walk(root)}
-    if sum(sizes.values()) > LIMIT_BYTES:
-        biggest = sorted(sizes, key=lambda path: -sizes[path])[:3]
-        named = ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in biggest)
-        raise SpecError(
-            f"code folder {folder} holds {sum(sizes.values()) / 2**20:.0f} MiB, at most {LIMIT_BYTES >> 20} travel: "
-            f"the biggest are {named}; put data into a volume, or name it in {IGNORE_FILE}"
-        )
+    ignored = _patterns(root)
+    sizes: dict[str, int] = {}
+    for path in _walk(root, ignored):
+        sizes[path] = _checked(root, path, ignored)
+        if len(sizes) > LIMIT_FILES:
+            raise SpecError(
+                f"code folder {folder} holds more than {LIMIT_FILES} files: name what is no code in {IGNORE_FILE}"
+            )
+    _refuse_too_big(folder, sizes)
     return sorted(sizes)
 
 
@@ -84,51 +92,63 @@ def digest(root: Path, files: Sequence[str]) -> str:
     return digest_of("".join(_line(path, real, _runs(real)) for path, real in reals).encode())
 
 
-def _walk(root: Path) -> Iterator[str]:
-    ignored = _patterns(root)
+def _refuse_too_big(folder: Path, sizes: Mapping[str, int]) -> None:
+    total = sum(sizes.values())
+    if total > LIMIT_BYTES:
+        biggest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+        named = ", ".join(f"{path!r:.80} ({sizes[path] / 2**20:.0f} MiB)" for path in biggest)
+        raise SpecError(
+            f"code folder {folder} holds {total / 2**20:.0f} MiB, at most {LIMIT_BYTES >> 20} travel; the "
+            f"biggest are {named}: put data into a volume, or name it in {IGNORE_FILE}"
+        )
+
+
+def _walk(root: Path, ignored: GitIgnoreSpec) -> Iterator[str]:
     waiting = [""]
     while waiting:
         inner = waiting.pop()
-        for entry in os.scandir(root / inner):
+        try:
+            entries = list(os.scandir(root / inner))
+        except OSError as error:
+            raise SpecError(f"code folder {root / inner} cannot be read: {error.strerror}") from error
+        for entry in entries:
             path = f"{inner}{entry.name}"
-            folder = entry.is_dir(follow_symlinks=False)
-            if ignored.match_file(f"{path}/" if folder else path):
-                continue
-            if folder:
+            if not entry.is_dir(follow_symlinks=False):
+                if not ignored.match_file(path):
+                    yield path
+            elif not ignored.match_file(f"{path}/"):
                 waiting.append(f"{path}/")
-            else:
-                yield path
 
 
-def _patterns(root: Path):  # type: ignore[no-untyped-def]
+def _patterns(root: Path) -> GitIgnoreSpec:
     from pathspec import GitIgnoreSpec
 
     own = root / IGNORE_FILE
-    lines = own.read_text().splitlines() if own.is_file() else []
     try:
+        lines = own.read_text().splitlines() if own.is_file() else []
         return GitIgnoreSpec.from_lines([*lines, *ALWAYS_IGNORED])
     except ValueError as error:
-        raise SpecError(f"{own} holds a pattern that cannot be read: {error}") from error
+        raise SpecError(f"{own} cannot be read as gitignore patterns: {error}") from error
 
 
-def _checked(root: Path, path: str) -> int:
+def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int:
     """The size of one file that may travel."""
-    parts = path.split("/")
-    if not path.isprintable() or any(part in ("", ".", "..") for part in parts):
+    if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
         raise SpecError(f"code file {path!r:.200} is no plain path below {root}: rename it, or ignore it")
-    full = root / path
-    real = full.resolve()
-    if root not in real.parents:
+    real = Path(os.path.realpath(root / path))  # it does not raise where links lead in a circle
+    if not real.is_relative_to(root):
         raise SpecError(
             f"code file {path!r:.200} leads to {real}, outside of {root}: copy it there, or ignore it"
         )
+    if ignored is not None and ignored.match_file(real.relative_to(root)):
+        raise SpecError(f"code file {path!r:.200} leads to {real}, which stays behind: ignore the link too")
     try:
         found = real.stat()
     except OSError as error:
         raise SpecError(f"code file {path!r:.200} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
         raise SpecError(
-            f"code file {path!r:.200} is no regular file (or links to a folder): ignore it in {IGNORE_FILE}"
+            f"code file {path!r:.200} is no regular file, or a link to a folder: name it in {IGNORE_FILE}"
         )
     return found.st_size
 

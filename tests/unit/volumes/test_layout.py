@@ -1,0 +1,81 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from muster.core.errors import StoreError
+from muster.volumes.folder import FolderStore
+from muster.volumes.layout import open_layout
+
+OPEN = """
+import pathlib, sys
+from muster.volumes.layout import open_layout
+print(open_layout(pathlib.Path(sys.argv[1])).uuid)
+"""
+
+
+def test_five_processes_at_once_make_one_store(tmp_path):
+    root = tmp_path / "deep" / "store"
+    openers = [subprocess.Popen([sys.executable, "-c", OPEN, root], stdout=subprocess.PIPE) for _ in range(5)]
+    made = {opener.communicate(timeout=30)[0] for opener in openers}
+    assert len(made) == 1
+    assert b"" not in made
+    assert [path.name for path in root.parent.iterdir()] == ["store"]
+
+
+def test_an_empty_folder_becomes_a_store(tmp_path):
+    assert FolderStore(tmp_path).volumes() == []
+    assert open_layout(tmp_path).uuid == open_layout(tmp_path).uuid
+
+
+def test_what_the_file_system_can_do_is_probed_once(tmp_path):
+    layout = open_layout(tmp_path / "store")
+    abilities = json.loads((layout.root / "VOLUME.json").read_text())["abilities"]
+    assert set(abilities) == {"link", "reflink", "syncfs"}
+    assert (layout.links, layout.syncfs) == (abilities["link"], abilities["syncfs"])
+    assert not list(layout.root.glob("probe-*"))
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ('{"format": 2}', "needs format 1"),
+        ("[]", "needs format 1"),
+        ("{", "cannot be opened"),
+        (None, "is not empty"),
+    ],
+)
+def test_what_is_no_store_is_refused(tmp_path, marker, message):
+    (tmp_path / "precious").write_text("x")
+    if marker is not None:
+        (tmp_path / "VOLUME.json").write_text(marker)
+    with pytest.raises(StoreError, match=message):
+        FolderStore(tmp_path)
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+def test_a_file_and_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for root in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(StoreError):
+            FolderStore(root)
+
+
+def test_volumes_nest(work, store):
+    work.run("a-1", {"x": b"1"}, volume="flights")
+    work.run("a-2", {"x": b"1"}, volume="flights/features")
+    work.run("a-3", {"x": b"1"}, volume="flights/features/v2")
+    assert store.volumes() == ["flights", "flights/features", "flights/features/v2"]
+
+
+def test_without_syncfs_and_links_everything_still_holds(work, store):
+    marker = store.layout.root / "VOLUME.json"
+    marker.write_text(marker.read_text().replace("true", "false"))
+    plain = type(work)(store.layout.root)
+    assert not plain.store.layout.links
+    first, second = (plain.run(f"a-{n}", {"d/x": b"1"}) for n in range(2))
+    assert (plain.store.path(second.address) / "d/x").stat().st_nlink == 1
+    assert first.digest == second.digest
+    digest = plain.store.put(plain.store.path(first.address), ["d/x"])
+    assert (plain.store.code(digest) / "d/x").read_bytes() == b"1"
