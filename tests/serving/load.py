@@ -50,7 +50,8 @@ class Load:
 
     async def _client(self) -> None:
         data = json.dumps(self.body).encode()
-        head = f"POST {self.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        lines = [f"POST {self.path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
+        head = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode()
         connection = None
         while not self._stopping:
             try:

@@ -1,0 +1,72 @@
+"""Runs in the image ``serve``: the two servers that ours is measured beside. ``WAY MODEL PORT`` are the arguments.
+
+``bare`` is an ASGI function on uvicorn and uvloop that trusts its client; ``kserve`` is a model
+class on KServe's ModelServer with its defaults (but gRPC, which nobody asks here).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np  # noqa: TID253 - runs in the image
+import onnxruntime as ort
+import orjson
+import uvicorn
+
+DTYPES = {"INT64": np.int64, "FP32": np.float32}
+
+
+def session(model: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(str(Path(model) / "model.onnx"), options, providers=["CPUExecutionProvider"])
+
+
+def bare(model: str, port: int) -> None:
+    loaded = session(model)
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        tensors = orjson.loads(body)["inputs"]
+        feeds = {t["name"]: np.array(t["data"], DTYPES[t["datatype"]]) for t in tensors}
+        (answer,) = loaded.run(["probability"], feeds)
+        output = {
+            "name": "probability",
+            "datatype": "FP32",
+            "shape": list(answer.shape),
+            "data": answer.tolist(),
+        }
+        payload = orjson.dumps({"model_name": "flights", "model_version": "1", "outputs": [output]})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(payload))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": payload})
+
+    uvicorn.run(
+        app, port=port, loop="uvloop", http="httptools", lifespan="off", log_level="error", access_log=False
+    )
+
+
+def kserve(model: str, port: int) -> None:
+    sys.argv = sys.argv[:1]  # kserve reads them too, when it is imported
+    from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
+
+    class Flights(Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__("flights")
+            self._session = session(model)
+            self.ready = True
+
+        def predict(self, payload: InferRequest, headers: Any = None) -> InferResponse:  # noqa: ARG002 KServe's interface
+            feeds = {tensor.name: tensor.as_numpy() for tensor in payload.inputs}
+            (answer,) = self._session.run(["probability"], feeds)
+            output = InferOutput("probability", list(answer.shape), "FP32", answer.tolist())
+            return InferResponse(payload.id or "1", self.name, [output], model_version="1")
+
+    ModelServer(http_port=port, enable_grpc=False).start([Flights()])
+
+
+if __name__ == "__main__":
+    way, folder, number = sys.argv[1:]
+    {"bare": bare, "kserve": kserve}[way](folder, int(number))
