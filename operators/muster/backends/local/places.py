@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +98,8 @@ class JobFolder:
             folder = self._scratch_link.readlink()
         except OSError:
             return
-        remove(folder)
+        with suppress(OSError):  # what a job made undeletable there must not keep it from its end
+            remove(folder)
         self._scratch_link.unlink(missing_ok=True)
 
     def remove(self) -> None:
