@@ -259,10 +259,14 @@ def check_digest(what: str, digest: str) -> str:
     return digest
 
 
-def _check_command(role: str, command: tuple[str, ...]) -> None:
+def _check_command(role: str, command: object) -> None:
     if isinstance(command, str):
         raise SpecError(
             f"command of role {role} is one text; give its words: {command.split()!r:.80} (no shell reads it)"
         )
-    if not command or not all(isinstance(word, str) and "\0" not in word for word in command):
+    if not isinstance(command, (list, tuple)) or not command or not all(map(_is_word, command)):
         raise SpecError(f"command of role {role}: need one or more words of text without NUL")
+
+
+def _is_word(word: object) -> bool:
+    return isinstance(word, str) and "\0" not in word

@@ -39,8 +39,9 @@ class Resources:
             )
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
             raise SpecError(f"gpus is {self.gpus!r}, need a whole number, 0 or more")
-        if isinstance(self.gpu_class, str):
-            raise SpecError(f"gpu_class is {self.gpu_class!r}, need a tuple of names such as ('a100', 'k80')")
+        given: object = self.gpu_class  # whatever the annotation says, a Dag's author may give a text
+        if isinstance(given, str):
+            raise SpecError(f"gpu_class is {given!r}, need a tuple of names such as ('a100', 'k80')")
         object.__setattr__(self, "gpu_class", tuple(check_label("GPU class", c) for c in self.gpu_class))
         if self.gpu_class and not self.gpus:
             raise SpecError(f"gpu_class {', '.join(self.gpu_class)} is asked for, but gpus is 0")
