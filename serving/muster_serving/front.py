@@ -17,14 +17,13 @@ from typing import Any
 import orjson
 
 from muster_serving import protocol
+from muster_serving.body import Budget, ClientGone, Receive, read_body
 from muster_serving.errors import ModelError, PredictionError, RequestError
 from muster_serving.revisions import Loaded, Revisions
 
-MAX_BODY_BYTES = 16 << 20
 BIG_BODY_BYTES = 64 << 10
 
 Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
@@ -33,10 +32,6 @@ logger = logging.getLogger("muster.serving")
 _PATH = re.compile(
     r"/(?P<protocol>v1|v2)/models/(?P<name>[^/:]+)(/versions/(?P<revision>[^/:]+))?(?P<verb>/infer|/ready|:predict|)\Z"
 )
-
-
-class ClientGone(Exception):
-    """The client hung up before it had sent its request."""
 
 
 class Front:
@@ -52,6 +47,7 @@ class Front:
         self._behind = behind
         self._candidates = candidates
         self.draining = False
+        self._budget = Budget()
         self._infer = f"/v2/models/{revisions.name}/infer"
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -96,9 +92,11 @@ class Front:
             await self._refuse(send, str(error), error.status)
             return
         try:
-            body = await _body(scope, receive)
+            body = await read_body(scope, receive, self._budget)
             if len(body) > BIG_BODY_BYTES:  # the small ones must not wait behind it
-                status, payload = await asyncio.to_thread(self._respond, loaded, verb, body)
+                with self._budget.holding() as take:
+                    take(len(body))
+                    status, payload = await asyncio.to_thread(self._respond, loaded, verb, body)
             else:
                 status, payload = self._respond(loaded, verb, body)
         except RequestError as error:
@@ -163,38 +161,3 @@ class Front:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": payload})
-
-
-async def _body(scope: Any, receive: Receive) -> bytes:
-    """Read a request's body, never more of it than is allowed.
-
-    :raises RequestError: 413, from the announced length before any of it is read where there is one.
-    """
-    message = await receive()
-    if not message.get("more_body", False):
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body: bytes = message["body"]
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_big(len(body))
-        return body
-    announced = next((int(value) for key, value in scope["headers"] if key == b"content-length"), 0)
-    if announced > MAX_BODY_BYTES:
-        raise _too_big(announced)
-    chunks, length = [message["body"]], len(message["body"])
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunks.append(message["body"])
-        length += len(message["body"])
-        if length > MAX_BODY_BYTES:
-            raise _too_big(length)
-    return b"".join(chunks)
-
-
-def _too_big(length: int) -> RequestError:
-    return RequestError(
-        f"the body has {length} bytes or more, at most {MAX_BODY_BYTES} are read: send fewer rows a request",
-        status=413,
-    )

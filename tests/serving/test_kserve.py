@@ -6,9 +6,11 @@ import http.client
 import json
 import random
 import re
+import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +274,27 @@ class TestBadRequests:
         assert "at most 16777216 are read" in json.loads(response.read())["error"]
         connection.close()
         assert resident(server) - before < 40 * MIB
+
+    def test_many_clients_with_long_bodies_cannot_fill_the_memory(self, server: Server) -> None:
+        before, head = (
+            resident(server),
+            f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {16 * MIB}\r\n\r\n",
+        )
+        with ExitStack() as opened:
+            clients = []
+            for _ in range(20):
+                client = opened.enter_context(
+                    socket.create_connection(("127.0.0.1", server.port), timeout=30)
+                )
+                client.sendall(head.encode() + b" " * (16 * MIB - 1))
+                clients.append(client)
+            answered: list[socket.socket] = []
+            while len(answered) < 4:
+                answered = select.select(clients, [], [], 30)[0]
+                assert answered, "nobody was refused"
+            assert all(client.recv(100).startswith(b"HTTP/1.1 503") for client in answered)
+            assert resident(server) - before < 300 * MIB
+            assert server.ask("POST", INFER, request())[0] == 200
 
     def test_a_client_that_hangs_up_harms_nobody(self, server: Server) -> None:
         for sent in (
