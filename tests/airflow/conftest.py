@@ -1,0 +1,131 @@
+"""A real Airflow in this process: one home for the session, since Airflow reads where it lives only once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.result import RunResult, Silent, Stage
+from muster.airflow.runner import run_dag
+from muster.backends.local.backend import LocalBackend
+from muster.core.settings import Settings
+from muster.volumes.folder import FolderStore
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs Airflow; what Airflow's own libraries warn of is not ours to mend."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:Using `httpx` with"))
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedHome:
+    root = tmp_path_factory.mktemp("home")
+    (root / "dags").mkdir()
+    cache = Settings.load({"HOME": str(Path.home())}).cache
+    made = EmbeddedHome(settings=Settings(home=root / ".muster", cache=cache), dags=root / "dags")
+    made.enter()
+    return made
+
+
+@pytest.fixture
+def store(home: EmbeddedHome) -> FolderStore:
+    return FolderStore(home.settings.store)
+
+
+@pytest.fixture
+def backend(home: EmbeddedHome) -> LocalBackend:
+    return LocalBackend(home.settings)
+
+
+@pytest.fixture
+def dag_folder(home: EmbeddedHome, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder below dags/ named after the test: its package, and its Dag's id."""
+    folder = home.dags / request.node.name.split("[")[0]
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def write_dag(dag_folder: Path) -> Callable[..., None]:
+    """Write the test's Dag: the body of its function, and the modules beside it."""
+
+    def write(body: str, *, params: str = "{}", **modules: str) -> None:
+        name = dag_folder.name
+        head = f"""\
+            from __future__ import annotations
+            from datetime import datetime, timedelta
+            from airflow.sdk import Param, dag, task
+            from muster.airflow import (
+                DeployOperator, GangOperator, GateOperator, JobOperator, Output, Resources, ValidateOperator
+            )
+
+            SMALL = Resources(memory_gib=0.5)
+
+            @dag(dag_id="{name}", schedule=None, start_date=datetime(2024, 1, 1), catchup=False, params={params})
+            def {name}() -> None:
+            """
+        indented = "\n".join(f"    {line}" for line in dedent(body).strip().splitlines())
+        (dag_folder / "dag.py").write_text(f"{dedent(head)}{indented}\n\n{name}()\n")
+        for module, text in modules.items():
+            (dag_folder / f"{module}.py").write_text(dedent(text))
+
+    return write
+
+
+class Seen(Silent):
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.started: list[tuple[str, int]] = []
+        self.text: list[str] = []
+        self.ended: list[Stage] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def task_started(self, task_id: str, try_number: int) -> None:
+        self.started.append((task_id, try_number))
+
+    def lines(self, task_id: str, lines: Any) -> None:
+        self.text += [f"{task_id}: {line}" for line in lines]
+
+    def task_ended(self, stage: Stage) -> None:
+        self.ended.append(stage)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def run(home: EmbeddedHome, dag_folder: Path, seen: Seen) -> Callable[..., RunResult]:
+    """Run the test's Dag."""
+
+    def go(params: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
+        return run_dag(
+            dag_folder.name, params=params, settings=home.settings, dags=home.dags, listener=seen, **options
+        )
+
+    return go
+
+
+def states(result: RunResult) -> dict[str, str]:
+    """The state of each stage."""
+    return {stage.task_id: "kept" if stage.kept else stage.state for stage in result.stages}

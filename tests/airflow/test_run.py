@@ -1,0 +1,291 @@
+"""Dags of several jobs under a real Airflow: what passes, what fails and how, what a resume keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.result import RunResult
+from muster.core.errors import MusterError, SpecError
+from muster.volumes.folder import FolderStore
+
+Run = Callable[..., RunResult]
+Write = Callable[..., None]
+
+CHAIN = """
+first = JobOperator(
+    task_id="first", image="python", entrypoint="{name}.steps:first", resources=SMALL,
+    outputs={{"numbers": "{name}/numbers"}}, params={{"count": "{{{{ params.count }}}}", "word": "{{{{ params.word }}}}"}},
+)
+second = JobOperator(
+    task_id="second", image="python", entrypoint="{name}.steps:second", resources=SMALL, retries=0,
+    inputs={{"numbers": first.versions["numbers"]}}, outputs={{"total": "{name}/total"}},
+)
+third = JobOperator(
+    task_id="third", image="python", command=["python", "-c", "print(open('{{inputs.total}}/sum').read())"],
+    resources=SMALL, inputs={{"total": second.versions["total"]}},
+)
+beside = JobOperator(task_id="beside", image="python", command=["python", "-c", "print('beside')"], resources=SMALL)
+"""
+
+STEPS = """
+from pathlib import Path
+
+def first(numbers: Path, count: int, word: str) -> dict[str, float]:
+    assert isinstance(count, int) and isinstance(word, str)
+    (numbers / "n").write_text("\\n".join(map(str, range(count))))
+    return {"count": count}
+
+def second(numbers: Path, total: Path) -> None:
+    {fault}
+    (total / "sum").write_text(str(sum(map(int, (numbers / "n").read_text().split()))))
+"""
+
+PARAMS = "{'count': Param(4, type='integer'), 'word': '7'}"
+
+
+def states(result: RunResult) -> dict[str, str]:
+    return {stage.task_id: "kept" if stage.kept else stage.state for stage in result.stages}
+
+
+def write_chain(write_dag: Write, dag_folder: Path, *, fault: str = "pass") -> None:
+    write_dag(CHAIN.format(name=dag_folder.name), params=PARAMS, steps=STEPS.replace("{fault}", fault))
+
+
+def test_jobs_pass_versions_metrics_and_typed_params(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore, seen: Any
+) -> None:
+    write_chain(write_dag, dag_folder)
+    result = run({"count": "5"})
+    assert states(result) == dict.fromkeys(("first", "second", "third", "beside"), "success")
+    assert result.params == {"count": 5, "word": "7"}
+    first = result.stages[0]
+    assert first.metrics == {"count": 5.0}
+    assert first.versions == {"numbers": (f"volume://{dag_folder.name}/numbers@1",)}
+    assert "third: [rank 0] 10" in seen.text
+    record = store.record(first.versions["numbers"][0])
+    assert record.origin.run_id == result.run_id
+    assert record.modules == (f"{dag_folder.name}/steps.py",)
+    assert record.params == {"count": 5, "word": "7"}
+    assert json.loads(json.dumps(asdict(result)))["state"] == "success"
+
+
+def test_a_commit_is_an_event_with_version_digest_and_metrics(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    write_chain(write_dag, dag_folder)
+    run()
+    uri = f"volume://{dag_folder.name}/numbers"
+    with create_session() as session:
+        event = session.scalar(select(AssetEvent).where(AssetEvent.asset_id == AssetModel.id, AssetModel.uri == uri))
+        assert event is not None
+        extra = event.extra
+    (version,) = store.resolve(uri)
+    assert extra["version"] == version.address
+    assert extra["digest"] == version.digest
+    assert extra["metrics"] == {"count": 4.0}
+
+
+def test_a_users_error_is_not_retried_stops_what_follows_and_is_the_message(
+    write_dag: Write, dag_folder: Path, run: Run, seen: Any
+) -> None:
+    write_chain(write_dag, dag_folder, fault="raise ValueError('no such flight')")
+    (dag_folder / "dag.py").write_text((dag_folder / "dag.py").read_text().replace("retries=0,", ""))
+    result = run()
+    assert states(result) == {
+        "first": "success",
+        "second": "failed",
+        "third": "upstream_failed",
+        "beside": "success",
+    }
+    assert seen.started.count(("second", 1)) == 1
+    assert ("second", 2) not in seen.started
+    (message,) = [stage.message for stage in result.stages if stage.task_id == "second"]
+    lines = message.splitlines()
+    assert lines[0] == "user error, rank 0"
+    assert "no such flight" in lines[1]
+    assert lines[-1].startswith("full log: muster jobs logs ")
+    assert len(lines) <= 4
+    assert "AirflowFailException" in Path(result.log).read_text()
+
+
+def test_resume_keeps_what_succeeded_and_goes_on_from_what_did_not(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
+    write_chain(write_dag, dag_folder, fault="raise ValueError('broken')")
+    broken = run()
+    write_chain(write_dag, dag_folder)
+    mended = run(resume="keep")
+    assert mended.run_id == broken.run_id
+    assert states(mended) == {"first": "kept", "second": "success", "third": "success", "beside": "kept"}
+    assert len(store.versions(f"{dag_folder.name}/numbers")) == 1
+    assert mended.warnings == (
+        f"first is kept, although {dag_folder.name}/steps.py changed since it ran (--resume=strict runs it again)",
+    )
+    again = run(resume="keep")
+    assert set(states(again).values()) == {"kept"}
+    assert again.state == "success"
+
+
+def test_a_strict_resume_runs_again_what_changed_and_what_follows(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
+    write_chain(write_dag, dag_folder, fault="raise ValueError('broken')")
+    run()
+    write_chain(write_dag, dag_folder)
+    assert states(run(resume="strict")) == {
+        "first": "success",
+        "second": "success",
+        "third": "success",
+        "beside": "kept",
+    }
+    assert len(store.versions(f"{dag_folder.name}/numbers")) == 2
+
+
+def test_a_run_that_nobody_left_cannot_be_resumed(write_dag: Write, dag_folder: Path, run: Run) -> None:
+    write_chain(write_dag, dag_folder)
+    with pytest.raises(SpecError, match="has no run to resume"):
+        run(resume="keep")
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"counts": 3}, "has no param 'counts'; its params are count, word"),
+        ({"count": "many"}, "param 'count' of Dag .*: 'many' is not of type 'integer'"),
+    ],
+)
+def test_params_are_checked_before_anything_starts(
+    write_dag: Write, dag_folder: Path, run: Run, seen: Any, params: dict[str, Any], says: str
+) -> None:
+    write_chain(write_dag, dag_folder)
+    with pytest.raises(SpecError, match=says):
+        run(params)
+    assert seen.started == []
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            'JobOperator(task_id="a", image="nosuch", command=["true"])',
+            "image 'nosuch' is in none of",
+        ),
+        (
+            'JobOperator(task_id="a", image="python", entrypoint="{name}.steps:go")',
+            r"task 'a', entrypoint: .*steps\.py defines no function 'go'",
+        ),
+        (
+            'JobOperator(task_id="a", image="python", command=["true"], resources=Resources(memory_gib=1e6))',
+            "task 'a', resources: .*asks for 1e.06 GiB",
+        ),
+        (
+            'ValidateOperator(task_id="a", volume="x/y", suite="broken.json")',
+            "task 'a', suite: suite broken.json is not JSON: .*line 2",
+        ),
+        (
+            'DeployOperator(task_id="a", name="x", model="x/y", smoke="nothing.json")',
+            "task 'a', smoke: smoke requests 'nothing.json' cannot be read",
+        ),
+    ],
+)
+def test_what_files_show_to_be_wrong_is_refused_before_anything_starts(
+    write_dag: Write, dag_folder: Path, run: Run, seen: Any, body: str, says: str
+) -> None:
+    write_dag(body.replace("{name}", dag_folder.name), steps=STEPS.replace("{fault}", "pass"))
+    (dag_folder / "broken.json").write_text('{\n  "expectations": [,]\n}')
+    with pytest.raises(MusterError, match=says):
+        run()
+    assert seen.started == []
+
+
+def test_an_input_that_is_not_there_is_named(write_dag: Write, dag_folder: Path, run: Run) -> None:
+    write_dag(
+        'JobOperator(task_id="a", image="python", command=["true"], inputs={"x": "no/such"}, resources=SMALL)'
+    )
+    result = run()
+    assert states(result) == {"a": "failed"}
+    assert "input 'x'" in result.stages[0].message
+    assert "no/such" in result.stages[0].message
+
+
+def test_a_retried_cause_is_tried_again_after_its_delay(
+    write_dag: Write, dag_folder: Path, run: Run, seen: Any
+) -> None:
+    """A rank that kills itself is a lost rank: the gang gives up after its restarts, Airflow tries again."""
+    write_dag(
+        """
+        JobOperator(
+            task_id="a", image="python", command=["python", "-c", "import os; os.kill(os.getpid(), 9)"],
+            resources=SMALL, max_restarts=0, retries=1, retry_delay=timedelta(seconds=0.1),
+        )
+        """
+    )
+    result = run()
+    assert seen.started == [("a", 1), ("a", 2)]
+    assert [stage.state for stage in seen.ended] == ["up_for_retry", "failed"]
+    assert result.stages[0].message.startswith("rank lost")
+
+
+def test_a_plain_airflow_task_runs_between_jobs(write_dag: Write, dag_folder: Path, run: Run) -> None:
+    name = dag_folder.name
+    write_dag(
+        f"""
+        @task
+        def choose() -> int:
+            return 3
+        JobOperator(
+            task_id="a", image="python", entrypoint="{name}.steps:first", resources=SMALL,
+            outputs={{"numbers": "{name}/numbers"}}, params={{"count": choose(), "word": "x"}},
+        )
+        """,
+        steps=STEPS.replace("{fault}", "pass"),
+    )
+    result = run()
+    assert states(result) == {"choose": "success", "a": "success"}
+    assert result.stages[1].metrics == {"count": 3.0}
+
+
+def test_many_partitions_travel_as_a_list(write_dag: Write, dag_folder: Path, run: Run) -> None:
+    name = dag_folder.name
+    write_dag(
+        f"""
+        months = JobOperator(
+            task_id="months", image="python", entrypoint="{name}.steps:months", resources=SMALL,
+            outputs={{"month": Output(volume="{name}/month", partition="*")}},
+        )
+        JobOperator(
+            task_id="all", image="python", entrypoint="{name}.steps:count", resources=SMALL,
+            inputs={{"months": months.versions["month"]}},
+        )
+        JobOperator(
+            task_id="some", image="python", entrypoint="{name}.steps:count", resources=SMALL,
+            inputs={{"months": "{name}/month@<2013-03"}},
+        ).set_upstream(months)
+        """,
+        steps="""
+        from pathlib import Path
+
+        def months(month: Path) -> None:
+            for number in (1, 2, 3):
+                (month / f"2013-0{number}").mkdir()
+                (month / f"2013-0{number}" / "rows").write_text(str(number))
+
+        def count(months: list[Path]) -> dict[str, float]:
+            return {"months": len(months), "rows": sum(int((m / "rows").read_text()) for m in months)}
+        """,
+    )
+    result = run()
+    found = {stage.task_id: stage for stage in result.stages}
+    assert len(found["months"].versions["month"]) == 3
+    assert found["all"].metrics == {"months": 3.0, "rows": 6.0}
+    assert found["some"].metrics == {"months": 2.0, "rows": 3.0}
