@@ -110,15 +110,20 @@ def build_image(settings: Settings, image: Image) -> float | None:
     """Build one image with progress; the seconds it took, or None where it was there."""
     import time
 
-    from muster.backends.local.environments import Environments
-
     if image.built:
         return None
     began = time.monotonic()
+    python_of(settings, image)
+    return time.monotonic() - began
+
+
+def python_of(settings: Settings, image: Image) -> Path:
+    """Return the Python of an image's environment, built now with progress if it is not there yet."""
+    from muster.backends.local.environments import Environments
+
     try:
         with progress() as tell:
-            Environments(settings.cache).ensure(image.name, Path(image.folder), image.digest, tell)
+            return Environments(settings.cache).ensure(image.name, Path(image.folder), image.digest, tell)
     except KeyboardInterrupt:
         note(f"image {safe(image.name)} is not built; what was downloaded is kept")
         raise
-    return time.monotonic() - began

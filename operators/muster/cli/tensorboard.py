@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.command import open_store
-from muster.cli.images import build_image, find_images
+from muster.cli.images import find_images, python_of
 from muster.cli.screen import note, safe, say
 from muster.core.errors import ImageError, NotFound
 from muster.core.settings import Settings
@@ -39,10 +40,11 @@ def tensorboard(
             f"no TensorBoard events in {address or 'any volume'}: a stage writes them into its output"
         )
     python = _python(image)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of links goes with us
     with tempfile.TemporaryDirectory(prefix="muster-tensorboard-") as folder:
         for name, path in runs.items():
             (Path(folder) / name).symlink_to(path)
-        note(f"{len(runs)} runs: {safe(', '.join(runs))}")
+        note(f"{len(runs)} run{'s' * (len(runs) != 1)}: {safe(', '.join(runs))}")
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
         _serve(
             [python, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", str(port)]
@@ -70,9 +72,7 @@ def _python(name: str) -> str:
     image = next((image for image in find_images(settings) if image.name == name), None)
     if image is None:
         raise ImageError(f"image {name!r:.60} is not there: `muster images ls` lists those that are")
-    build_image(settings, image)
-    built = next(found for found in find_images(settings) if found.name == name)
-    return str(Path(built.path or "") / "bin" / "python")
+    return str(python_of(settings, image))
 
 
 def _serve(command: list[str]) -> None:

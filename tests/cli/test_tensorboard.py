@@ -1,0 +1,81 @@
+"""``muster tensorboard``: the curves of a version are served, and Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+WRITE = """
+import sys
+from tensorboard.summary import Writer
+writer = Writer(sys.argv[1])
+writer.add_scalar("loss", 0.5, 1)
+writer.close()
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def fetch(url: str, process: subprocess.Popen[str], *, seconds: float = 60) -> dict[str, object]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            found = json.loads(urllib.request.urlopen(url, timeout=5).read())
+            if found:
+                return dict(found)
+        except (urllib.error.URLError, ConnectionError):
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"{url} did not answer")
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_curves_are_served_until_it_is_ended(
+    end: signal.Signals, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    def muster(*words: str) -> str:
+        done = subprocess.run(
+            ["muster", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    muster("images", "build", "train")
+    train = next(image for image in json.loads(muster("images", "ls", "--json")) if image["name"] == "train")
+    subprocess.run(
+        [f"{train['path']}/bin/python", "-c", WRITE, str(tmp_path / "model" / "events")], check=True
+    )
+    muster("volumes", "put", "model", "some/model")
+    port, scratch = free_port(), tmp_path / "scratch"
+    scratch.mkdir()
+    shown = subprocess.Popen(
+        ["muster", "tensorboard", "some/model", "--port", str(port)],
+        cwd=tmp_path,
+        env=environment | {"TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        tags = fetch(f"http://127.0.0.1:{port}/data/plugin/scalars/tags", shown)
+        assert "loss" in tags["some.model@1/events"]
+    finally:
+        shown.send_signal(end)
+        out, _ = shown.communicate(timeout=30)
+    assert out.startswith(f"http://127.0.0.1:{port}/")
+    assert [path.name for path in scratch.iterdir() if path.name.startswith("muster-")] == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
