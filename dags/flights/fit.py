@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +22,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flights.assess import auc
 from flights.network import LateNet
-from flights.table import Rows
+from flights.table import TEXT, Rows
 from flights.tracking import Board
 
 WEIGHT_DECAY = 1.0
 BASELINE_EPOCHS = 3
 BASELINE_RATE = 0.02
 CHECKPOINT = "last.pt"
+HIDE = 0.005
+"""How often a text category is hidden from training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +186,18 @@ def run_epochs(
 
 
 def share(rows: Tensors, plan: Plan, rank: Rank, epoch: int) -> Tensors:
-    """Return this rank's part of the rows, in the epoch's own order; all ranks' parts are of one length."""
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(_seed(plan, epoch)))
+    """Return this rank's part of the rows, in the epoch's own order; all ranks' parts are of one length.
+
+    A few categories are hidden, so that the unknown one, which no training row has, is learned too.
+    """
+    draw = torch.Generator().manual_seed(_seed(plan, epoch))
+    order = torch.randperm(len(rows), generator=draw)
+    hidden = torch.rand(rows.codes.shape, generator=draw) < HIDE
+    hidden[:, len(TEXT) :] = False  # an hour is never unknown
     whole = len(rows) // plan.batch * plan.batch
-    return rows.take(order[:whole][rank.index :: rank.world].to(rank.device))
+    mine = order[:whole][rank.index :: rank.world].to(rank.device)
+    part = rows.take(mine)
+    return replace(part, codes=part.codes.masked_fill(hidden.to(rank.device)[mine], 0))
 
 
 def run_epoch(network: nn.Module, rows: Tensors, state: State, plan: Plan, rank: Rank, epoch: int) -> float:

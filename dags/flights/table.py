@@ -29,6 +29,7 @@ PLAIN = (
 )
 NUMBERS = (*SKEWED, *PLAIN)
 TARGET = "late"
+READ = (*TEXT, *CYCLES, *NUMBERS, TARGET, "scheduled_departure")
 
 NOT_NEGATIVE = (
     *(name for name in SKEWED if not name.endswith("_delay")),
@@ -72,16 +73,21 @@ def read(folders: Sequence[Path]) -> pa.Table:
     files = [file for folder in folders for file in sorted(folder.rglob("*.parquet"))]
     if not files:
         raise ValueError(f"no Parquet file in {', '.join(map(str, folders)) or 'an empty list of versions'}")
-    columns = [*TEXT, *CYCLES, *NUMBERS, TARGET, "scheduled_departure"]
-    table = pa.concat_tables([pq.read_table(file, columns=columns, partitioning=None) for file in files])
-    for name in columns:
-        if name not in table.column_names:
-            raise ValueError(f"column {name!r} is missing in {files[0]}")
+    table = pa.concat_tables(_read_file(file) for file in files)
+    for name in table.column_names:
         if table[name].null_count:
             raise ValueError(
                 f"column {name!r} has {table[name].null_count} missing values; the model takes none"
             )
     return table
+
+
+def _read_file(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        missing = [name for name in READ if name not in file.schema_arrow.names]
+        if missing:
+            raise ValueError(f"column {missing[0]!r} is missing in {path}: was it written by another etl.py?")
+        return file.read(columns=list(READ))
 
 
 def vocabularies(table: pa.Table) -> dict[str, list[str]]:
