@@ -75,6 +75,6 @@ def test_the_dag_of_one_s_own_runs(tmp_path: Path, environment: dict[str, str]) 
         )
         assert done.returncode == 0, done.stderr
         if line.startswith("muster run"):
-            assert "sums: lines 5" in done.stdout
+            assert "lines 5" in done.stdout
         if line.startswith("muster volumes"):
             assert "1.txt" in done.stdout

@@ -173,6 +173,18 @@ def _memory(_: Settings) -> Check:
     return Check(name="memory", state="ok", found=f"{found:.1f} GiB for jobs, {os.cpu_count()} CPUs")
 
 
+def _limits(_: Settings) -> Check:
+    from muster.backends.local.limits import make_cgroup
+
+    cgroup = make_cgroup(f"muster-doctor-{os.getpid()}", 1.0)
+    if cgroup is not None:
+        cgroup.close()
+        return Check(name="memory limits", state="ok", found="kept by the kernel (cgroups)")
+    return Check(
+        name="memory limits", state="ok", found="watched by the supervisor: no cgroup can be made here"
+    )
+
+
 def _gpus(_: Settings) -> Check:
     from muster.backends.local.machine import Machine
 
@@ -253,6 +265,7 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     _cache_disk,
     _file_system,
     _memory,
+    _limits,
     _gpus,
     _port,
     _store,

@@ -5,16 +5,21 @@ A failed run ends with its verdict, and nothing after it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.cli.screen import Table, complain, note, safe, say, seconds
 from muster.cli.stages import state_of, versions
+from muster.core.names import check_label
+from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.airflow.embedded.result import Deployed, RunResult, Stage
+    from muster.airflow.embedded.result import Deployed, RunResult
 
-BASELINE = "baseline_"
+BASELINE = "_baseline"
+LONG = 120
 
 
 def show(result: RunResult) -> None:
@@ -30,9 +35,7 @@ def show(result: RunResult) -> None:
         )
     note()
     table.show(empty="no stages")
-    for stage in result.stages:
-        for line in _figures(stage):
-            say(line)
+    _show_figures(result)
     for warning in result.warnings:
         note(f"warning: {safe(warning)}", style="yellow")
     if result.succeeded:
@@ -50,7 +53,21 @@ def answer(deployed: Deployed) -> Iterator[str]:
     """Yield where a deployment answers, and a line to try it with, ready to be pasted."""
     served = safe(deployed.version.removeprefix("volume://"))
     yield f"\n{safe(deployed.name)} answers at {safe(deployed.url)} with {served}; try it:"
-    yield f"  {safe(deployed.curl)}"
+    yield f"  {safe(_shorter(deployed))}"
+
+
+def _shorter(deployed: Deployed) -> str:
+    """Put a long request's body into a file, so that the line fits a screen."""
+    words = shlex.split(deployed.curl)
+    if len(deployed.curl) <= LONG or "-d" not in words[:-1]:
+        return deployed.curl
+    at = words.index("-d") + 1
+    folder = Settings.load().home / "examples"
+    folder.mkdir(parents=True, exist_ok=True)
+    body = folder / f"{check_label('deployment', deployed.name)}.json"
+    body.write_text(f"{words[at]}\n", encoding="utf-8")
+    here = body.relative_to(Path.cwd()) if body.is_relative_to(Path.cwd()) else body
+    return shlex.join([*words[:at], f"@{here}", *words[at + 1 :]])
 
 
 def complain_of(result: RunResult) -> None:
@@ -68,25 +85,28 @@ def complain_of(result: RunResult) -> None:
         note(f"  full log: {safe(result.log)}")
 
 
-def _figures(stage: Stage) -> Iterator[str]:
-    """Yield a stage's metrics, each beside its baseline where it has one."""
-    if not stage.metrics:
-        return
-    against = [
-        _against(stage.metrics, name) for name in stage.metrics if f"{BASELINE}{name}" in stage.metrics
-    ]
-    rest = [
-        f"{name} {value:.4g}" for name, value in stage.metrics.items() if not _paired(stage.metrics, name)
-    ]
-    yield f"\n{safe(stage.task_id)}: {safe(', '.join([*against, *rest]))}"
+def _show_figures(result: RunResult) -> None:
+    """Print each stage's metrics: those with a baseline beside it, then the rest on one line."""
+    wide = max((len(stage.task_id) for stage in result.stages), default=0)
+    say()
+    for stage in result.stages:
+        for index, text in enumerate(_figures(stage.metrics)):
+            name = "" if index else safe(stage.task_id)
+            say(f"{name.ljust(wide)}  {safe(text)}")
 
 
-def _against(metrics: Mapping[str, float], name: str) -> str:
-    ours, theirs = metrics[name], metrics[f"{BASELINE}{name}"]
-    return f"{name} {ours:.4f} against the baseline's {theirs:.4f}"
+def _figures(metrics: Mapping[str, float]) -> Iterator[str]:
+    paired = {name for name in metrics if f"{name}{BASELINE}" in metrics}
+    for name in (name for name in metrics if name in paired):
+        yield f"{name} {figure(metrics[name])}, baseline {figure(metrics[f'{name}{BASELINE}'])}"
+    rest = (name for name in metrics if name not in paired and name.removesuffix(BASELINE) not in paired)
+    text = ", ".join(f"{name} {figure(metrics[name])}" for name in rest)
+    if text:
+        yield text
 
 
-def _paired(metrics: Mapping[str, float], name: str) -> bool:
-    return f"{BASELINE}{name}" in metrics or (
-        name.startswith(BASELINE) and name.removeprefix(BASELINE) in metrics
-    )
+def figure(value: float) -> str:
+    """Write a metric for people: counts whole, shares to four places, small ones as powers of ten."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.4f}" if 0.001 <= abs(value) < 100_000 else f"{value:.3g}"

@@ -14,7 +14,7 @@ from muster.core.shipped import shipped
 DAG = "flights"
 IMAGES = ("etl", "validate", "train", "serve")
 PARAMS: dict[str, Any] = {}
-CACHE_GIB, HOME_MIB = 5, 400
+CACHE_GIB = 6.5
 
 INTRO = """muster demo: will a flight arrive late?
 
@@ -34,7 +34,7 @@ Next:
   muster volumes log flights/model    where the model comes from
   muster jobs ls                      what ran; muster jobs logs JOB
   muster tensorboard flights/model    how it learned
-  muster run flights --resume         after a change: only what it needs
+  muster run flights --resume=strict  after a change: runs what it touches
   muster deployments retire flights   end the model server
 """
 

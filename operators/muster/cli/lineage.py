@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -13,6 +13,8 @@ from muster.core.job import Pinned
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
+
+SHOWN = 3  # versions of one input on its line; `muster volumes show` lists them all
 
 
 def document(record: Record, version: Version | None) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def trace(ancestors: Iterable[Ancestor]) -> Iterator[str]:
         if ancestor.depth:
             name = ancestor.address.removeprefix("volume://")
             made = "" if ancestor.record is None else f"  {_maker(ancestor.record)}"
-            yield f"{'  ' * ancestor.depth}{name} ({digest(ancestor.digest)}){made}"
+            yield f"{'  ' * (ancestor.depth - 1)}{name} ({digest(ancestor.digest)}){made}"
 
 
 def values(pairs: Mapping[str, Any]) -> str:
@@ -97,8 +99,10 @@ def _kept(version: Version) -> Iterator[tuple[str, str]]:
         yield "retired", version.retired or "yes"
 
 
-def _inputs(versions: Iterable[Pinned]) -> str:
-    return ", ".join(_input(version) for version in versions) or "no version"
+def _inputs(versions: Sequence[Pinned]) -> str:
+    if len(versions) > SHOWN:
+        return f"{len(versions)} versions, {_input(versions[0])} … {_input(versions[-1])}"
+    return ", ".join(map(_input, versions)) or "no version"
 
 
 def _input(version: Pinned) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
@@ -30,7 +32,7 @@ TRAIN = Stage(
     seconds=41.5,
     overhead_seconds=0.3,
     versions={"model": ("volume://flights/model@1",)},
-    metrics={"auc": 0.7242, "baseline_auc": 0.7161, "loss": 0.45123},
+    metrics={"auc": 0.7242, "auc_baseline": 0.7161, "rows": 82609.0, "difference": 1.8e-7},
 )
 DEPLOYED = Deployed(
     name="flights",
@@ -131,9 +133,20 @@ def test_the_closing_table_has_figures_and_a_line_to_try(capsys: pytest.CaptureF
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["stage", "state", "seconds", "overhead", "versions"]
     assert out[1].split() == ["features", "kept", "8.4", "s", "0.21", "s", "flights/features@1…@12"]
-    assert "train: auc 0.7242 against the baseline's 0.7161, loss 0.4512" in out
+    assert "train     auc 0.7242, baseline 0.7161" in out
+    assert "          rows 82,609, difference 1.8e-07" in out
     assert "flights answers at http://127.0.0.1:8081 with flights/model@1; try it:" in out
     assert out[-1] == "  curl -s http://127.0.0.1:8081/v2/health/ready"
+
+
+def test_a_long_request_goes_into_a_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.dumps({"inputs": {f"column_{n}": ["it's"] for n in range(40)}})
+    url = "http://127.0.0.1:8081/v1/models/flights:predict"
+    curl = f"curl -s {url} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    finish(replace(SUCCESS, deployments=(replace(DEPLOYED, curl=curl),)))
+    line = capsys.readouterr().out.splitlines()[-1].strip()
+    assert line == f"curl -s {url} -H 'Content-Type: application/json' -d @.muster/examples/flights.json"
+    assert (home / "examples" / "flights.json").read_text() == f"{body}\n"
 
 
 def test_a_failed_run_ends_with_its_verdict_and_nothing_after_it(capsys: pytest.CaptureFixture[str]) -> None:
