@@ -182,6 +182,16 @@ class DeploymentsContract:
         status = self.settle(deployments, spec(2, smoke=asked))
         assert reason in status.revisions[0].reason
 
+    def test_a_smoke_test_of_text_and_several_dimensions(
+        self, deployments: Any, spec: Any, store: FolderStore, tmp_path: Path
+    ) -> None:
+        mixed = store.add("lines/mixed", onnx_graph.write_mixed(tmp_path / "mixed")).pinned
+        inputs = {"code": ("UA", "elsewhere"), "day": (1, 7), "place": ((1, 2, 3), (0.5, 0, 0))}
+        asked = (SmokeRequest(name="two", inputs=inputs, expect={"y": {"min": 7.5, "max": 322.5}}),)
+        one = spec(2, model=mixed, smoke=asked)
+        self.settle(deployments, one)
+        assert [r.state for r in self.settle(deployments, one).revisions] == [RevisionState.SERVING]
+
     def test_a_smoke_test_of_no_finite_number_is_refused_at_once(self, deployments: Any, spec: Any) -> None:
         endless = (SmokeRequest(name="endless", inputs={"x": (float("inf"),)}),)
         with pytest.raises(SpecError, match="inf is not a finite number"):

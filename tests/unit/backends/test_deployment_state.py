@@ -11,7 +11,7 @@ import pytest
 
 from muster.backends.local.deployment_state import DeploymentFolder, DeploymentState, past_models
 from muster.core.deployment import DeploymentSpec, RevisionState, SmokeRequest
-from muster.core.errors import SpecError
+from muster.core.errors import BackendError, SpecError
 from muster.core.job import Pinned
 from muster.core.wire import dumps, loads
 
@@ -108,6 +108,13 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
         folder.write(state)
     assert folder.read() == state
     assert loads(DeploymentState, dumps(state)) == state
+
+
+def test_a_state_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    (tmp_path / "deployments").mkdir()
+    (tmp_path / "deployments" / "flights").write_text("in the way")
+    with pytest.raises(BackendError, match=r"deployment flights: .*state\.json cannot be written"):
+        DeploymentFolder(tmp_path, "flights").write(NEW)
 
 
 def test_one_keeper_at_a_time(tmp_path: Path) -> None:

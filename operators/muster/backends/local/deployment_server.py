@@ -126,6 +126,20 @@ class ModelServer:
         last = last_line(self._log)
         return f"the model server {how}" + (f": {last}" if last else "")
 
+    def leave(self, *, since: float) -> bool:
+        """See that it ends without waiting for it; whether it has.
+
+        :param since: seconds since it is not needed any more; below 0 it still is.
+        """
+        if not self.alive():
+            self.close()
+            return True
+        if since > STOP_SECONDS:
+            self._process.kill()
+        elif since >= 0:
+            self._process.terminate()
+        return False
+
     def stop(self) -> None:
         """Let it finish the requests that are there, then end it for certain."""
         self._process.terminate()
@@ -205,8 +219,11 @@ def try_apart(
     """
     asked, log = folder / "trial.json", folder / "trial.log"
     columns = [{name: list(column) for name, column in smoke.inputs.items()} for smoke in spec.smoke]
-    asked.write_text(json.dumps([{"inputs": inputs} for inputs in columns]), encoding="utf-8")
-    log.unlink(missing_ok=True)
+    try:
+        asked.write_text(json.dumps([{"inputs": inputs} for inputs in columns]), encoding="utf-8")
+        log.unlink(missing_ok=True)
+    except OSError as error:
+        raise DeploymentError(f"{asked} cannot be written: {error}") from error
     command = [*_python(python), "-m", "muster_serving.trial", str(model), str(asked)]
     trial = _start(command, log, memory_gib=spec.resources.memory_gib)
     try:
@@ -260,10 +277,10 @@ def last_line(log: Path) -> str:
 def _start(
     command: list[str], log: Path, *, fds: tuple[int, ...] = (), memory_gib: float | None = None
 ) -> subprocess.Popen[bytes]:
-    with log.open("ab") as out:
-        if out.tell() > _LOG_BYTES:
-            out.truncate(0)
-        try:
+    try:
+        with log.open("ab") as out:
+            if out.tell() > _LOG_BYTES:
+                out.truncate(0)
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -273,8 +290,8 @@ def _start(
                 pass_fds=fds,
                 preexec_fn=_dying_with(os.getpid(), memory_gib=memory_gib),
             )
-        except OSError as error:
-            raise DeploymentError(f"the model server cannot be started: {error}") from error
+    except OSError as error:
+        raise DeploymentError(f"the model server cannot be started: {error}") from error
 
 
 def _python(python: Path) -> list[str]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from muster.backends.local.places import locked
 from muster.backends.local.processes import Process
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
+from muster.core.errors import BackendError
 from muster.core.job import Pinned
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
@@ -130,9 +131,17 @@ class DeploymentFolder:
             return None
 
     def write(self, state: DeploymentState) -> None:
-        """Record a state, whole and durably. Call it within :meth:`changing`."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self._state, dumps(state))
+        """Record a state, whole and durably. Call it within :meth:`changing`.
+
+        :raises BackendError: the disk is full or not ours to write; what was recorded before stands.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self._state, dumps(state))
+        except OSError as error:
+            raise BackendError(
+                f"deployment {self.name}: {self._state} cannot be written ({error})"
+            ) from error
 
     @contextmanager
     def changing(self) -> Iterator[None]:

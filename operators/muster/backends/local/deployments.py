@@ -27,6 +27,7 @@ from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionSta
 from muster.core.errors import BackendError, NotFound, SpecError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.core.wire import dumps, loads
 from muster.volumes.base import Store
 
 SERVERS = ("kserve",)
@@ -55,6 +56,7 @@ class LocalDeployments:
         :raises SpecError: no such server, or the image's snapshot holds no lock.
         :raises NotFound: the model's version or the image's lock is not in the store.
         """
+        spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         self._check(spec)
         folder = self._folder(spec.name)
         with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
@@ -162,6 +164,7 @@ class LocalDeployments:
                     stdout=log,
                     stderr=log,
                     pass_fds=inherited,
+                    cwd="/",
                     start_new_session=True,
                     check=True,
                 )

@@ -26,7 +26,7 @@ from muster.backends.local.deployment_state import (
 from muster.backends.local.environments import Environments
 from muster.backends.local.processes import Process
 from muster.core.deployment import DeploymentSpec
-from muster.core.errors import Corrupt, DeploymentError, MusterError, NotFound
+from muster.core.errors import BackendError, Corrupt, DeploymentError, MusterError, NotFound
 from muster.core.settings import Settings
 from muster.volumes.base import Store
 from muster.volumes.folder import FolderStore
@@ -58,17 +58,17 @@ class Keeper:
         self._leaving: list[tuple[float, ModelServer]] = []
         self._pause = LOOK_SECONDS
         self._revive_at = 0.0
+        self._settled = False
 
     def run(self, handle: int) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
         try:
-            self._unpin_past()
             while not self._over(handle):
-                state = self._tend()
-                if state and state.wanted:
-                    self._release(state.wanted)
-                else:
-                    self._look_away()
+                try:
+                    self._step()
+                except (MusterError, OSError) as error:  # a full disk, say; what serves goes on
+                    _say(f"trying again: {error}")
+                    self._look_away(LONGEST_PAUSE_SECONDS)
         finally:
             self._stop()
 
@@ -83,13 +83,20 @@ class Keeper:
             os.close(handle)
             return True
 
+    def _step(self) -> None:
+        if not self._settled:
+            self._unpin_past()
+        state = self._tend()
+        if state and state.wanted:
+            self._settled = False
+            self._release(state.wanted)
+        else:
+            self._look_away(LOOK_SECONDS)
+
     def _tend(self) -> DeploymentState | None:
         """Keep up what serves, and return the state."""
         now = time.monotonic()
-        for due, server in self._leaving:
-            if now >= due:
-                server.stop()
-        self._leaving = [(due, server) for due, server in self._leaving if now < due]
+        self._leaving = [(due, server) for due, server in self._leaving if not server.leave(since=now - due)]
         if self._server and not self._server.alive():
             _say(f"restarting: {self._server.ended()}")
             self._server.close()
@@ -99,11 +106,12 @@ class Keeper:
             self._revive(state.serving)
         return state
 
-    def _look_away(self) -> None:
+    def _look_away(self, seconds: float) -> None:
+        """Let time pass, but not longer than the server lives."""
         if self._server:
-            self._server.wait(LOOK_SECONDS)
+            self._server.wait(seconds)
         else:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(seconds)
 
     def _revive(self, spec: DeploymentSpec) -> None:
         """Bring up what served. Clients that connect meanwhile wait, unless it fails: then they are refused."""
@@ -150,11 +158,10 @@ class Keeper:
             self._open_door()
         except MusterError as error:
             reason = str(error)
-            self._change(spec, lambda state: state.refused(reason))
             self._discard(server, spec)
+            self._change(spec, lambda state: state.refused(reason))
         else:
             self._promote(server, revision, spec)
-        self._unpin_past()
 
     def _beside(self, spec: DeploymentSpec) -> ModelServer | None:
         """Return the server that runs if it can also hold `spec`."""
@@ -172,7 +179,12 @@ class Keeper:
 
     def _promote(self, server: ModelServer, revision: str, spec: DeploymentSpec) -> None:
         """Write down that it serves, then give it the traffic: a keeper after us can only go forward."""
-        if not self._change(spec, DeploymentState.promoted):
+        try:
+            recorded = self._change(spec, DeploymentState.promoted)
+        except BackendError:
+            self._discard(server, spec)
+            raise
+        if not recorded:
             self._discard(server, spec)
             return
         deadline = time.monotonic() + COMMAND_SECONDS
@@ -236,20 +248,21 @@ class Keeper:
 
     def _note(self, reason: str) -> None:
         """Let everybody know what it waits for or suffers from."""
-        if reason:
-            _say(reason)
         with self._folder.changing():
             state = self._folder.read()
             if state and state.reason != reason:
+                _say(reason or "all is well")
                 self._folder.write(replace(state, reason=reason))
 
     def _unpin_past(self) -> None:
+        """Let gc have the versions that neither serve nor are wanted."""
         state = self._folder.read()
         for model in past_models(state) if state else ():
             try:
                 self._store.unpin(model.address, reason=pin_reason(self._folder.name))
             except NotFound:
                 continue  # gc took it, so nothing pinned it
+        self._settled = True
 
     def _door(self) -> socket.socket:
         """Return the public socket; bound, and listening from the first promotion on.
