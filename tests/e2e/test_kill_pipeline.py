@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from tests.e2e.author import Author, until
 
 DAG = """\
 from airflow.sdk import dag
@@ -68,114 +63,50 @@ def report(model: Path, report: Path) -> dict[str, float]:
     (report / "report.txt").write_text((model / "model.txt").read_text())
     return {"size": float((report / "report.txt").read_text())}
 """
-MUSTER = Path(sys.executable).with_name("muster")
 
 
-class Pipeline:
-    """One folder with a Dag of three stages, and every process that has to do with it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "dags" / "chain").mkdir(parents=True)
-        (folder / "dags" / "chain" / "dag.py").write_text(DAG)
-        (folder / "dags" / "chain" / "steps.py").write_text(STEPS)
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTEST"))
-        } | {"MUSTER_HOME": str(folder / ".muster")}
-
-    def start(self) -> subprocess.Popen[bytes]:
-        with (self.folder / "run.log").open("ab") as log:
-            return subprocess.Popen(
-                [MUSTER, "run", "chain"],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def muster(self, *words: str) -> object:
-        ran = subprocess.run(
-            [MUSTER, *words, "--json"],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-        return json.loads(ran.stdout)
-
-    def processes(self) -> dict[int, str]:
-        """Everything that runs in, for or with this folder, found by what the kernel knows of it."""
-        mark, found = str(self.folder).encode(), {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            try:
-                known = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-                if mark in known and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or not ours
-                continue
-        return found
-
-    def kill_everything(self) -> int:
-        killed = 0
-        while processes := self.processes():
-            for pid in processes:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
-                except ProcessLookupError:
-                    continue
-        return killed
+@pytest.fixture
+def chain(author: Author) -> Author:
+    """A Dag of three stages that has run once."""
+    author.write("chain", DAG, steps=STEPS)
+    assert run(author) == 0, author.log.read_text()[-4000:]
+    return author
 
 
-def until(condition, *, seconds: float) -> bool:
-    """Whether `condition` came to hold within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)  # the pace of asking, not a guess at how long it takes
-    return True
+def run(author: Author) -> int:
+    return author.start("run", "chain").wait(timeout=120)
 
 
-def check_store(pipeline: Pipeline) -> None:
-    assert pipeline.muster("volumes", "fsck", "--deep")["clean"]
+def check_store(author: Author) -> None:
+    assert author.is_clean()
     for volume in ("chain/rows", "chain/model", "chain/report"):
-        records = [version["record"] for version in pipeline.muster("volumes", "log", volume)]
+        records = [version["record"] for version in author.ask("volumes", "log", volume)]
         commits = Counter((record["job_id"], record["output"], record["partition"]) for record in records)
         assert max(commits.values()) == 1, commits
         per_run = Counter((record["origin"]["run_id"], record["partition"]) for record in records)
         assert max(per_run.values()) == 1, per_run
 
 
-def killed_and_run_again(pipeline: Pipeline, *, moment: float) -> None:
-    running = pipeline.start()
+def killed_and_run_again(author: Author, *, moment: float) -> None:
+    running = author.start("run", "chain")
     until(lambda: running.poll() is not None, seconds=moment)
-    pipeline.kill_everything()
+    author.kill_everything()
     running.wait()
-    assert pipeline.processes() == {}
-    again = pipeline.start()
-    assert again.wait(timeout=120) == 0, (pipeline.folder / "run.log").read_text()[-4000:]
-    assert until(lambda: not pipeline.processes(), seconds=10), pipeline.processes()
-    check_store(pipeline)
+    assert author.processes() == {}
+    assert run(author) == 0, author.log.read_text()[-4000:]
+    assert author.is_quiet(), author.processes()
+    check_store(author)
 
 
 @pytest.mark.slow
-def test_killed_once_and_run_again(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path)
-    assert pipeline.start().wait(timeout=120) == 0, (tmp_path / "run.log").read_text()[-4000:]
-    killed_and_run_again(pipeline, moment=random.uniform(3, 8))
+def test_killed_once_and_run_again(chain: Author) -> None:
+    killed_and_run_again(chain, moment=random.uniform(3, 8))
 
 
 @pytest.mark.soak
-def test_killed_at_ten_random_moments_and_run_again(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path)
+def test_killed_at_ten_random_moments_and_run_again(chain: Author) -> None:
     began = time.monotonic()
-    assert pipeline.start().wait(timeout=120) == 0, (tmp_path / "run.log").read_text()[-4000:]
+    assert run(chain) == 0, chain.log.read_text()[-4000:]
     whole = time.monotonic() - began
     for _ in range(10):
-        killed_and_run_again(pipeline, moment=random.uniform(0.1, whole))
+        killed_and_run_again(chain, moment=random.uniform(0.1, whole))

@@ -1,0 +1,121 @@
+"""A person with a folder of Dags and the installed command: everything real, everything in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+MUSTER = Path(sys.executable).with_name("muster")
+
+
+class Author:
+    """One folder with Dags and a home of its own, and every process that has to do with it.
+
+    :ivar log: what runs that were begun by :meth:`start` have said.
+    """
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self.home = folder / ".muster"
+        self.log = folder / "run.log"
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIRFLOW", "PYTEST", "MUSTER_HOME", "MUSTER_IMAGES"))
+        } | {"MUSTER_HOME": str(self.home), **environment}
+
+    def write(self, dag: str, text: str, **modules: str) -> Path:
+        """Write ``dags/DAG/dag.py``, and the modules beside it."""
+        folder = self.folder / "dags" / dag
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, source in {"dag": text, **modules}.items():
+            (folder / f"{name}.py").write_text(dedent(source))
+        return folder
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Begin ``muster WORDS`` in a session of its own; it writes to :attr:`log`."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [MUSTER, *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def muster(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``muster WORDS`` to its end."""
+        return subprocess.run(
+            [MUSTER, *words],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    def ask(self, *words: str) -> Any:
+        """Return the JSON document of ``muster WORDS``, which succeeds."""
+        ran = self.muster(*words, "--json")
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+        return json.loads(ran.stdout)
+
+    def jobs(self) -> list[str]:
+        """Every job of the ledger; none where nothing was ever run."""
+        return [job["job_id"] for job in self.ask("jobs", "ls")] if (self.home / "store").is_dir() else []
+
+    def is_clean(self) -> bool:
+        """Whether nothing in the store is half-written."""
+        return bool(self.ask("volumes", "fsck", "--deep")["clean"])
+
+    def processes(self) -> dict[int, str]:
+        """Everything that runs in, for or with this folder, found by what the kernel knows of it."""
+        mark, found = str(self.folder).encode(), {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                known = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+                if mark in known and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or not ours
+                continue
+        return found
+
+    def is_quiet(self) -> bool:
+        """Whether nothing of this folder runs any more, or within ten seconds."""
+        return until(lambda: not self.processes(), seconds=10)
+
+    def kill_everything(self) -> None:
+        """Kill -9 of everything that runs in this folder."""
+        while processes := self.processes():
+            for pid in processes:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+
+def stages(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The stages of ``muster run --json`` by name."""
+    return {stage["task_id"]: stage for stage in document["stages"]}
+
+
+def until(condition: Callable[[], object], *, seconds: float) -> bool:
+    """Whether `condition` came to hold within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)  # the pace of asking, not a guess at how long it takes
+    return True
