@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ def backend(home: EmbeddedHome) -> LocalBackend:
 @pytest.fixture
 def dag_folder(home: EmbeddedHome, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder below dags/ named after the test: its package, and its Dag's id."""
-    folder = home.dags / request.node.name.split("[")[0]
+    folder = home.dags / re.sub(r"\W+", "_", request.node.name)[:60].strip("_").lower()
     folder.mkdir()
     yield folder
     shutil.rmtree(folder)
@@ -124,8 +125,3 @@ def run(home: EmbeddedHome, dag_folder: Path, seen: Seen) -> Callable[..., RunRe
         )
 
     return go
-
-
-def states(result: RunResult) -> dict[str, str]:
-    """The state of each stage."""
-    return {stage.task_id: "kept" if stage.kept else stage.state for stage in result.stages}

@@ -86,7 +86,9 @@ def test_a_commit_is_an_event_with_version_digest_and_metrics(
     run()
     uri = f"volume://{dag_folder.name}/numbers"
     with create_session() as session:
-        event = session.scalar(select(AssetEvent).where(AssetEvent.asset_id == AssetModel.id, AssetModel.uri == uri))
+        event = session.scalar(
+            select(AssetEvent).where(AssetEvent.asset_id == AssetModel.id, AssetModel.uri == uri)
+        )
         assert event is not None
         extra = event.extra
     (version,) = store.resolve(uri)

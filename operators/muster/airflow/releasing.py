@@ -1,0 +1,84 @@
+"""What a release needs and says, as pure functions: its smoke requests, its order in time, its words."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from muster.airflow.code import DagFolder
+from muster.core.deployment import DeploymentStatus, Revision, SmokeRequest
+from muster.core.errors import SpecError
+from muster.volumes.base import Version
+
+
+def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
+    """Read the smoke requests. :raises SpecError: it names the file and what is wrong in it."""
+    if name is None:
+        return ()
+    text = folder.read(name, what="smoke requests")
+    try:
+        requests = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"smoke requests {name} are not JSON: {error}") from error
+    if not isinstance(requests, list) or not requests:
+        raise SpecError(
+            f'smoke requests {name}: expected a list of {{"name", "inputs", "expect"}}, one or more'
+        )
+    return tuple(_smoke_request(name, number, each) for number, each in enumerate(requests, 1))
+
+
+def older(model: Version, champion: Version) -> str:
+    """Say in what way a version is older than the one that serves; empty if it is not.
+
+    Versions of another volume have no order. Partitions compare first, as text; then numbers; a
+    version with a partition against one without by when they were made.
+    """
+    if model.volume != champion.volume or model.number == champion.number:
+        return ""
+    if model.partition is not None and champion.partition is not None:
+        if model.partition != champion.partition:
+            late = model.partition < champion.partition
+            return f"partition {model.partition} is before {champion.partition}, which serves" if late else ""
+    elif (model.partition is None) != (champion.partition is None):
+        return (
+            f"it was made before {champion.address}, which serves" if model.created < champion.created else ""
+        )
+    return f"@{champion.number} serves" if model.number < champion.number else ""
+
+
+def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
+    """A line for a shell that sends the first smoke request, or asks what the model takes."""
+    if not smoke:
+        return f"curl -s {status.url}/v2/models/{status.name}"
+    body = json.dumps({"inputs": {name: list(values) for name, values in smoke[0].inputs.items()}})
+    header = "-H 'Content-Type: application/json'"
+    return f"curl -s {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
+
+
+def refusal_text(status: DeploymentStatus, revision: Revision) -> str:
+    """Three lines: what was refused, why, and what serves now."""
+    champion = status.champion
+    serves = f"{champion.model.address} serves on" if champion else "nothing serves under this name"
+    return (
+        f"deployment {status.name} refused {revision.model.address}\n"
+        f"{revision.reason or status.reason or 'no reason was given'}\n"
+        f"{serves}; see muster deployments show {status.name}"
+    )
+
+
+def _smoke_request(file: str, number: int, each: Any) -> SmokeRequest:
+    if not isinstance(each, dict) or not isinstance(each.get("inputs"), dict):
+        raise SpecError(f"smoke requests {file}: number {number} has no inputs: found {each!r:.80}")
+    unknown = sorted(set(each) - {"name", "inputs", "expect"})
+    if unknown:
+        raise SpecError(f"smoke requests {file}: number {number} has an unknown field {unknown[0]!r:.40}")
+    for column, values in each["inputs"].items():
+        if not isinstance(values, list):
+            raise SpecError(f"smoke requests {file}: number {number}: {column!r:.40} needs a list of values")
+    return SmokeRequest(
+        name=str(each.get("name") or f"request {number}"),
+        inputs={column: tuple(values) for column, values in each["inputs"].items()},
+        expect=each.get("expect") or {},
+    )

@@ -1,0 +1,157 @@
+"""A gate in a run: recorded metrics where the evaluation set is the same, a scorer where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.result import RunResult
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.core.errors import NotFound, SpecError
+from muster.core.job import Pinned
+from muster.volumes.folder import FolderStore
+
+Run = Callable[..., RunResult]
+Write = Callable[..., None]
+
+BODY = """
+data = JobOperator(
+    task_id="data", image="python", entrypoint="{name}.steps:data", resources=SMALL,
+    outputs={{"rows": "{name}/rows"}}, params={{"content": "{{{{ params.content }}}}"}},
+)
+model = JobOperator(
+    task_id="model", image="python", entrypoint="{name}.steps:train", resources=SMALL,
+    inputs={{"rows": data.versions["rows"]}}, outputs={{"model": "{name}/model"}},
+    params={{"auc": "{{{{ params.auc }}}}"}},
+)
+gate = GateOperator(
+    task_id="gate", volume=model.versions["model"], require={{"auc": ">= 0.7"}}, resources=SMALL,
+    not_worse_than={champion!r}, {more}
+)
+JobOperator(
+    task_id="after", image="python", command=["true"], inputs={{"model": gate.passed}}, resources=SMALL,
+)
+"""
+
+STEPS = """
+from pathlib import Path
+
+def data(rows: Path, content: str) -> None:
+    (rows / "rows").write_text(content)
+
+def train(rows: Path, model: Path, auc: float) -> dict[str, float]:
+    (model / "auc").write_text(str(auc))
+    return {"auc": auc}
+
+def score(model: Path, rows: Path) -> dict[str, float]:
+    return {"auc": float((model / "auc").read_text()) + len((rows / "rows").read_text()) / 1000}
+"""
+
+PARAMS = "{'auc': Param(0.8, type='number'), 'content': 'x'}"
+
+
+@pytest.fixture
+def train(write_dag: Write, dag_folder: Path, run: Run) -> Callable[..., RunResult]:
+    """Run the test's pipeline: a model with an AUC, trained on rows, judged against a champion."""
+
+    def go(auc: float, content: str = "x", *, champion: str | None = None, more: str = "") -> RunResult:
+        body = BODY.format(name=dag_folder.name, champion=champion, more=more)
+        write_dag(body, params=PARAMS, steps=STEPS)
+        return run({"auc": auc, "content": content})
+
+    return go
+
+
+def gate(result: RunResult) -> Any:
+    return next(stage for stage in result.stages if stage.task_id == "gate")
+
+
+def test_the_threshold_stops_what_follows(train: Callable[..., RunResult], dag_folder: Path) -> None:
+    closed = train(0.6)
+    assert [stage.state for stage in closed.stages][2:] == ["failed", "upstream_failed"]
+    assert gate(closed).message.splitlines() == [
+        f"gate closed: volume://{dag_folder.name}/model@1",
+        "FAIL auc 0.6 wanted >= 0.7",
+        "train a better model, or change the gate's rules",
+        f"where it comes from: muster volumes log volume://{dag_folder.name}/model@1",
+    ]
+    assert train(0.7).state == "success"
+
+
+def test_on_the_same_evaluation_set_recorded_metrics_are_compared(
+    train: Callable[..., RunResult], dag_folder: Path, seen: Any
+) -> None:
+    champion = f"volume://{dag_folder.name}/model@1"
+    assert train(0.8).state == "success"
+    assert train(0.75, champion=champion).state == "failed"
+    assert train(0.75, champion=champion, more="tolerance=0.05").state == "success"
+    assert train(0.8, champion=champion).state == "success"
+    assert not any("score" in line for line in seen.text)
+
+
+def test_on_another_evaluation_set_a_scorer_scores_both(
+    train: Callable[..., RunResult], dag_folder: Path
+) -> None:
+    champion = f"volume://{dag_folder.name}/model@1"
+    train(0.8)
+    refused = train(0.79, content="other", champion=champion)
+    assert "was evaluated on another set" in gate(refused).message
+    scorer = f'scorer="{dag_folder.name}.steps:score"'
+    worse = train(0.79, content="other", champion=champion, more=scorer)
+    assert "FAIL auc 0.795 wanted >= the champion's 0.805" in gate(worse).message
+    better = train(0.81, content="other", champion=champion, more=scorer)
+    assert gate(better).state == "success"
+
+
+def deployments(**served: Any) -> Any:
+    """A backend with deployments, each serving one version."""
+
+    def deployment(name: str) -> DeploymentStatus:
+        if name not in served:
+            raise NotFound(name)
+        model = Pinned(address=served[name], digest="b3:" + "0" * 64)
+        revision = Revision(model=model, state=RevisionState.SERVING, share=1.0)
+        return DeploymentStatus(name=name, url="u", ready=True, revisions=(revision,))
+
+    return SimpleNamespace(deployment=deployment, deployments=lambda: sorted(served))
+
+
+def test_the_champion_is_the_served_version_of_the_same_volume(home: EmbeddedHome) -> None:
+    from muster.airflow.gate import champion_of
+
+    backend = deployments(flights="volume://f/model@3", other="volume://o/model@9")
+    found = champion_of(backend, "f/model", deployment=None)
+    assert found is not None
+    assert found.address == "volume://f/model@3"
+    assert champion_of(backend, "new/model", deployment=None) is None
+    assert champion_of(backend, "f/model", deployment="unborn") is None
+    named = champion_of(backend, "f/model", deployment="other")
+    assert named is not None
+    assert named.address == "volume://o/model@9"
+
+
+def test_two_champions_of_one_volume_need_a_name(home: EmbeddedHome) -> None:
+    from muster.airflow.gate import champion_of
+
+    backend = deployments(blue="volume://f/model@3", green="volume://f/model@4")
+    with pytest.raises(SpecError, match="served by blue, green"):
+        champion_of(backend, "f/model", deployment=None)
+
+
+def test_both_scores_are_jobs_of_the_gate(
+    train: Callable[..., RunResult], dag_folder: Path, store: FolderStore
+) -> None:
+    scorer = f'scorer="{dag_folder.name}.steps:score"'
+    train(0.8)
+    train(0.9, content="other", champion=f"volume://{dag_folder.name}/model@1", more=scorer)
+    specs = [store.ledger.spec(job_id) for job_id in store.ledger.jobs()]
+    scores = [spec for spec in specs if spec.name == f"{dag_folder.name}.gate.score"]
+    assert [str(spec.inputs["model"].versions[0].address[-1]) for spec in scores] == ["2", "1"]
+    assert {spec.image_digest for spec in scores} == {
+        spec.image_digest for spec in specs if "model" in spec.name
+    }

@@ -1,0 +1,155 @@
+"""A run that is killed, stopped or doubled: nothing is left running, and a resume goes on with the same job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.result import RunResult
+from muster.backends.local.backend import LocalBackend
+from muster.core.errors import MusterError
+from muster.core.status import JobState
+from muster.volumes.folder import FolderStore
+
+Write = Callable[..., None]
+Run = Callable[..., RunResult]
+
+STEPS = """
+import time
+from pathlib import Path
+
+def slow(out: Path, gate: str) -> None:
+    print("waiting", flush=True)
+    while not Path(gate).exists():
+        time.sleep(0.02)
+    (out / "x").write_text("done")
+"""
+
+RUNNER = """
+import sys
+from pathlib import Path
+from muster.airflow.runner import run_dag
+from muster.core.settings import Settings
+
+home, cache, dags, dag_id = sys.argv[1:]
+result = run_dag(dag_id, settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
+print(result.state)
+"""
+
+
+def until(holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def slow(write_dag: Write, dag_folder: Path, tmp_path: Path) -> Path:
+    """A Dag of one job that ends once the returned file is there."""
+    name, gate = dag_folder.name, tmp_path / "gate"
+    write_dag(
+        f"""
+        JobOperator(
+            task_id="slow", image="python", entrypoint="{name}.steps:slow", resources=SMALL,
+            outputs={{"out": "{name}/out"}}, params={{"gate": "{gate}"}},
+        )
+        """,
+        steps=STEPS,
+    )
+    return gate
+
+
+@pytest.fixture
+def other(home: EmbeddedHome, dag_folder: Path, slow: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs the Dag."""
+    arguments = [str(home.settings.home), str(home.settings.cache), str(home.dags), dag_folder.name]
+    process = subprocess.Popen([sys.executable, "-c", RUNNER, *arguments], stdout=subprocess.PIPE, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def job(dag_folder: Path, backend: LocalBackend, other: subprocess.Popen[str]) -> str:
+    """The id of that Dag's job, which has said its first line."""
+
+    def waiting() -> str:
+        for job_id in backend.store.ledger.jobs():
+            spec = backend.store.ledger.spec(job_id)
+            if spec.origin.dag_id == dag_folder.name and b"waiting" in backend.store.ledger.read(job_id)[0]:
+                return job_id
+        assert other.poll() is None, "the runner ended before its job began"
+        return ""
+
+    return str(until(waiting))
+
+
+def test_after_a_kill_a_resume_adopts_the_running_job(
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, store: FolderStore, dag_folder: Path
+) -> None:
+    other.kill()
+    other.wait()
+    slow.touch()
+    result = run(resume="keep")
+    assert result.state == "success"
+    assert result.stages[0].job_id == job
+    assert len(store.versions(f"{dag_folder.name}/out")) == 1
+
+
+def test_after_a_kill_a_new_run_ends_the_old_ones_job(
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend, seen: Any
+) -> None:
+    other.kill()
+    other.wait()
+    assert backend.status(job).state is JobState.RUNNING
+    os.mkfifo(slow.with_name("unused"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, ended: None)
+        run()
+    assert backend.status(job).state is JobState.CANCELLED
+    assert any("was left by a process that died" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_ends_the_job_and_the_run(
+    other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
+) -> None:
+    other.send_signal(number)
+    assert other.communicate(timeout=60)[0].split() == ["interrupted"]
+    assert backend.status(job).state is JobState.CANCELLED
+
+
+def test_a_stopped_run_is_resumed(
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path, store: FolderStore
+) -> None:
+    other.send_signal(signal.SIGINT)
+    other.communicate(timeout=60)
+    slow.touch()
+    result = run(resume="keep")
+    assert result.state == "success"
+    assert result.stages[0].job_id != job
+    assert len(store.versions(f"{dag_folder.name}/out")) == 1
+
+
+def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend
+) -> None:
+    with pytest.raises(MusterError, match="still going on in another process"):
+        run(resume="keep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, ended: None)
+        run()
+    assert backend.status(job).state is JobState.RUNNING
+    slow.touch()
+    assert other.communicate(timeout=60)[0].split() == ["success"]

@@ -1,0 +1,235 @@
+"""What a Dag file may say: refused where it is wrong, and Airflow's own words left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Airflow may be imported only once the home is there, so the operators are named through the package.
+import muster.airflow as m
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.core.errors import SpecError
+from muster.core.job import Output, Role, SecretRef
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+START = datetime(2024, 1, 1)  # noqa: DTZ001 - as authors write it
+
+
+@pytest.fixture
+def dag(home: EmbeddedHome) -> DAG:
+    from airflow.sdk import DAG
+
+    return DAG("d", schedule=None, start_date=START, params={"month": "2013-03"})
+
+
+def job(**changes: Any) -> m.JobOperator:
+    return m.JobOperator(**{"task_id": "a", "image": "python", "entrypoint": "d.steps:go", **changes})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: job(image="Not A Name"), "task 'a', the job: image 'Not A Name': need lower-case"),
+        (
+            lambda: job(entrypoint="train.py"),
+            "task 'a', the job: entrypoint 'train.py': expected 'package.module",
+        ),
+        (lambda: job(command=["x"]), "task 'a', the job: role main: give an entrypoint or a command"),
+        (lambda: job(entrypoint=None), "give an entrypoint or a command"),
+        (lambda: job(entrypoint=None, command="python train.py"), "one text; give its words"),
+        (lambda: job(resources={"cpus": 2}), r"task 'a', resources: expected Resources\("),
+        (lambda: job(launcher="mpirun"), "task 'a', launcher: 'mpirun': expected plain, torchrun, horovod"),
+        (lambda: job(replicas=0), "replicas of role main is 0"),
+        (lambda: job(run_timeout=3600), "run_timeout is 3600: expected a timedelta"),
+        (lambda: job(run_timeout=timedelta(0)), "need seconds above 0"),
+        (lambda: job(inputs={"x": "Flights"}), r"task 'a', inputs\['x'\]: volume 'Flights'"),
+        (lambda: job(inputs={"x": "f/x@7/part.csv"}), "names a file; an input is a whole version"),
+        (lambda: job(inputs={"x": 7}), r"inputs\['x'\]: 7: expected an address"),
+        (lambda: job(outputs={"x": "../x"}), r"task 'a', outputs\['x'\]: volume '\.\./x'"),
+        (lambda: job(outputs={"x": "a/x", "y": "a/x"}), "two outputs go to the same volume"),
+        (lambda: job(outputs={"x": "a/x"}, params={"x": 1}), "'x' is both output and param"),
+        (lambda: job(outputs={"checkpoints": "a/x"}), "the name is muster's own"),
+        (lambda: job(params={"x": {1, 2}}), "param 'x' is"),
+        (lambda: job(env={"MUSTER_HOME": "x"}), "the prefix MUSTER_ is muster's own"),
+        (lambda: job(secrets={"TOKEN": "hunter2"}), r"task 'a', secrets\['TOKEN'\]: expected where"),
+        (lambda: job(roles=[Role(entrypoint="a:b")]), "give roles, or an entrypoint or command, not both"),
+        (lambda: job().versions["model"], "task 'a' has no output 'model'; its outputs are none"),
+        (lambda: m.ValidateOperator(task_id="a", volume=3), "task 'a', volume: 3: expected an address"),
+        (lambda: m.GateOperator(task_id="a", volume="x/y"), "a gate needs require, not_worse_than, or both"),
+        (
+            lambda: m.GateOperator(task_id="a", volume="x/y", require={"auc": "high"}),
+            "task 'a', require: rule 'high'",
+        ),
+        (lambda: m.GateOperator(task_id="a", volume="x/y", not_worse_than="champion"), "say which metric"),
+        (
+            lambda: m.DeployOperator(task_id="a", name="My Model", model="x/y"),
+            "task 'a', name: name 'My Model'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_while_the_dag_is_parsed(
+    dag: DAG, make: Callable[[], Any], says: str
+) -> None:
+    with dag, pytest.raises(SpecError, match=says):
+        make()
+
+
+def test_a_secret_given_as_a_value_is_not_shown(dag: DAG) -> None:
+    with dag, pytest.raises(SpecError) as caught:
+        job(secrets={"TOKEN": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_is_rendered_later_is_not_judged_now(dag: DAG) -> None:
+    from airflow.sdk import Asset
+
+    with dag:
+        task = job(
+            entrypoint="{{ params.month }}",
+            inputs={"x": "{{ params.month }}", "y": "f/x@<{{ params.month }}"},
+            outputs={"z": Output(volume="f/z", partition="2013-03"), "w": "{{ params.month }}/x"},
+        )
+    assert task.outlets == [Asset("volume://f/z")]
+
+
+def test_airflows_own_words_keep_their_meaning(dag: DAG) -> None:
+    """`params`, `queue` and `resources` are the author's here; what Airflow calls so is as if unsaid."""
+    from muster.airflow.references import Expression
+
+    with dag:
+        plain = m.JobOperator(task_id="plain", image="python", command=["true"])
+        task = job(
+            params={"month": "{{ params.month }}", "deep": 3}, queue="gpus", resources=Resources(cpus=2)
+        )
+        routed = job(task_id="routed", airflow_queue="celery-2")
+    assert task.params.dump() == plain.params.dump() == {"month": "2013-03"}
+    assert isinstance(task.job_params["month"], Expression)
+    assert task.job_params["deep"] == 3
+    assert (task.queue, task.job_queue) == (plain.queue, "gpus")
+    assert task.resources is None
+    assert task.job_resources == Resources(cpus=2)
+    assert routed.queue == "celery-2"
+    assert task.retries == 2
+    assert job(task_id="once", retries=0, dag=dag).retries == 0
+
+
+def test_defaults_of_the_dag_reach_the_jobs(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+
+    defaults = {
+        "image": "python",
+        "queue": "gpus",
+        "resources": Resources(cpus=4),
+        "priority": "high",
+        "retries": 5,
+    }
+    with DAG("d", schedule=None, start_date=START, default_args=defaults):
+        task = m.JobOperator(task_id="a", command=["true"])
+    assert (task.image, task.job_queue, task.priority, task.retries) == ("python", "gpus", "high", 5)
+    assert task.job_resources == Resources(cpus=4)
+    assert task.queue == "default"
+
+
+def test_a_reference_makes_the_dependency_and_shows_as_jinja(dag: DAG) -> None:
+    from airflow.sdk import Asset
+
+    with dag:
+        first = job(task_id="first", outputs={"x": "f/x"})
+        checked = m.ValidateOperator(task_id="check", volume=first.versions["x"])
+        second = m.GangOperator(
+            task_id="second", image="python", entrypoint="d:go", inputs={"x": checked.passed}
+        )
+        many = job(task_id="many", inputs={"x": [first.versions["x"], "f/y@1"]})
+    assert checked.upstream_task_ids == {"first"}
+    assert second.upstream_task_ids == {"check"}
+    assert many.upstream_task_ids == {"first"}
+    assert "['versions']['x'] }}" in str(first.versions["x"])
+    assert checked.outlets == [Asset("volume://f/x-validation")]
+    assert second.launcher == "torchrun"
+
+
+def test_secrets_say_where_the_value_is(dag: DAG) -> None:
+    from muster.airflow.fields import secret_of
+
+    assert secret_of("connection:mlflow#login") == SecretRef(source="connection", name="mlflow#login")
+    assert secret_of("environment:TOKEN") == SecretRef(source="environment", name="TOKEN")
+
+
+def test_a_connections_field_is_a_secret(home: EmbeddedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    from muster.airflow.site import resolve_secret
+
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:pw@host:5000/?token=abc")
+    monkeypatch.setenv("PLAIN", "x")
+    found = [
+        resolve_secret(SecretRef(source="connection", name=f"mlflow#{f}"))
+        for f in ("login", "password", "token")
+    ]
+    assert found == ["me", "pw", "abc"]
+    assert resolve_secret(SecretRef(source="connection", name="mlflow")) == "pw"
+    assert resolve_secret(SecretRef(source="environment", name="PLAIN")) == "x"
+    for missing in ("nosuch", "mlflow#nosuch"):
+        with pytest.raises(KeyError):
+            resolve_secret(SecretRef(source="connection", name=missing))
+
+
+def test_every_shipped_dag_parses(home: EmbeddedHome) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    from muster.core.shipped import shipped
+
+    bag = DagBag(shipped("dags"))
+    assert bag.import_errors == {}
+
+
+def test_the_dags_page_can_hold_every_operator(dag: DAG) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with dag:
+        model = job(outputs={"model": "f/model"}, params={"month": "{{ params.month }}"})
+        good = m.GateOperator(task_id="gate", volume=model.versions["model"], require={"auc": "> 0.5"})
+        m.DeployOperator(task_id="deploy", name="f", model=good.passed)
+    written = DagSerialization.serialize_dag(dag)
+    again = DagSerialization.deserialize_dag(written)
+    assert again.get_task("a").job_params == {"month": "{{ params.month }}"}
+    assert again.get_task("deploy").upstream_task_ids == {"gate"}
+
+
+def test_parsing_imports_neither_store_nor_backend(home: EmbeddedHome, tmp_path: Path) -> None:
+    source = (
+        "import sys, muster.airflow as m\n"
+        "[getattr(m, name) for name in m.__all__]\n"
+        "heavy = ('blake3', 'uv', 'typer', 'muster.volumes.folder', 'muster.backends.local')\n"
+        "print(*[name for name in heavy if name in sys.modules])\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=_environment(tmp_path)
+    )
+    assert told.stdout.split() == []
+
+
+def test_the_provider_is_found_through_its_entry_point(tmp_path: Path) -> None:
+    source = (
+        "from airflow.providers_manager import ProvidersManager\n"
+        "from airflow.configuration import conf\n"
+        "info = ProvidersManager().providers['airflow-provider-muster']\n"
+        "print(info.version, info.data['name'], repr(conf.get('muster', 'instance')))\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=_environment(tmp_path)
+    )
+    from muster import __version__
+
+    assert told.stdout.split() == [__version__, "muster", "''"]
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {"AIRFLOW_HOME": str(home), "HOME": str(Path.home()), "PATH": "/usr/bin:/bin"}

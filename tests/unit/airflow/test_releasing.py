@@ -1,0 +1,108 @@
+"""What a release decides and says, without a model or a server."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from muster.airflow.code import DagFolder
+from muster.airflow.releasing import curl_line, older, read_smoke, refusal_text
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.core.errors import SpecError
+from muster.core.job import Pinned
+from muster.volumes.base import Version
+
+DIGEST = "b3:" + "0" * 64
+
+
+def version(
+    number: int, partition: str | None = None, *, volume: str = "f/model", created: float = 0.0
+) -> Version:
+    return Version(
+        volume=volume,
+        number=number,
+        digest=DIGEST,
+        size_bytes=1,
+        files=1,
+        created=created,
+        partition=partition,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "champion", "says"),
+    [
+        (version(3), version(2), ""),
+        (version(2), version(2), ""),
+        (version(1), version(2), "@2 serves"),
+        (version(9, "2013-03"), version(2, "2013-04"), "partition 2013-03 is before 2013-04"),
+        (version(1, "2013-05"), version(9, "2013-04"), ""),
+        (version(1, "2013-04"), version(2, "2013-04"), "@2 serves"),
+        (version(3, "2013-04"), version(2, "2013-04"), ""),
+        (version(1, volume="other/model"), version(2), ""),
+        (version(2, created=1.0), version(1, "2013-04", created=2.0), "it was made before"),
+        (version(1, created=2.0), version(2, "2013-04", created=1.0), ""),
+    ],
+)
+def test_a_deployment_does_not_go_back_in_time(model: Version, champion: Version, says: str) -> None:
+    found = older(model, champion)
+    assert (says in found) if says else found == ""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DagFolder:
+    return DagFolder(file=tmp_path / "dag.py", bundle=tmp_path)
+
+
+SMOKE = [
+    {"name": "noon", "inputs": {"hour": [12], "carrier": ["it's"]}, "expect": {"late": {"min": 0, "max": 1}}}
+]
+
+
+def test_the_curl_line_sends_the_first_smoke_request(folder: DagFolder) -> None:
+    (folder.path / "smoke.json").write_text(json.dumps(SMOKE))
+    smoke = read_smoke(folder, "smoke.json")
+    status = DeploymentStatus(name="flights", url="http://127.0.0.1:8081", ready=True)
+    words = shlex.split(curl_line(status, smoke))
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8081/v1/models/flights:predict"]
+    assert json.loads(words[-1]) == {"inputs": {"hour": [12], "carrier": ["it's"]}}
+    assert curl_line(status, ()) == "curl -s http://127.0.0.1:8081/v2/models/flights"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[", "are not JSON: .*line 1"),
+        ("{}", "expected a list"),
+        ("[]", "one or more"),
+        ('[{"name": "x"}]', "number 1 has no inputs"),
+        ('[{"inputs": {"a": 3}}]', "number 1: 'a' needs a list"),
+        ('[{"inputs": {"a": [1], "b": [1, 2]}}]', "the same number of values"),
+        ('[{"inputs": {"a": [1]}, "expects": {}}]', "unknown field 'expects'"),
+        ('[{"inputs": {"a": [1]}, "expect": {"p": {"least": 0}}}]', "p expects 'least'"),
+    ],
+)
+def test_smoke_requests_that_are_wrong_are_named(folder: DagFolder, text: str, says: str) -> None:
+    (folder.path / "smoke.json").write_text(text)
+    with pytest.raises(SpecError, match=says):
+        read_smoke(folder, "smoke.json")
+
+
+def test_a_refusal_says_why_and_what_serves_on() -> None:
+    refused = Revision(
+        model=Pinned(address="volume://f/model@2", digest=DIGEST),
+        state=RevisionState.REFUSED,
+        reason="p is 7",
+    )
+    serving = Revision(
+        model=Pinned(address="volume://f/model@1", digest=DIGEST), state=RevisionState.SERVING, share=1.0
+    )
+    status = DeploymentStatus(name="f", url="u", ready=True, revisions=(refused, serving))
+    assert refusal_text(status, refused).splitlines() == [
+        "deployment f refused volume://f/model@2",
+        "p is 7",
+        "volume://f/model@1 serves on; see muster deployments show f",
+    ]
