@@ -169,8 +169,10 @@ def run_epochs(
         )
     state = State.begin(network, plan, steps)
     state.load(checkpoints / CHECKPOINT, rank.device)
-    for past in state.history if board else ():
-        board.write(past)
+    if board and state.history:
+        print(f"going on after epoch {len(state.history)} of {plan.epochs}", flush=True)
+        for past in state.history:
+            board.write(past)
     wrapped = DistributedDataParallel(network) if rank.world > 1 else network
     for epoch in range(len(state.history) + 1, plan.epochs + 1):
         begin = time.perf_counter()

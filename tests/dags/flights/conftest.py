@@ -37,9 +37,11 @@ def python_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def probe(python_of: Callable[[str], Path]) -> Probe:
-    """Run ``probes/NAME.py CASE ARGUMENT…`` in an image; return what its last line says."""
+    """Run ``probes/NAME.py ARGUMENT…`` in an image; return what its last line says."""
 
-    def run(image: str, name: str, *arguments: object, ranks: int = 1) -> Any:
+    def run(
+        image: str, name: str, *arguments: object, ranks: int = 1, says: str = "", fails: bool = False
+    ) -> Any:
         words = [str(PROBES / f"{name}.py"), *map(str, arguments)]
         launcher = (
             ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
@@ -53,7 +55,8 @@ def probe(python_of: Callable[[str], Path]) -> Probe:
             timeout=300,
             check=False,
         )
-        assert ended.returncode == 0, ended.stderr[-4000:]
-        return json.loads(ended.stdout.splitlines()[-1])
+        assert (ended.returncode != 0) is fails, ended.stderr[-4000:]
+        assert says in ended.stdout
+        return None if fails else json.loads(ended.stdout.splitlines()[-1])
 
     return run

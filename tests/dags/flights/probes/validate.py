@@ -1,0 +1,104 @@
+"""Runs in the image validate: suites that hold, fail, and make no sense, on made-up tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from muster_validate import validate
+
+ROWS = "SELECT range % 24 AS hour, range AS key, 'https://a.example/' || range AS page FROM range(1000)"
+HOLDS = [
+    {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "hour", "min_value": 0, "max_value": 23},
+    },
+    {"type": "expect_compound_columns_to_be_unique", "kwargs": {"column_list": ["hour", "key"]}},
+    {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1000}},
+]
+FAILS = [
+    {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "hour", "min_value": 1, "max_value": 23},
+    },
+    {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "page", "value_set": ["none"]}},
+    {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "minute"}},
+]
+
+
+def data(folder: Path) -> list[Path]:
+    """Two versions of 500 rows each; one lies in a folder of a folder, the other's name needs quoting."""
+    connection = duckdb.connect()
+    versions = [folder / "it's one" / "deep", folder / "two"]
+    for number, version in enumerate(versions):
+        version.mkdir(parents=True)
+        half = f"SELECT * FROM ({ROWS}) WHERE key % 2 = {number}"
+        connection.sql(half).write_parquet(str(version / "part-0.parquet"))
+    return [folder / "it's one", folder / "two"]
+
+
+def run(folder: Path, expectations: Any, name: str) -> dict[str, Any]:
+    result = folder / name
+    result.mkdir()
+    metrics = validate(
+        data(folder / f"{name}-data"), result, suite={"name": name, "expectations": expectations}
+    )
+    return {
+        "metrics": metrics,
+        "result": json.loads((result / "result.json").read_text()),
+        "docs": (result / "docs" / "index.html").read_text(),
+        "files": sorted(str(each.relative_to(result)) for each in result.rglob("*") if each.is_file()),
+    }
+
+
+def main(folder: Path) -> dict[str, Any]:
+    answers: dict[str, Any] = {
+        "holds": run(folder, HOLDS, "holds"),
+        "fails": run(folder, HOLDS + FAILS, "fails"),
+    }
+    nonsense = {
+        "no list": {},
+        "no type": [{"kwargs": {}}],
+        "unknown": [HOLDS[0], {"type": "expect_miracles", "kwargs": {}}],
+        "misspelt": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"colunm": "hour"}}],
+    }
+    for name, expectations in nonsense.items():
+        try:
+            run(folder, expectations, name)
+        except ValueError as error:
+            answers[name] = str(error)
+    try:
+        validate([folder / "nowhere"], folder, suite={"expectations": HOLDS})
+    except ValueError as error:
+        answers["no data"] = str(error)
+    return answers
+
+
+def suite(folder: Path, file: Path) -> dict[str, list[str]]:
+    """What fails of the pipeline's own suite, on every month, on all, and on a month that was spoilt."""
+    expectations = json.loads(file.read_text())
+    months = sorted((folder / "features").iterdir())
+    spoilt = folder / "spoilt"
+    spoilt.mkdir()
+    connection = duckdb.connect()
+    july = connection.read_parquet(str(months[6] / "*.parquet"))
+    wrong = "hour + 1 AS hour, nullif(temp, 77.0) AS temp, 1 - late AS late"
+    july.project(f"* REPLACE ({wrong})").union(july.limit(10)).write_parquet(str(spoilt / "a.parquet"))
+    cases = {month.name: [month] for month in months} | {"all": months, "spoilt": [spoilt]}
+    return {name: _failed(folder / f"result-{name}", data, expectations) for name, data in cases.items()}
+
+
+def _failed(result: Path, folders: list[Path], expectations: Any) -> list[str]:
+    result.mkdir()
+    validate(folders, result, suite=expectations)
+    entries = json.loads((result / "result.json").read_text())["results"]
+    configs = [each["expectation_config"] for each in entries if not each["success"]]
+    return [f"{each['type']} {each['kwargs'].get('column', '')}".strip() for each in configs]
+
+
+if __name__ == "__main__":
+    where, *files = map(Path, sys.argv[1:])
+    print(json.dumps(suite(where, files[0]) if files else main(where)))
