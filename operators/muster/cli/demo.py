@@ -40,7 +40,10 @@ Next:
 
 
 def demo() -> None:
-    """Run the reference pipeline, from rows to a prediction."""
+    """Run the reference pipeline, from rows to a prediction.
+
+    It says first what it will do. The Dag is that of ./dags, or a copy of the shipped one.
+    """
     settings = Settings.load()
     say(INTRO)
     _build(settings)

@@ -56,7 +56,12 @@ def run(
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
-    """Run a Dag from its first stage to its last."""
+    """Run a Dag from its first stage to its last.
+
+    Missing environments are built first. --resume needs no id: it goes on with the last run from the
+    first stage that did not succeed. A kept stage whose own code changed is named in a warning; with
+    --resume=strict it runs again. Ctrl-C ends the running job, and with it the run.
+    """
     result = execute(dag, params=dict(map(read_param, param or [])), resume=resume, dags=dags)
     finish(result, as_json=as_json)
 
