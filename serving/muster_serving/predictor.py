@@ -15,8 +15,9 @@ import numpy as np  # noqa: TID253 - the server cannot do without; nothing that 
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
+from muster_serving.column import Array, Column
 from muster_serving.errors import ModelError, PredictionError, RequestError
-from muster_serving.signature import Array, Column, Signature
+from muster_serving.signature import Signature
 
 MODEL = "model.onnx"
 SIGNATURE = "signature.json"

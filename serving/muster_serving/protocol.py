@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 
+from muster_serving.column import Column
 from muster_serving.errors import RequestError
 from muster_serving.predictor import Predictor
-from muster_serving.signature import Column, Signature
+from muster_serving.signature import Signature
 
 
 def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> bytes:

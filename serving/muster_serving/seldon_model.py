@@ -15,9 +15,10 @@ from typing import Any
 from seldon_core.flask_utils import SeldonMicroserviceException
 
 from muster_serving import protocol
+from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.predictor import SIGNATURE, Predictor
-from muster_serving.signature import Array, Signature
+from muster_serving.signature import Signature
 
 
 class SeldonModel:

@@ -1,211 +1,21 @@
 """A model's signature: what it takes and answers, read from ``signature.json`` beside the model.
 
-One column is one tensor of the graph; its first dimension is the batch. Names of data types are
-those of the Open Inference Protocol (https://github.com/kserve/open-inference-protocol).
+It is the model's own: requests are checked by it, and so is the graph when it is loaded.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
-
-from muster_serving.errors import ModelError, PredictionError, RequestError
+from muster_serving.column import Column, need
+from muster_serving.errors import ModelError, RequestError
 
 FORMAT = 1
 MAX_BATCH = 4096
-
-_INTEGERS: dict[str, Any] = {
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-}
-_FLOATS: dict[str, Any] = {"FP32": np.float32, "FP64": np.float64}
-DATATYPES: dict[str, Any] = {"BOOL": np.bool_, **_INTEGERS, **_FLOATS, "BYTES": np.object_}
-
-Array = np.ndarray[Any, Any]
-
-
-def _bounds(datatype: str) -> tuple[float, float]:
-    """Return the least and the greatest finite value of a data type."""
-    if datatype in _INTEGERS:
-        limits = np.iinfo(_INTEGERS[datatype])
-        return int(limits.min), int(limits.max)
-    if datatype in _FLOATS:
-        greatest = float(np.finfo(_FLOATS[datatype]).max)
-        return -greatest, greatest
-    return -math.inf, math.inf
-
-
-def _accepted(datatype: str) -> frozenset[type]:
-    """Return the Python types that JSON gives for good values; a bool is never a number."""
-    if datatype == "BOOL":
-        return frozenset({bool})
-    if datatype == "BYTES":
-        return frozenset({str})
-    return frozenset({int, float}) if datatype in _FLOATS else frozenset({int})
-
-
-@dataclass(frozen=True)
-class Column:
-    """One tensor of the graph, by name.
-
-    :param tail: the dimensions after the batch; ``()`` for a plain column.
-    :param codes: allowed values and what the graph is given for each, or None.
-    :param fallback: what the graph is given for any other value, or None to refuse it.
-    """
-
-    name: str
-    datatype: str
-    tail: tuple[int, ...]
-    least: float
-    greatest: float
-    codes: Mapping[Any, int] | None
-    fallback: int | None
-    accepted: frozenset[type]
-    dtype: Any
-
-    @classmethod
-    def parse(cls, where: str, entry: Any) -> Column:
-        """Read one entry of ``signature.json``.
-
-        :raises ModelError: a key, a type or a value that cannot be.
-        """
-        known = {"name", "datatype", "shape", "min", "max", "categories", "fallback"}
-        _need(isinstance(entry, dict), f"{where}: expected an object, found {entry!r:.60}")
-        unknown = sorted(set(entry) - known)
-        _need(
-            not unknown,
-            f"{where}: unknown key {', '.join(unknown)!r:.60}; known are {', '.join(sorted(known))}",
-        )
-        name, datatype = entry.get("name"), entry.get("datatype")
-        _need(isinstance(name, str) and 0 < len(name) <= 256, f"{where}: needs a name, found {name!r:.60}")
-        where = f"{where} {name!r}"
-        _need(
-            isinstance(datatype, str) and datatype in DATATYPES,
-            f"{where}: datatype {datatype!r:.40}; known are {', '.join(DATATYPES)}",
-        )
-        least, greatest = _range(where, entry, datatype)
-        codes, fallback = _codes(where, entry, datatype)
-        as_index = datatype == "BYTES" and codes is not None
-        return cls(
-            name=name,
-            datatype=datatype,
-            tail=_tail(where, entry.get("shape", [-1])),
-            least=least,
-            greatest=greatest,
-            codes=codes,
-            fallback=fallback,
-            accepted=_accepted(datatype),
-            dtype=np.int64 if as_index else DATATYPES[datatype],
-        )
-
-    @property
-    def expects(self) -> str:
-        """What a value must be, for error messages."""
-        if self.codes is not None:
-            shown = ", ".join(str(value) for value in list(self.codes)[:12])
-            return f"one of {shown}{', …' if len(self.codes) > 12 else ''}"
-        lower, upper = _bounds(self.datatype)
-        if (self.least, self.greatest) == (lower, upper):
-            return "finite numbers" if self.datatype in _FLOATS else f"{self.datatype} values"
-        if self.greatest == upper:
-            return f"{self.least:g} or more"
-        return f"{self.greatest:g} or less" if self.least == lower else f"{self.least:g} to {self.greatest:g}"
-
-    @property
-    def graph_datatype(self) -> str:
-        """The data type of the graph's own tensor: text with categories goes in as an index."""
-        return "INT64" if self.datatype == "BYTES" and self.codes is not None else self.datatype
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the column as the protocol's metadata describes a tensor."""
-        return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.tail]}
-
-    def value(self, value: Any) -> Any:
-        """Return what the graph is given for one JSON value.
-
-        :raises RequestError: it is of another type, not finite, out of range or of no category.
-        """
-        if type(value) in self.accepted:
-            if self.codes is not None:
-                return self._encode([value])[0]
-            if self.datatype in ("BYTES", "BOOL") or self.least <= value <= self.greatest:
-                return value
-        self._check_types([value])
-        self._check_range([value])
-        return value
-
-    def array(self, values: list[Any]) -> Array:
-        """Return the graph's tensor, with one dimension, for a list of JSON values.
-
-        :raises RequestError: as :meth:`value`, with the position of the first at fault.
-        """
-        self._check_types(values)
-        if self.codes is not None:
-            return np.array(self._encode(values), dtype=self.dtype)
-        if self.datatype not in ("BYTES", "BOOL"):
-            self._check_range(values)
-        return np.array(values, dtype=self.dtype)
-
-    def check_answer(self, array: Array, rows: int) -> None:
-        """Raise PredictionError where an output is not what the signature promises."""
-        if array.shape[:1] != (rows,) or array.ndim != 1 + len(self.tail):
-            raise PredictionError(
-                f"output {self.name!r}: the model answered shape {list(array.shape)}, expected {[rows, *self.tail]}"
-            )
-        if self.datatype in ("BYTES", "BOOL"):
-            return
-        if array.size == 1:
-            value = array.item()
-            good = self.least <= value <= self.greatest
-        else:
-            good = bool(array.min() >= self.least and array.max() <= self.greatest)  # NaN compares false
-        if not good:
-            raise PredictionError(
-                f"output {self.name!r}: the model answered {_worst(array, self)}; expected {self.expects}"
-            )
-
-    def _check_types(self, values: list[Any]) -> None:
-        if {*map(type, values)} <= self.accepted:
-            return
-        row = next(i for i, value in enumerate(values) if type(value) not in self.accepted)
-        raise RequestError(
-            f"input {self.name!r}: found {_shown(values[row])} at position {row}, expected {self.datatype}"
-        )
-
-    def _encode(self, values: list[Any]) -> list[int]:
-        codes, fallback = self.codes or {}, self.fallback
-        if fallback is not None:
-            return [codes.get(value, fallback) for value in values]
-        try:
-            return [codes[value] for value in values]
-        except KeyError as error:
-            raise RequestError(
-                f"input {self.name!r}: found {_shown(error.args[0])}, expected {self.expects}"
-            ) from None
-
-    def _check_range(self, values: list[Any]) -> None:
-        total = sum(values) if self.datatype != "BOOL" else 0
-        if (
-            self.least <= min(values) and max(values) <= self.greatest and total == total
-        ):  # a NaN makes it NaN
-            return
-        for row, value in enumerate(values):
-            if not self.least <= value <= self.greatest:  # NaN compares false
-                raise RequestError(
-                    f"input {self.name!r}: found {_shown(value)} at position {row}, expected {self.expects}"
-                )
 
 
 @dataclass(frozen=True)
@@ -235,21 +45,21 @@ class Signature:
     @classmethod
     def parse(cls, document: Any, *, what: str = "signature") -> Signature:
         """Read a signature that is already JSON. :raises ModelError: it says what cannot be."""
-        _need(isinstance(document, dict), f"{what}: expected an object")
+        need(isinstance(document, dict), f"{what}: expected an object")
         unknown = sorted(set(document) - {"format", "inputs", "outputs", "max_batch"})
-        _need(not unknown, f"{what}: unknown key {', '.join(unknown)!r:.60}")
-        _need(
+        need(not unknown, f"{what}: unknown key {', '.join(unknown)!r:.60}")
+        need(
             document.get("format") == FORMAT,
             f"{what}: format is {document.get('format')!r:.20}, this server reads {FORMAT}",
         )
         max_batch = document.get("max_batch", MAX_BATCH)
-        _need(
+        need(
             type(max_batch) is int and max_batch > 0,
             f"{what}: max_batch is {max_batch!r:.40}, need 1 or more",
         )
         columns = {side: _columns(f"{what}: {side}", document.get(side)) for side in ("inputs", "outputs")}
         for name, column in columns["outputs"].items():
-            _need(column.codes is None, f"{what}: output {name!r} has categories; only inputs may")
+            need(column.codes is None, f"{what}: output {name!r} has categories; only inputs may")
         return cls(inputs=columns["inputs"], outputs=columns["outputs"], max_batch=max_batch)
 
     def metadata(self) -> dict[str, Any]:
@@ -277,76 +87,9 @@ class Signature:
 
 
 def _columns(where: str, entries: Any) -> dict[str, Column]:
-    _need(isinstance(entries, list) and bool(entries), f"{where}: expected a list of one or more tensors")
+    need(isinstance(entries, list) and bool(entries), f"{where}: expected a list of one or more tensors")
     columns = [Column.parse(f"{where}[{i}]", entry) for i, entry in enumerate(entries)]
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
-    _need(not twice, f"{where}: {', '.join(twice)!r:.60} is there twice")
+    need(not twice, f"{where}: {', '.join(twice)!r:.60} is there twice")
     return {column.name: column for column in columns}
-
-
-def _tail(where: str, shape: Any) -> tuple[int, ...]:
-    good = isinstance(shape, list) and shape[:1] == [-1] and all(type(n) is int and n > 0 for n in shape[1:])
-    _need(
-        good,
-        f"{where}: shape {shape!r:.60}; expected -1 for the batch, then fixed sizes, such as [-1] or [-1, 28]",
-    )
-    return tuple(shape[1:])
-
-
-def _range(where: str, entry: Mapping[str, Any], datatype: str) -> tuple[float, float]:
-    lower, upper = _bounds(datatype)
-    least, greatest = entry.get("min", lower), entry.get("max", upper)
-    if "min" in entry or "max" in entry:
-        _need(datatype in _INTEGERS or datatype in _FLOATS, f"{where}: only numbers have min and max")
-    for bound in (least, greatest):
-        _need(
-            type(bound) in (int, float) and not math.isnan(bound),
-            f"{where}: bound {bound!r:.40} is no number",
-        )
-    _need(
-        lower <= least <= greatest <= upper,
-        f"{where}: min {least!r} and max {greatest!r} are no range of {datatype}",
-    )
-    return least, greatest
-
-
-def _codes(
-    where: str, entry: Mapping[str, Any], datatype: str
-) -> tuple[Mapping[Any, int] | None, int | None]:
-    categories = entry.get("categories")
-    if categories is None:
-        _need("fallback" not in entry, f"{where}: a fallback needs categories")
-        return None, None
-    wanted = str if datatype == "BYTES" else int
-    _need(datatype == "BYTES" or datatype in _INTEGERS, f"{where}: only BYTES and integers have categories")
-    good = (
-        isinstance(categories, list)
-        and bool(categories)
-        and all(type(value) is wanted for value in categories)
-    )
-    _need(good, f"{where}: categories must be a list of one or more values of {datatype}")
-    _need(len(set(categories)) == len(categories), f"{where}: a category is there twice")
-    codes = {value: index if wanted is str else value for index, value in enumerate(categories)}
-    if "fallback" not in entry:
-        return codes, None
-    _need(
-        entry["fallback"] in codes, f"{where}: fallback {entry['fallback']!r:.40} is none of the categories"
-    )
-    return codes, codes[entry["fallback"]]
-
-
-def _need(holds: bool, message: str) -> None:
-    if not holds:
-        raise ModelError(message)
-
-
-def _shown(value: Any) -> str:
-    return f"{value!r:.60}" if type(value) is not str else f"text {value!r:.60}"
-
-
-def _worst(array: Array, column: Column) -> str:
-    """Return the first value that breaks the promise."""
-    flat = array.ravel()
-    good = (flat >= column.least) & (flat <= column.greatest)
-    return f"{flat[~good][0].item()!r}"

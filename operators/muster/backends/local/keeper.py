@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from muster.backends.local.deployment_door import Door
 from muster.backends.local.deployment_server import ModelServer, try_apart
 from muster.backends.local.deployment_state import (
     DeploymentFolder,
@@ -33,10 +34,8 @@ from muster.volumes.folder import FolderStore
 
 LOOK_SECONDS = 0.2
 COMMAND_SECONDS = 30.0
-DOOR_SECONDS = 3.0
 DRAIN_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 10.0
-BACKLOG = 2048
 
 
 class Keeper:
@@ -47,13 +46,12 @@ class Keeper:
         folder: DeploymentFolder,
         store: Store,
         environments: Environments,
-        *,
-        door: socket.socket | None = None,
+        door: Door,
     ) -> None:
         self._folder = folder
         self._store = store
         self._environments = environments
-        self._public = door
+        self._door = door
         self._server: ModelServer | None = None
         self._leaving: list[tuple[float, ModelServer]] = []
         self._pause = LOOK_SECONDS
@@ -118,7 +116,7 @@ class Keeper:
         try:
             self._server = self._bring_up(spec)
         except MusterError as error:
-            self._close_door()
+            self._door.close()
             self._revive_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             self._note(f"{spec.model.address} cannot be served: {error}; trying again")
@@ -130,10 +128,10 @@ class Keeper:
         python = self._python(spec, self._note)
         model = self._model(spec)
         deadline = time.monotonic() + spec.load_timeout_seconds
-        server = ModelServer(spec, python, self._folder.path, self._door())
+        server = ModelServer(spec, python, self._folder.path, self._door.bound())
         try:
             revision = server.load(spec.model, model, deadline=deadline)
-            self._open_door()
+            self._door.open()
             server.promote(revision, deadline=deadline)
         except MusterError:
             server.stop()
@@ -151,11 +149,11 @@ class Keeper:
                 spec, python, model, self._folder.path, deadline=deadline, idle=lambda: self._insist(spec)
             )
             self._insist(spec)
-            server = self._beside(spec) or ModelServer(spec, python, self._folder.path, self._door())
+            server = self._beside(spec) or ModelServer(spec, python, self._folder.path, self._door.bound())
             revision = server.load(spec.model, model, deadline=deadline)
             self._change(spec, DeploymentState.smoking)
             self._smoke(server, revision, spec, deadline=deadline)
-            self._open_door()
+            self._door.open()
         except MusterError as error:
             reason = str(error)
             self._discard(server, spec)
@@ -264,42 +262,8 @@ class Keeper:
                 continue  # gc took it, so nothing pinned it
         self._settled = True
 
-    def _door(self) -> socket.socket:
-        """Return the public socket; bound, and listening from the first promotion on.
-
-        :raises DeploymentError: somebody else has the port, and not only a server of ours that is dying.
-        """
-        state, deadline = self._folder.read(), time.monotonic() + DOOR_SECONDS
-        assert state is not None
-        while self._public is None:
-            door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                door.bind(("127.0.0.1", state.port))
-            except OSError as error:
-                door.close()
-                if time.monotonic() > deadline:
-                    raise _taken(state.port, error) from error
-                time.sleep(0.05)
-            else:
-                self._public = door
-        return self._public
-
-    def _open_door(self) -> None:
-        """Let clients connect; they wait until a server accepts them."""
-        door = self._door()
-        try:
-            door.listen(BACKLOG)
-        except OSError as error:
-            raise _taken(door.getsockname()[1], error) from error
-
-    def _close_door(self) -> None:
-        if self._public:
-            self._public.close()
-            self._public = None
-
     def _stop(self) -> None:
-        self._close_door()
+        self._door.close()
         servers = [server for _, server in self._leaving] + ([self._server] if self._server else [])
         self._leaving, self._server = [], None
         for server in servers:
@@ -308,13 +272,6 @@ class Keeper:
 
 def _keeps(state: DeploymentState | None) -> bool:
     return state is not None and not state.retired and (state.serving or state.wanted) is not None
-
-
-def _taken(port: int, error: OSError) -> DeploymentError:
-    return DeploymentError(
-        f"port {port} of 127.0.0.1 cannot be listened on ({error.strerror}): end what holds it, or retire "
-        "the deployment and deploy again for another port"
-    )
 
 
 def _say(line: str) -> None:
@@ -331,14 +288,10 @@ def main() -> None:
     folder.write_keeper(me)
     for number in (handle, *door):
         os.set_inheritable(int(number), False)
-    sockets = [socket.socket(fileno=int(number)) for number in door]
-    keeper = Keeper(
-        folder,
-        FolderStore(settings.store),
-        Environments(settings.cache),
-        door=sockets[0] if sockets else None,
-    )
-    keeper.run(int(handle))
+    state = folder.read()
+    assert state is not None
+    public = Door(state.port, socket.socket(fileno=int(door[0])) if door else None)
+    Keeper(folder, FolderStore(settings.store), Environments(settings.cache), public).run(int(handle))
 
 
 if __name__ == "__main__":
