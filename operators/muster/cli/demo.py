@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ def _dags() -> Path:
     """Return ``./dags``; where it lacks the Dag, the shipped one is copied there, to be read and changed."""
     here = Path("dags").absolute()
     if not (here / DAG).is_dir():
-        shutil.copytree(shipped("dags") / DAG, here / DAG, ignore=shutil.ignore_patterns("__pycache__"))
+        part = here / f".{DAG}.{secrets.token_hex(4)}"  # renamed when it is whole
+        shutil.copytree(shipped("dags") / DAG, part, ignore=shutil.ignore_patterns("__pycache__"))
+        part.rename(here / DAG)
         say(f"The Dag is copied to {safe(here / DAG)}: it is yours to read and to change.")
     return here
