@@ -63,8 +63,11 @@ def plain(value: Any) -> Any:
 
     :raises SpecError: a number that is not finite.
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind = type(value)
+    if value is None or kind in _SCALARS:
+        return value  # first, because a seal holds as many of them as a job wrote files
+    if dataclasses.is_dataclass(kind):
+        return {name: plain(getattr(value, name)) for name in _names(kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -74,6 +77,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"{value} is not a finite number and cannot be written as JSON")
     return value
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @cache
