@@ -27,6 +27,8 @@ from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 
+FOLLOWER_LENGTH = 160
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``REPLICA.json`` and return the exit code; in the fork of a rank, run that rank's entrypoint."""
@@ -75,7 +77,11 @@ def _run_ranks(replica: Replica) -> Report:
     if ranks.interrupted_at is not None:
         # what failed by itself before it was told to stop is the reason that counts
         found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
-        return _failed(found) if found else _refused(Cause.CANCELLED, "told to stop")
+        return (
+            _failed(found)
+            if found
+            else _refused(Cause.CANCELLED, f"replica {replica.role}-{replica.index} was told to stop")
+        )
     return _failed(found) if found else _succeeded(replica, ended)
 
 
@@ -135,7 +141,7 @@ def _succeeded(replica: Replica, ended: Sequence[Rank]) -> Report:
 def _failed(found: Sequence[Fault]) -> Report:
     """Report the culprit, and end the log with it: what followed in a line each, then its own words."""
     culprit, *followers = found
-    lines = [f"rank {each.rank} followed: {each.message[:160]}" for each in followers]
+    lines = [f"rank {each.rank} followed: {_short(each.message)}" for each in followers]
     who = "" if culprit.rank is None else f"rank {culprit.rank}: "
     say("\n".join([*lines, *culprit.traceback, f"{who}{culprit.verdict.message}"]))
     return Report(
@@ -144,6 +150,10 @@ def _failed(found: Sequence[Fault]) -> Report:
         at=culprit.at,
         traceback=culprit.traceback,
     )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= FOLLOWER_LENGTH else text[: FOLLOWER_LENGTH - 1] + "…"
 
 
 _ADVICE = {

@@ -54,7 +54,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_when_the_grace_is_over(bench) -> 
     process.send_signal(signal.SIGTERM)
     ended = bench.wait(process, replica)
     assert ended.code == ExitCode.STOPPED
-    assert ended.log == "told to stop\n"
+    assert ended.log == "replica main-0 was told to stop\n"
 
 
 def test_when_one_rank_fails_the_others_go_and_it_is_named(bench) -> None:

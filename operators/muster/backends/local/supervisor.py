@@ -113,8 +113,9 @@ class Supervisor:
         deadline = time.monotonic() + self._spec.run_timeout_seconds
         verdict, left = self._attempt(python, deadline), self._spec.max_restarts
         while verdict is not None and verdict.cause.restarts_gang and left:
+            who = "" if verdict.rank is None else f", rank {verdict.rank}"
             self._say(
-                f"{verdict.cause.value}: {verdict.message}; the whole gang starts again from its "
+                f"{verdict.cause.value}{who}: {verdict.message}; the whole gang starts again from its "
                 f"checkpoint ({left} restart{'s' * (left > 1)} left)"
             )
             left -= 1
