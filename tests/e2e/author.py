@@ -19,6 +19,8 @@ MUSTER = Path(sys.executable).with_name("muster")
 class Author:
     """One folder with Dags and a home of its own, and every process that has to do with it.
 
+    As a context it leaves nothing running, whatever happened in it.
+
     :ivar log: what runs that were begun by :meth:`start` have said.
     """
 
@@ -26,11 +28,20 @@ class Author:
         self.folder = folder
         self.home = folder / ".muster"
         self.log = folder / "run.log"
+        self._started: list[subprocess.Popen[bytes]] = []
         self.environment = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("AIRFLOW", "PYTEST", "MUSTER_HOME", "MUSTER_IMAGES"))
         } | {"MUSTER_HOME": str(self.home), **environment}
+
+    def __enter__(self) -> Author:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_everything()
+        for process in self._started:
+            process.wait()
 
     def write(self, dag: str, text: str, **modules: str) -> Path:
         """Write ``dags/DAG/dag.py``, and the modules beside it."""
@@ -43,7 +54,7 @@ class Author:
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Begin ``muster WORDS`` in a session of its own; it writes to :attr:`log`."""
         with self.log.open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [MUSTER, *words],
                 cwd=self.folder,
                 env=self.environment,
@@ -51,6 +62,8 @@ class Author:
                 stderr=log,
                 start_new_session=True,
             )
+        self._started.append(process)
+        return process
 
     def muster(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run ``muster WORDS`` to its end."""

@@ -12,6 +12,5 @@ from tests.e2e.author import Author
 @pytest.fixture
 def author(tmp_path: Path) -> Iterator[Author]:
     """A person in an empty folder; whatever a failed test left running there is ended."""
-    author = Author(tmp_path)
-    yield author
-    author.kill_everything()
+    with Author(tmp_path) as author:
+        yield author

@@ -1,0 +1,217 @@
+"""Ranks that raise, are killed or outgrow their memory: what a person sees of it, and what becomes of the gang."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.author import Author, until
+
+ROOT = Path(__file__).parents[2]
+DAG = """\
+from airflow.sdk import dag
+
+from muster.airflow import GangOperator, Resources
+
+SMALL = Resources(memory_gib=0.25)
+TORCH = Resources(memory_gib=2)
+
+
+@dag
+def faults():
+    def gang(name, function, image="train", resources=TORCH, **more):
+        GangOperator(
+            task_id=name, image=image, entrypoint=f"faults.{function}", resources=resources, retries=0, **more
+        )
+
+    gang("apart", "raising:train", replicas=2)
+    gang("together", "raising:train", ranks=2)
+    gang("grows", "growing:train", replicas=2, image="python", resources=SMALL)
+    gang("undisturbed", "fitting:fit", replicas=2, outputs={"model": "faults/undisturbed"})
+    gang("killed", "fitting:fit", replicas=2, outputs={"model": "faults/killed"})
+
+
+faults()
+"""
+RAISING = """\
+import torch
+import torch.distributed as dist
+
+
+def train() -> None:
+    dist.init_process_group("gloo")
+    for step in range(30):
+        print(f"step {step}", flush=True)
+        dist.all_reduce(torch.ones(4))
+    if dist.get_rank() == 1:
+        check([3, -1])
+    dist.all_reduce(torch.ones(4))
+
+
+def check(rows: list[int]) -> None:
+    for row in rows:
+        if row < 0:
+            raise ValueError(f"row {row} is negative")
+"""
+GROWING = """\
+import os
+import signal
+
+
+def train() -> None:
+    held = []
+    if os.environ["RANK"] == "0":
+        signal.pause()
+    for step in range(1, 65):
+        held.append(bytearray(b"x" * (16 << 20)))
+        print(f"{16 * step} MiB held", flush=True)
+"""
+FITTING = """\
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 40
+
+
+def fit(model: Path, checkpoints: Path) -> dict[str, float]:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(7)
+    network = DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    last = checkpoints / "last.pt"
+    begin = 0
+    if last.exists():
+        saved = torch.load(last)
+        begin = saved["step"]
+        network.load_state_dict(saved["network"])
+        optimizer.load_state_dict(saved["optimizer"])
+    print(f"pid {os.getpid()} begins with step {begin}", flush=True)
+    for step in range(begin, STEPS):
+        draw = torch.Generator().manual_seed(2 * step + rank)
+        rows = torch.randn(32, 8, generator=draw)
+        loss = ((network(rows) - rows.sum(1, keepdim=True)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0:
+            part = last.with_suffix(".part")
+            torch.save(
+                {"step": step + 1, "network": network.state_dict(), "optimizer": optimizer.state_dict()}, part
+            )
+            part.replace(last)
+            print(f"step {step} is done", flush=True)
+        time.sleep(0.05)
+    if rank == 0:
+        weights = [weight.detach().numpy().tobytes() for weight in network.parameters()]
+        (model / "weights").write_bytes(b"".join(weights))
+    dist.destroy_process_group()
+    return {"loss": loss.item(), "began_with": begin}
+"""
+
+
+def kill_rank(author: Author, task: str, rank: int, *, after: str) -> None:
+    """Kill -9 the process of a rank, whose pid it has printed, once a rank of its gang has said `after`."""
+
+    def said(pattern: str) -> list[str]:
+        return re.findall(rf"^{task} \| {pattern}", author.log.read_text(), re.MULTILINE)
+
+    assert until(lambda: said(rf"\[rank \d+\] {after}"), seconds=100), author.log.read_text()[-3000:]
+    (pid,) = said(rf"\[rank {rank}\] pid (\d+)")
+    os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of all faults, one rank of one gang killed while it ran."""
+    with Author(tmp_path_factory.mktemp("faults")) as author:
+        author.write("faults", DAG, raising=RAISING, growing=GROWING, fitting=FITTING)
+        running = author.start("run", "faults")
+        kill_rank(author, "killed", 1, after="step 9 is done")
+        assert running.wait(timeout=100) == 1
+        assert author.is_quiet(), author.processes()
+        assert author.is_clean()
+        yield author
+
+
+def job_of(author: Author, task: str) -> str:
+    (job,) = [job["job_id"] for job in author.ask("jobs", "ls") if job["name"] == f"faults.{task}"]
+    return str(job)
+
+
+def last_lines(author: Author, task: str) -> list[str]:
+    return author.muster("jobs", "logs", job_of(author, task)).stdout.splitlines()[-20:]
+
+
+def ends_with_verdict(lines: list[str], verdict: Mapping[str, str], job: str) -> bool:
+    """Whether cause and rank, message and next step are the last lines, together, with nothing after them."""
+    *said, log = lines[-4:]
+    return log == f"full log: muster jobs logs {job}" and all(
+        re.fullmatch(wanted, line) for wanted, line in zip(verdict.values(), said, strict=True)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["apart", "together"])
+def test_a_rank_that_raises_while_another_waits(ran: Author, task: str) -> None:
+    lines = last_lines(ran, task)
+    assert ends_with_verdict(
+        lines,
+        {
+            "cause": "user error, rank 1",
+            "message": "ValueError: row -1 is negative",
+            "advice": r"mend the code at faults/raising\.py:18 and run again; earlier stages are kept",
+        },
+        job_of(ran, task),
+    ), "\n".join(lines)
+    assert sum(line.startswith("Traceback") for line in lines) == 1  # the culprit's own, and no follower's
+    assert sum("rank 0" in line and not line.startswith("[rank 0] step") for line in lines) <= 1
+    assert f"{task} | user error, rank 1" in ran.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_rank_over_its_memory(ran: Author) -> None:
+    lines = last_lines(ran, "grows")
+    assert ends_with_verdict(
+        lines,
+        {
+            "cause": "out of memory, rank 1",
+            "message": r"replica main-1 used 0\.\d+ GiB, its limit is 0\.25 GiB",
+            "advice": "raise memory_gib in its resources, or hold less at once .*",
+        },
+        job_of(ran, "grows"),
+    ), "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_a_gang_whose_rank_was_killed_ends_with_the_same_weights(ran: Author) -> None:
+    killed, undisturbed = (
+        ran.ask("volumes", "show", f"faults/{task}@1") for task in ("killed", "undisturbed")
+    )
+    job = ran.ask("jobs", "show", job_of(ran, "killed"))["status"]
+    assert (job["state"], job["restarts"]) == ("succeeded", 1)
+    assert job["result"]["metrics"]["began_with"] >= 10  # it went on from its checkpoint
+    assert killed["digest"] == undisturbed["digest"]
+    log = ran.muster("jobs", "logs", job_of(ran, "killed")).stdout
+    assert "the whole gang starts again from its checkpoint" in log
+
+
+@pytest.mark.slow
+def test_the_last_lines_of_the_run_name_each_fault(ran: Author) -> None:
+    said = ran.log.read_text()
+    for task, cause in (
+        ("apart", "user error, rank 1"),
+        ("together", "user error, rank 1"),
+        ("grows", "out of memory, rank 1"),
+    ):
+        assert f"muster: {task}: {cause}\n" in said[-2500:]
