@@ -170,7 +170,7 @@ def _timeline(events: ir.Table, asks: ir.Table, by: tuple[str, ...]) -> ir.Table
     for speed (DuckDB adds integers in 128 bits); of whole numbers they are exact all the same.
     """
     sums = [name for name in events.columns if name not in (*by, "clock")]
-    asked = asks.distinct().mutate(**dict.fromkeys(sums, ZERO))
+    asked = asks.distinct().mutate(**{name: ibis.literal(0, events[name].type()) for name in sums})
     both = events.union(asked.select(*events.columns))
     return both.group_by(*by, "clock").agg(**{name: both[name].sum().cast("float64") for name in sums})
 
