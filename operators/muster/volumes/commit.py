@@ -9,7 +9,7 @@
     commits/<job>.json                     renamed last: now, and only now, they are all visible
 
 Every step can be done again, so a crash at any point is mended by asking once more:
-before PLAN it prepares afresh, after PLAN it only renames. Why so: docs/adr/0002-all-or-none.md.
+before PLAN it prepares afresh, after PLAN it only renames. Why so: docs/adr/0004-all-or-none.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.gather import Draft
-from muster.volumes.hashing import freeze_file
+from muster.volumes.hashing import freeze_files
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
 from muster.volumes.tree import files_of, folders_of, link_over, set_modes
@@ -79,9 +79,8 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
     set_modes(folders, 0o755)  # they are the store's now, and a crash may have left them 0555
     base = len(str(draft.folder)) + 1
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
-    entries = [
-        freeze_file(entry.path, name=entry.path[base:], spare=spare) for entry in list(files_of(draft.folder))
-    ]
+    files = [(entry.path, entry.path[base:]) for entry in files_of(draft.folder)]
+    entries = list(freeze_files(files, spare=spare))
     _check_sizes(draft, entries)
     if previous is not None and layout.links:
         _share(draft.folder, entries, previous)

@@ -10,6 +10,8 @@ import errno
 import fcntl
 import os
 import stat
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from blake3 import blake3
 
@@ -18,6 +20,7 @@ from muster.volumes.manifest import Entry
 from muster.volumes.tree import own_bytes
 
 BIG_BYTES = 1 << 20
+AHEAD_FILES = 32
 
 
 def hash_file(path: str) -> str:
@@ -29,17 +32,31 @@ def hash_file(path: str) -> str:
         os.close(fd)
 
 
-def freeze_file(path: str, *, name: str, spare: str) -> Entry:
-    """Make a file read-only, make sure that nobody writes it any more, and hash it.
+def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Entry]:
+    """Make files read-only, make sure that nobody writes them any more, and hash them.
 
     A file that has another name somewhere gets bytes of its own first: who holds that name could
-    still change them.
+    still change them. The disk is told of the next files while one is hashed.
 
-    :param name: what the entry, and an error, calls it.
+    :param files: paths, and what the entry, and an error, calls each.
     :param spare: a free name on the same file system.
     :raises StoreError: not a regular file, still open for writing, or changed while it was read.
     """
-    fd = _open_own(path, name, spare)
+    ahead: deque[tuple[int, str, str]] = deque()
+    try:
+        for path, name in files:
+            ahead.append((_open_own(path, name, spare), path, name))
+            os.posix_fadvise(ahead[-1][0], 0, BIG_BYTES, os.POSIX_FADV_WILLNEED)
+            if len(ahead) > AHEAD_FILES:
+                yield _freeze(*ahead.popleft())
+        while ahead:
+            yield _freeze(*ahead.popleft())
+    finally:
+        for fd, _, _ in ahead:
+            os.close(fd)
+
+
+def _freeze(fd: int, path: str, name: str) -> Entry:
     try:
         os.fchmod(fd, 0o444)
         _refuse_writer(fd, name)
@@ -69,8 +86,10 @@ def _hash(fd: int, path: str, size: int) -> str:
     if size >= BIG_BYTES:
         return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
     hasher = blake3()
-    while block := os.read(fd, BIG_BYTES):
+    while block := os.read(fd, size + 1):  # one more than there is: less comes back, and that is the end
         hasher.update(block)
+        if len(block) <= size:
+            break
     return hasher.hexdigest()
 
 

@@ -1,9 +1,11 @@
 import os
+from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
-from muster.volumes.hashing import BIG_BYTES, freeze_file, hash_file
+from muster.core.errors import StoreError
+from muster.volumes.hashing import AHEAD_FILES, BIG_BYTES, freeze_files, hash_file
 
 
 @pytest.mark.parametrize("size", [0, 1, BIG_BYTES - 1, BIG_BYTES, 3 * BIG_BYTES + 17])
@@ -11,7 +13,7 @@ def test_every_way_to_hash_gives_the_same(tmp_path, size):
     data = os.urandom(size)
     (tmp_path / "x").write_bytes(data)
     assert hash_file(str(tmp_path / "x")) == blake3(data).hexdigest()
-    entry = freeze_file(str(tmp_path / "x"), name="x", spare=str(tmp_path / "spare"))
+    (entry,) = freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare"))
     assert (entry.hash, entry.size_bytes) == (blake3(data).hexdigest(), size)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o444
 
@@ -21,3 +23,16 @@ def test_no_link_is_followed(tmp_path):
     (tmp_path / "link").symlink_to("x")
     with pytest.raises(OSError, match="symbolic link"):
         hash_file(str(tmp_path / "link"))
+
+
+def test_files_come_in_their_order_and_none_stays_open(tmp_path):
+    names = [f"{number:03}" for number in range(3 * AHEAD_FILES)]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    frozen = freeze_files([(str(tmp_path / name), name) for name in names], spare=str(tmp_path / "spare"))
+    assert [entry.path for entry in frozen] == names
+    files = [(str(tmp_path / name), name) for name in ["late", *names]]
+    with (tmp_path / "late").open("w"), pytest.raises(StoreError, match="late is still open"):
+        list(freeze_files(files, spare=str(tmp_path / "spare")))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
