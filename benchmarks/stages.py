@@ -266,11 +266,10 @@ def _parse(place: Place, folder: str) -> float:
 
 def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = None) -> Ended:
     """Run a command to its good end; its memory is that of its largest process, its children's jobs aside."""
-    with tempfile.TemporaryFile("w+") as out:
+    env = _environment(place) | (more or {})
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
-        process = subprocess.Popen(
-            command, cwd=place.root, env=_environment(place) | (more or {}), stdout=out
-        )
+        process = subprocess.Popen(command, cwd=place.root, env=env, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - began
         process.returncode = os.waitstatus_to_exitcode(status)
