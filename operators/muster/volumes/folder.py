@@ -152,7 +152,7 @@ class FolderStore:
 
     def pin(self, address: str, *, reason: str) -> Version:
         """Keep a version from gc under a reason; idempotent."""
-        with translated(f"pin {address}"), self._steady():
+        with translated(f"pin {address}"), self.steady():
             version = self._one(address)
             folder = self.layout.version(version.volume, version.number) / "pins"
             folder.mkdir(exist_ok=True)
@@ -168,7 +168,7 @@ class FolderStore:
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         """Keep versions from gc while `holder` reads them."""
         folder = self.layout.leases(holder)
-        with translated(f"lease for {holder}"), self._steady():
+        with translated(f"lease for {holder}"), self.steady():
             versions = [self._one(address) for address in addresses]
             folder.mkdir(exist_ok=True)
             for version in versions:
@@ -184,6 +184,12 @@ class FolderStore:
         with translated(f"retire {address}"):
             write_whole(self.layout.version(version.volume, version.number) / "RETIRED", reason)
         return self._one(version.address)
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """No version is deleted meanwhile: gc takes the same lock, alone."""
+        with locked(self.layout.root / "gc.lock", shared=True):
+            yield
 
     def _one(self, address: str) -> Version:
         versions = self.resolve(address)
@@ -216,12 +222,6 @@ class FolderStore:
         drafts = plan_drafts(staging.root / "ready", spec, union(parts, spec))
         gather(staging, drafts, parts)
         return drafts
-
-    @contextmanager
-    def _steady(self) -> Iterator[None]:
-        """No version is deleted meanwhile: gc takes the same lock alone for each one it deletes."""
-        with locked(self.layout.root / "gc.lock", shared=True):
-            yield
 
 
 def _record(

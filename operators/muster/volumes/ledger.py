@@ -46,7 +46,13 @@ class FolderLedger:
 
     def status(self, job_id: str) -> JobStatus:
         """Return what was last recorded, with the present owner."""
-        return replace(self._load(JobStatus, job_id, "status.json"), owner=self._owner(job_id))
+        path = self.check(job_id) / "status.json"
+        if path.is_file() and not path.stat().st_size:  # the power went while it was replaced
+            submitted = (path.parent / "spec.json").stat().st_mtime
+            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=submitted, alive=False)
+        else:
+            status = self._load(JobStatus, job_id, "status.json")
+        return replace(status, owner=self._owner(job_id))
 
     def update(self, status: JobStatus) -> None:
         """Record a status; one that comes after the job's end is dropped."""

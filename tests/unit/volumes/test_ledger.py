@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from muster.core.errors import Corrupt, NotFound, StoreError
+from muster.core.job import SecretRef
+from muster.core.status import JobState
 
 
 @pytest.fixture
@@ -28,6 +31,14 @@ def test_a_torn_entry_is_named(store, folder, name):
         store.ledger.spec("a-1") if name == "spec.json" else store.ledger.status("a-1")
 
 
+def test_a_status_that_a_power_cut_emptied_can_be_picked_up(store, folder):
+    submitted = store.ledger.status("a-1").submitted
+    (folder / "status.json").write_bytes(b"")
+    status = store.ledger.status("a-1")
+    assert (status.state, status.alive) == (JobState.QUEUED, False)
+    assert status.submitted == pytest.approx(submitted)
+
+
 def test_what_a_crash_left_of_entering_is_no_job(store, folder):
     (folder.parent / ".new-0123").mkdir()
     assert store.ledger.jobs() == ["a-1"]
@@ -51,18 +62,12 @@ def test_a_log_that_cannot_be_written_is_an_error(store, folder):
 
 
 def test_params_given_as_tuple_or_list_are_one_spec(store, work):
-    from dataclasses import replace
-
     spec = work.spec(out="flights/x")
     assert store.ledger.create("b-1", replace(spec, params={"a": 1, "columns": ("x", "y")}))
     assert not store.ledger.create("b-1", replace(spec, params={"columns": ["x", "y"], "a": 1}))
 
 
 def test_no_secret_is_stored(store, work):
-    from dataclasses import replace
-
-    from muster.core.job import SecretRef
-
     spec = replace(work.spec(out="x"), secrets={"TOKEN": SecretRef(source="environment", name="TOKEN")})
     store.ledger.create("b-1", spec)
     assert json.loads((store.layout.job("b-1") / "spec.json").read_text())["secrets"] == {
