@@ -10,7 +10,7 @@ import numpy as np
 
 from flights import table
 
-BINS = 20
+BINS = 10
 
 
 def score(model: Path, test: list[Path]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def record(
         return
     import mlflow
 
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells at length how it makes its tables
     job = os.environ.get("MUSTER_JOB_ID", "")
     mlflow.set_experiment(EXPERIMENT)
     with mlflow.start_run(run_name=job or None, tags={"muster.job_id": job} if job else None) as run:
