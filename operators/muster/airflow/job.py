@@ -133,8 +133,10 @@ class JobOperator(MusterOperator):
         """Look at the entrypoint without importing it, and ask the backend whether such a job can ever run."""
         from muster.airflow.request import check_code
 
+        with self.refusing("code"):
+            code = folder.code(self.code)
         with self.refusing("entrypoint"):
-            check_code(self, folder.code(self.code))
+            check_code(self, code)
         with self.refusing("resources"):
             backend.check(draft(self))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.code import DagFolder
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
 
 BUNDLE = "dags-folder"
+_OWN_ERROR = re.compile(r"muster\.core\.errors\.\w+: ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,12 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
     from airflow.serialization.serialized_objects import DagSerialization
 
     DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
-    bag = BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
+    try:
+        bag = BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
+    except RuntimeError as error:  # Airflow follows links, until it has been somewhere before
+        raise SpecError(
+            f"{error} A link below {home.dags} leads in a circle: remove it, or name it in .airflowignore"
+        ) from error
     if dag_id not in bag.dags:
         raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
     sync_bag_to_db(bag, BUNDLE, None)
@@ -98,13 +106,13 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
     """
     from muster.backends.local.environments import Environments, put_image
 
-    folder, images = loaded.folder, dict[str, None]()
+    folder, images = loaded.folder, dict[str, Path]()
     for operator in loaded.operators():
         operator.check_ready(folder, backend)
-        images.update(dict.fromkeys(operator.images()))
+        with operator.refusing("image"):
+            images.update({name: folder.image(name, home.settings) for name in operator.images()})
     environments = Environments(home.settings.cache)
-    for name in images:
-        lock = folder.image(name, home.settings)
+    for name, lock in images.items():
         environments.ensure(name, lock, put_image(backend.store, lock), listener.note)
 
 
@@ -119,7 +127,7 @@ def _typed(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], home: EmbeddedHome) -> str:
-    broken = [f"{file}: {_last_line(text)}" for file, text in errors.items()]
+    broken = [_import_error(file, text) for file, text in sorted(errors.items())]
     lines = [f"no Dag {dag_id!r:.60} in {home.dags}; there are {', '.join(known) or 'none'}"]
     if broken:
         lines += ["these files cannot be imported:", *broken]
@@ -130,6 +138,8 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "unknown error"
+def _import_error(file: str, trace: str) -> str:
+    """The last line of a traceback, behind the place in the Dag's file that led to it."""
+    lines = [line.strip() for line in trace.splitlines() if line.strip()] or ["unknown error"]
+    places = re.findall(rf'File "(?:[^"]*/)?{re.escape(file)}", line (\d+)', trace)
+    return ":".join([file, *places[-1:]]) + f": {_OWN_ERROR.sub('', lines[-1])}"
