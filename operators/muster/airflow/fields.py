@@ -36,9 +36,13 @@ def output_fields(outputs: Mapping[str, str | Output]) -> dict[str, dict[str, st
 
 def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Output]:
     """Read outputs back when they are rendered. :raises SpecError: a name that is not allowed."""
-    return {
-        name: Output(volume=field["volume"], partition=field["partition"]) for name, field in fields.items()
-    }
+    outputs = {}
+    for name, field in fields.items():
+        try:
+            outputs[name] = Output(volume=field["volume"], partition=field["partition"])
+        except SpecError as error:
+            raise SpecError(f"output {name!r:.80}: {error}") from error
+    return outputs
 
 
 def secret_of(text: str | SecretRef) -> SecretRef:

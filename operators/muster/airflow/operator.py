@@ -102,6 +102,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """Say what the version of `record` was made from and is different now; empty if nothing is."""
         return ""
 
+    def warn(self, text: str) -> None:
+        """Put a warning into the task's log, and before whoever watches a ``muster run``."""
+        self.log.warning("%s", text)
+        if self.on_lines is not None:
+            self.on_lines([f"[muster] {text}"])
+
     @property
     def wait(self) -> Wait:
         """The wait of this try, which :meth:`on_kill` ends."""

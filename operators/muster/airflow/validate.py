@@ -144,9 +144,10 @@ class ValidateOperator(MusterOperator):
         from airflow.sdk.exceptions import AirflowFailException
 
         document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
-        if document["success"]:
-            return
         addresses = [version.address for version in data.versions]
+        if document["success"]:
+            self._warn_of_retired(store, addresses)
+            return
         if self.retire_failed:
             for address in addresses:
                 store.retire(address, reason=f"failed {self.suite}, see {result}")
@@ -155,6 +156,15 @@ class ValidateOperator(MusterOperator):
                 document, suite=self.suite, addresses=addresses, result=result, retired=self.retire_failed
             )
         )
+
+    def _warn_of_retired(self, store: Store, addresses: Sequence[str]) -> None:
+        """A version that failed an earlier suite stays hidden although it passes this one."""
+        retired = [address for address in addresses if store.resolve(address)[0].retired]
+        if retired:
+            self.warn(
+                f"{', '.join(retired)} passes now but was retired when it failed before: no selector finds it; "
+                "make it again to have it found (muster run … --resume=strict, or a new run)"
+            )
 
 
 def _validator(folder: DagFolder, image: str, task: TaskRun) -> Code:
