@@ -22,7 +22,7 @@ $(READY): requirements.txt pyproject.toml
 	@echo "setting up .venv (once; a minute or two with an empty cache)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
-	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.txt
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.txt
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@
 

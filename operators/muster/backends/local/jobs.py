@@ -6,7 +6,6 @@ the queue's folder, and what runs belongs to its supervisor.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -118,6 +117,8 @@ class LocalJobs:
 
     async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended."""
+        import asyncio  # with it comes ssl: too much for a command that only asks
+
         offset = _offset(after)
         seen: JobStatus | None = None
         quiet_since = time.monotonic()
@@ -227,8 +228,9 @@ class LocalJobs:
             try:
                 self._resolve(secret)
             except KeyError as error:
+                kind = "environment variable" if secret.source == "environment" else secret.source
                 raise SpecError(
-                    f"secret {variable}: there is no {secret.source} {secret.name!r} here; set it where the "
+                    f"secret {variable}: there is no {kind} {secret.name!r} here; set it where the "
                     "job is submitted"
                 ) from error
 
