@@ -8,9 +8,10 @@ itself, the next one takes the job up: a sealed attempt is committed, another st
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from muster.volumes.folder import FolderStore
 
 _UNSAID_BYTES = 1 << 20
 _MASK_LENGTH = 4  # shorter values would be found in every other line
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
@@ -41,6 +43,12 @@ def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
     orders = loads(Orders, text)
     os.set_inheritable(orders.claim_handle, False)
     Supervisor(orders, secrets, workers).run()
+
+
+def masked(secrets: Iterable[str]) -> list[str]:
+    """Return the texts to look for: each line of a secret, as a log has it, the longest first."""
+    parts = {part.strip() for text in secrets for part in _CONTROL.split(text)}
+    return sorted((part for part in parts if len(part) >= _MASK_LENGTH), key=len, reverse=True)
 
 
 class _AskedToEnd(Exception):
@@ -55,7 +63,7 @@ class Supervisor:
         self._job_id = orders.job_id
         self._secrets = secrets
         self._early = workers
-        self._masked = [text for text in secrets.values() if len(text) >= _MASK_LENGTH]
+        self._masked = masked(secrets.values())
         self._folder = orders.places.job(orders.job_id)
         self._store = FolderStore(orders.settings.store)
         self._ledger = self._store.ledger
