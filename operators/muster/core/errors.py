@@ -8,6 +8,7 @@
     ├── StoreError              a volume, version or the store itself
     │   ├── NotFound            no such volume, version, partition, snapshot or job
     │   ├── Conflict            somebody else got there first, or a stale attempt came late
+    │   ├── BadOutput           what a job wrote cannot become a version, now or another time
     │   └── Corrupt             what is on disk is not what was committed
     ├── ImageError              an environment is unknown or cannot be built
     ├── BackendError            the machine or cluster did not do what it was asked to
@@ -42,6 +43,10 @@ class NotFound(StoreError):
 
 class Conflict(StoreError):
     """Another attempt or owner came first; what this one wanted was not done."""
+
+
+class BadOutput(StoreError):
+    """What a job wrote cannot become a version; the same code would write the same again."""
 
 
 class Corrupt(StoreError):

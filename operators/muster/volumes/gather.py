@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.core.errors import SpecError, StoreError
+from muster.core.errors import BadOutput, SpecError, StoreError
 from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
@@ -54,11 +54,11 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
                 )
             other = owners.setdefault((file.output, check_path(file.path, output=file.output)), replica)
             if other != replica:
-                raise StoreError(_both(other, replica, file.path, file.output))
+                raise BadOutput(_both(other, replica, file.path, file.output))
             sizes[file.output][file.path] = file.size_bytes
     for output, files in sizes.items():
         if not files:
-            raise StoreError(f"output {output!r} is empty: the job wrote no file into its folder")
+            raise BadOutput(f"output {output!r} is empty: the job wrote no file into its folder")
         if len(parts) > 1:
             _refuse_file_in_folders_place(output, files, owners)
     return sizes
@@ -71,7 +71,7 @@ def _refuse_file_in_folders_place(
         folder = path
         while folder := folder.rpartition("/")[0]:
             if folder in files:
-                raise StoreError(_both(owners[output, folder], replica, folder, output))
+                raise BadOutput(_both(owners[output, folder], replica, folder, output))
 
 
 def _both(first: str, second: str, path: str, output: str) -> str:
@@ -87,9 +87,9 @@ def check_path(path: str, *, output: str) -> str:
     :raises StoreError: it leaves the folder, or holds control characters or bytes that are not UTF-8.
     """
     if _NOT_PLAIN.search(path):
-        raise StoreError(f"output {output!r} holds {path!r:.200}, which is no plain path below it")
+        raise BadOutput(f"output {output!r} holds {path!r:.200}, which is no plain path below it")
     if _UNWRITABLE.search(path):
-        raise StoreError(
+        raise BadOutput(
             f"output {output!r} holds {path!r:.200}: control characters and bytes that are not UTF-8 "
             "cannot be in a file's name; rename it"
         )
@@ -140,7 +140,7 @@ def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManife
 def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
     for path in files:
         if "/" not in path:
-            raise StoreError(
+            raise BadOutput(
                 f"output {output!r} is split by folder into partitions, but {path!r:.200} lies in none: "
                 "write it into a folder that is named after its partition"
             )
@@ -149,7 +149,7 @@ def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
         try:
             check_partition(name)
         except SpecError as error:
-            raise StoreError(
+            raise BadOutput(
                 f"output {output!r}: folder {name!r:.80} cannot be a partition: {error}"
             ) from error
     return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from muster.backends.local.places import JobFolder
-from muster.core.errors import CannotSchedule, ImageError, MusterError, NotFound, SpecError
+from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, NotFound, SpecError
 from muster.core.replica import Report
 from muster.core.status import JobResult
 from muster.core.verdict import Cause, Verdict
@@ -16,6 +16,7 @@ CANCEL_ADVICE = "run it again if that was not meant"
 
 _MAKE_ROOM = "make room on the disk that the message names, then run again"
 _ADVICE = {
+    Cause.USER_ERROR: "mend the code that writes it and run again; nothing of it is visible",
     Cause.SPEC_ERROR: "mend the Dag; asking again cannot help",
     Cause.UNSCHEDULABLE: "ask for less, or run it on a bigger machine",
     Cause.IMAGE_UNAVAILABLE: "see uv's last lines in the log, mend the image and run again",
@@ -55,6 +56,8 @@ def _cause(error: Exception, *, committing: bool) -> Cause:
         return Cause.UNSCHEDULABLE
     if isinstance(error, ImageError):
         return Cause.IMAGE_UNAVAILABLE
+    if isinstance(error, BadOutput):
+        return Cause.USER_ERROR
     if committing:
         return Cause.COMMIT_FAILED
     return Cause.SPEC_ERROR if isinstance(error, (SpecError, NotFound)) else Cause.BACKEND_ERROR
