@@ -77,8 +77,9 @@ def load(entrypoint: str) -> Callable[..., Any]:
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
+        file = str(module.__file__).removeprefix(sys.path[0] + os.sep)
         raise SpecError(
-            f"entrypoint {entrypoint!r}: {module_name} ({module.__file__}) has no function {name!r}; "
+            f"entrypoint {entrypoint!r}: {module_name} ({file}) has no function {name!r}; "
             f"it has {', '.join(_functions(module)) or 'none'}"
         )
     return function  # type: ignore[no-any-return]  # whatever is callable
