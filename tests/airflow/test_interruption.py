@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -113,7 +112,6 @@ def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     other.kill()
     other.wait()
     assert backend.status(job).state is JobState.RUNNING
-    os.mkfifo(slow.with_name("unused"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, ended: None)
         run()

@@ -80,6 +80,8 @@ class Loop:
     def _execute(self, ti: TaskInstance) -> None:
         from airflow.sdk.definitions.dag import _run_task
 
+        from muster.airflow.operator import MusterOperator
+
         task = self._loaded.dag.task_dict[ti.task_id]
         self._listener.task_started(ti.task_id, ti.try_number)
         began = time.monotonic()
@@ -88,8 +90,7 @@ class Loop:
         self.failures.pop(ti.task_id, None)
         if result is not None and result.error is not None:
             self.failures[ti.task_id] = str(result.error) or type(result.error).__name__
-        wait = getattr(result.ti.task, "wait", None) if result is not None else None
-        if wait is not None and wait.stopped:
+        if result is not None and isinstance(result.ti.task, MusterOperator) and result.ti.task.wait.stopped:
             self._interruption.set()
 
     def _until_next(self) -> float:
