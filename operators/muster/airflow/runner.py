@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
-from muster.core.errors import SpecError
+from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +49,15 @@ def run_dag(
     listener = listener or Silent()
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.enter()
-    return _Runner(dag_id, home, listener).run(params or {}, resume)
+    from sqlalchemy.exc import OperationalError
+
+    try:
+        return _Runner(dag_id, home, listener).run(params or {}, resume)
+    except OperationalError as error:
+        raise MusterError(
+            f"Airflow's database {home.database} cannot be used: {error.orig}; its disk has "
+            f"{shutil.disk_usage(home.root).free >> 20} MiB free: make room there, then run again"
+        ) from error
 
 
 class _Runner:

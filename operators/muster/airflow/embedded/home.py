@@ -146,5 +146,8 @@ def _initialise(environment: Mapping[str, str]) -> None:
 
 def _copy_whole(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.copyfile(source, temporary)
-    temporary.replace(target)
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
