@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -42,25 +43,25 @@ def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[En
     :param spare: a free name on the same file system.
     :raises StoreError: not a regular file, still open for writing, or changed while it was read.
     """
-    ahead: deque[tuple[int, str, str]] = deque()
+    ahead: deque[tuple[int, os.stat_result, str, str]] = deque()
     try:
         for path, name in files:
-            ahead.append((_open_own(path, name, spare), path, name))
-            os.posix_fadvise(ahead[-1][0], 0, BIG_BYTES, os.POSIX_FADV_WILLNEED)
+            fd, found = _open_own(path, name, spare)
+            ahead.append((fd, found, path, name))
+            os.posix_fadvise(fd, 0, BIG_BYTES, os.POSIX_FADV_WILLNEED)
             if len(ahead) > AHEAD_FILES:
                 yield _freeze(*ahead.popleft())
         while ahead:
             yield _freeze(*ahead.popleft())
     finally:
-        for fd, _, _ in ahead:
-            os.close(fd)
+        for opened in ahead:
+            os.close(opened[0])
 
 
-def _freeze(fd: int, path: str, name: str) -> Entry:
+def _freeze(fd: int, before: os.stat_result, path: str, name: str) -> Entry:
     try:
         os.fchmod(fd, 0o444)
         _refuse_writer(fd, name)
-        before = os.fstat(fd)
         digest = _hash(fd, path, before.st_size)
         after = os.fstat(fd)
     finally:
@@ -70,16 +71,16 @@ def _freeze(fd: int, path: str, name: str) -> Entry:
     return Entry(name, digest, after.st_size)
 
 
-def _open_own(path: str, name: str, spare: str) -> int:
+def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-        return fd
+        return fd, found
     os.close(fd)
     if not stat.S_ISREG(found.st_mode):
         raise StoreError(f"{name} is no regular file: outputs hold files and folders only")
     own_bytes(path, spare=spare)
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return _open_own(path, name, spare)
 
 
 def _hash(fd: int, path: str, size: int) -> str:
@@ -94,13 +95,17 @@ def _hash(fd: int, path: str, size: int) -> str:
 
 
 def _refuse_writer(fd: int, name: str) -> None:
-    """A read lease is granted only while nobody has the file open for writing (fcntl(2), F_SETLEASE)."""
+    """A read lease is granted only while nobody has the file open for writing (fcntl(2), F_SETLEASE).
+
+    It ends when `fd` is closed. Who opens the file for writing until then waits, and we are told by a
+    signal; SIGIO, which it would be, ends a process that does not expect it, and SIGURG does not.
+    """
     try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         if error.errno == errno.EAGAIN:
             raise StoreError(
                 f"{name} is still open for writing: close it, and end background processes, before the job ends"
             ) from error
-        return  # another owner's file, or a file system without leases: the second stat has to do
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        # Another owner's file, or a file system without leases: the second stat has to do.

@@ -5,6 +5,7 @@ import pytest
 from blake3 import blake3
 
 from muster.core.errors import StoreError
+from muster.volumes import hashing
 from muster.volumes.hashing import AHEAD_FILES, BIG_BYTES, freeze_files, hash_file
 
 
@@ -36,3 +37,18 @@ def test_files_come_in_their_order_and_none_stays_open(tmp_path):
     with (tmp_path / "late").open("w"), pytest.raises(StoreError, match="late is still open"):
         list(freeze_files(files, spare=str(tmp_path / "spare")))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_who_writes_while_a_file_is_hashed_does_not_end_us(tmp_path, monkeypatch):
+    hash_fd = hashing._hash
+
+    def hash_while_somebody_opens(fd, path, size):
+        with pytest.raises(OSError, match=r"temporarily unavailable|Permission denied"):
+            os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        return hash_fd(fd, path, size)
+
+    monkeypatch.setattr(hashing, "_hash", hash_while_somebody_opens)
+    (tmp_path / "x").write_bytes(b"1")
+    (entry,) = freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare"))
+    assert entry.hash == blake3(b"1").hexdigest()
+    (tmp_path / "x").unlink()
