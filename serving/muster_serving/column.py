@@ -191,10 +191,8 @@ class Column:
             ) from None
 
     def _check_range(self, values: list[Any]) -> None:
-        total = sum(values) if self.datatype != "BOOL" else 0
-        if (
-            self.least <= min(values) and max(values) <= self.greatest and total == total
-        ):  # a NaN makes it NaN
+        # The sum comes last: Python cannot add a float to an integer that no float can hold.
+        if self.least <= min(values) and max(values) <= self.greatest and not math.isnan(sum(values)):
             return
         for row, value in enumerate(values):
             if not self.least <= value <= self.greatest:  # NaN compares false

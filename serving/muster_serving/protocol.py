@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from muster_serving.column import Column
 from muster_serving.errors import RequestError
 from muster_serving.predictor import Predictor
 from muster_serving.signature import Signature
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: what lenient JSON lets in and no answer can hold
 
 
 def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> bytes:
@@ -43,7 +46,7 @@ def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> 
     response = {"model_name": name, "model_version": revision, "outputs": outputs}
     identity = document.get("id")
     if identity is not None:
-        if type(identity) is not str:
+        if type(identity) is not str or _HALF_PAIR.search(identity):
             raise RequestError(f"id: found {identity!r:.60}, expected text")
         response["id"] = identity
     return orjson.dumps(response)

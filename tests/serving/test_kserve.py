@@ -193,6 +193,8 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     (request(place={"data": [[1, 2, 3], [0, 0, float("inf")]]}), "input 'place': found inf at position 5"),
     (request(place={"data": [[1, 2, 3], [0, 0, 1e39]]}), "input 'place': found 1e+39 at position 5"),
     (request(place={"data": [[1, 2, 3], [0, 0, 10**400]]}), "input 'place': found 1000"),
+    (request(place={"data": [[1, 2, 3], [0.5, 0, 10**400]]}), "input 'place': found 1000"),
+    (request() | {"id": "\ud800"}, "id: found '\\ud800', expected text"),
     (
         {"inputs": [{"name": "code", "datatype": "BYTES", "shape": [101], "data": ["UA"] * 101}]},
         "found 101 rows, expected 1 to 100 in one request",
