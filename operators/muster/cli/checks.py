@@ -110,7 +110,7 @@ def _home_disk(settings: Settings) -> Check:
 
 
 def _cache_disk(settings: Settings) -> Check:
-    needed = 1.0 if (settings.cache / "envs").is_dir() else CACHE_GIB
+    needed = 1.0 if (settings.cache / "images").is_dir() else CACHE_GIB
     return _disk(
         "disk for MUSTER_CACHE", settings.cache, needed, "free some, or set MUSTER_CACHE to another disk"
     )

@@ -58,6 +58,17 @@ def test_the_file_system_is_that_of_the_deepest_mount(folder: str, kind: str) ->
     assert checks._kind_of(Path(folder), MOUNTS) == kind
 
 
+def test_a_cache_that_holds_environments_needs_little_more(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 2 << 30})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    settings = Settings(home=home, cache=tmp_path / "cache")
+    assert checks._cache_disk(settings).state == "bad"
+    (settings.cache / "images").mkdir(parents=True)
+    assert checks._cache_disk(settings).state == "ok"
+
+
 def test_a_full_disk_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 100 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
