@@ -80,5 +80,16 @@ def _smoke_request(file: str, number: int, each: Any) -> SmokeRequest:
     return SmokeRequest(
         name=str(each.get("name") or f"request {number}"),
         inputs={column: tuple(values) for column, values in each["inputs"].items()},
-        expect=each.get("expect") or {},
+        expect=_expected(f"smoke requests {file}: number {number}", each.get("expect") or {}),
     )
+
+
+def _expected(where: str, expect: Any) -> dict[str, dict[str, float]]:
+    if not isinstance(expect, dict):
+        raise SpecError(f"{where}: expect is {expect!r:.60}, need bounds by output")
+    for output, bounds in expect.items():
+        if not isinstance(bounds, dict) or not all(type(bound) in (int, float) for bound in bounds.values()):
+            raise SpecError(
+                f'{where}: {output!r:.40} expects {bounds!r:.60}, need such as {{"min": 0, "max": 1}}'
+            )
+    return expect

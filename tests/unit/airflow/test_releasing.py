@@ -83,6 +83,9 @@ def test_the_curl_line_sends_the_first_smoke_request(folder: DagFolder) -> None:
         ('[{"inputs": {"a": [1], "b": [1, 2]}}]', "the same number of values"),
         ('[{"inputs": {"a": [1]}, "expects": {}}]', "unknown field 'expects'"),
         ('[{"inputs": {"a": [1]}, "expect": {"p": {"least": 0}}}]', "p expects 'least'"),
+        ('[{"inputs": {"a": [1]}, "expect": [1]}]', r"number 1: expect is \[1\], need bounds by output"),
+        ('[{"inputs": {"a": [1]}, "expect": {"p": 5}}]', "number 1: 'p' expects 5, need such as"),
+        ('[{"inputs": {"a": [1]}, "expect": {"p": {"min": "x"}}}]', "'p' expects {'min': 'x'}, need such as"),
     ],
 )
 def test_smoke_requests_that_are_wrong_are_named(folder: DagFolder, text: str, says: str) -> None:

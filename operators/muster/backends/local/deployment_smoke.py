@@ -29,6 +29,8 @@ def check_answer(request: SmokeRequest, answer: dict[str, Any]) -> None:
         if name not in outputs:
             raise DeploymentError(f"output {name!r:.80} is expected; the model answers {', '.join(outputs)}")
         for value in outputs[name]:
+            if not isinstance(value, (int, float)):
+                raise DeploymentError(f"output {name!r} is {value!r:.40}, expected a number")
             if not bounds.get("min", value) <= value <= bounds.get("max", value):
                 wanted = " and ".join(
                     f"{kind} {bound:g}" for kind, bound in sorted(bounds.items(), reverse=True)
