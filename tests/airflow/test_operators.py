@@ -14,8 +14,9 @@ import pytest
 # Airflow may be imported only once the home is there, so the operators are named through the package.
 import muster.airflow as m
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.output import Output
 from muster.core.errors import SpecError
-from muster.core.job import Output, Role, SecretRef
+from muster.core.job import Role, SecretRef
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ def job(**changes: Any) -> m.JobOperator:
         ),
         (lambda: m.GateOperator(task_id="a", volume="x/y", not_worse_than="champion"), "say which metric"),
         (
+            lambda: job(outputs={"x": m.Output(volume="a/b", partition="2013")}),
+            r"outputs\['x'\]: partition '2013'",
+        ),
+        (lambda: job(outputs={"x": m.Output(volume="a/../b")}), r"outputs\['x'\]: volume 'a/../b'"),
+        (
             lambda: m.DeployOperator(task_id="a", name="My Model", model="x/y"),
             "task 'a', name: name 'My Model'",
         ),
@@ -96,7 +102,7 @@ def test_what_is_rendered_later_is_not_judged_now(dag: DAG) -> None:
         task = job(
             entrypoint="{{ params.month }}",
             inputs={"x": "{{ params.month }}", "y": "f/x@<{{ params.month }}"},
-            outputs={"z": Output(volume="f/z", partition="2013-03"), "w": "{{ params.month }}/x"},
+            outputs={"z": Output(volume="f/z", partition="{{ params.month }}"), "w": "{{ params.month }}/x"},
         )
     assert task.outlets == [Asset("volume://f/z")]
 

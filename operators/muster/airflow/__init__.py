@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from muster.airflow.deploy import DeployOperator
     from muster.airflow.gate import GateOperator
     from muster.airflow.job import GangOperator, JobOperator
+    from muster.airflow.output import Output
     from muster.airflow.validate import ValidateOperator
-    from muster.core.job import Output, Role, SecretRef
+    from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
 
 __all__ = [
@@ -34,7 +35,7 @@ _MODULES = {
     "GangOperator": "muster.airflow.job",
     "GateOperator": "muster.airflow.gate",
     "JobOperator": "muster.airflow.job",
-    "Output": "muster.core.job",
+    "Output": "muster.airflow.output",
     "Resources": "muster.core.resources",
     "Role": "muster.core.job",
     "SecretRef": "muster.core.job",

@@ -11,10 +11,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.output import Output
 from muster.airflow.references import VersionReference, is_known
+from muster.core import job as core
 from muster.core.address import Address
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role, SecretRef
+from muster.core.job import Input, JobSpec, Launcher, Pinned, Role, SecretRef
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -34,12 +36,12 @@ def output_fields(outputs: Mapping[str, str | Output]) -> dict[str, dict[str, st
     }
 
 
-def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Output]:
+def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, core.Output]:
     """Read outputs back when they are rendered. :raises SpecError: a name that is not allowed."""
     outputs = {}
     for name, field in fields.items():
         try:
-            outputs[name] = Output(volume=field["volume"], partition=field["partition"])
+            outputs[name] = core.Output(volume=field["volume"], partition=field["partition"])
         except SpecError as error:
             raise SpecError(f"output {name!r:.80}: {error}") from error
     return outputs
@@ -165,9 +167,9 @@ def volume_of(value: Any) -> str | None:
     return field.get("volume") if is_known(field.get("volume")) else None
 
 
-def _known_output(name: str, field: Mapping[str, Any]) -> Output:
+def _known_output(name: str, field: Mapping[str, Any]) -> core.Output:
     known = {key: value if is_known(value) else None for key, value in field.items()}
-    output = Output(volume=known["volume"] or f"unknown/{name.lower()}", partition=known["partition"])
+    output = core.Output(volume=known["volume"] or f"unknown/{name.lower()}", partition=known["partition"])
     return output if is_known(field) else replace(output, partition=f"unknown-{name}")
 
 

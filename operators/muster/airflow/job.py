@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from muster.airflow.assets import announce, outlets_of
 from muster.airflow.fields import check_fields, draft, output_fields
 from muster.airflow.operator import MusterOperator
+from muster.airflow.output import Output
 from muster.airflow.references import Versions, keep_types
-from muster.core.job import DAY_SECONDS, EVERY_PARTITION, Launcher, Output, Role, SecretRef
+from muster.core.job import DAY_SECONDS, EVERY_PARTITION, Launcher, Role, SecretRef
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
