@@ -119,16 +119,15 @@ class DeployOperator(MusterOperator):
         return versions[0]
 
     def _check_order(self, backend: Backend, model: Version) -> None:
-        served = _served(backend, self.name)
-        if served is None or self.allow_older:
-            return
-        (champion,) = backend.store.resolve(served.address)
-        why = older(model, champion)
-        if why:
-            raise SpecError(
-                f"{model.address} would take {self.name} back in time: {why}. A backfill must not do that; "
-                "say allow_older=True if it is meant"
-            )
+        for revision in () if self.allow_older else ahead(backend, self.name):
+            (other,) = backend.store.resolve(revision.model.address)
+            why = older(model, other)
+            if why:
+                soon = "" if revision.state is RevisionState.SERVING else " soon"
+                raise SpecError(
+                    f"{model.address} would take {self.name} back in time: {why}{soon}. A backfill must not "
+                    "do that; say allow_older=True if it is meant"
+                )
 
     def _await(self, backend: Backend, model: Pinned) -> DeploymentStatus:
         """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
@@ -144,7 +143,7 @@ class DeployOperator(MusterOperator):
                 self.log.info("%s: %s", model.address, said.value)
             if said is RevisionState.SERVING and status.ready:
                 return status
-            if revision is not None and said is RevisionState.REFUSED:
+            if revision is not None and said in (RevisionState.REFUSED, RevisionState.RETIRED):
                 raise AirflowFailException(refusal_text(status, revision))
             self.wait.pause(POLL_SECONDS)
         raise DeploymentError(
@@ -153,12 +152,13 @@ class DeployOperator(MusterOperator):
         )
 
 
-def _served(backend: Backend, name: str) -> Pinned | None:
+def ahead(backend: Backend, name: str) -> list[Revision]:
+    """What serves under a name, and what another run is just bringing there."""
     try:
-        champion = backend.deployment(name).champion
+        revisions = backend.deployment(name).revisions
     except NotFound:
-        return None
-    return champion.model if champion else None
+        return []
+    return [one for one in revisions if one.state not in (RevisionState.REFUSED, RevisionState.RETIRED)]
 
 
 def _revision(status: DeploymentStatus, model: Pinned) -> Revision | None:

@@ -58,11 +58,11 @@ def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
 
 
 def refusal_text(status: DeploymentStatus, revision: Revision) -> str:
-    """Three lines: what was refused, why, and what serves now."""
+    """Three lines: what was refused, or retired before it was seen to serve, why, and what serves now."""
     champion = status.champion
     serves = f"{champion.model.address} serves on" if champion else "nothing serves under this name"
     return (
-        f"deployment {status.name} refused {revision.model.address}\n"
+        f"deployment {status.name} {revision.state.value} {revision.model.address}\n"
         f"{revision.reason or status.reason or 'no reason was given'}\n"
         f"{serves}; see muster deployments show {status.name}"
     )

@@ -73,6 +73,11 @@ def test_another_environment_for_what_serves_is_a_new_revision() -> None:
     ]
 
 
+def test_what_serves_is_newest_again_when_another_environment_for_it_was_refused() -> None:
+    state = NEW.want(spec(1)).promoted().want(spec(1, image_digest=f"b3:{2:064x}")).refused("wrong")
+    assert states(state.want(spec(1))) == [(1, SERVING, 1.0), (1, REFUSED, 0.0)]
+
+
 def test_what_was_wanted_before_is_dropped() -> None:
     state = NEW.want(spec(1)).promoted().want(spec(2)).want(spec(3))
     assert (state.wanted, states(state)) == (

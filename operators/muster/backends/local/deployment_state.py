@@ -38,7 +38,7 @@ class DeploymentState:
 
     :param wanted: what is to serve next, until it does or is refused.
     :param serving: what serves, or did when the keeper was lost.
-    :param revisions: newest first.
+    :param revisions: newest first: the one that was asked for last.
     :param reason: what it waits for or suffers from now.
     """
 
@@ -61,7 +61,8 @@ class DeploymentState:
             return self
         dropped = self._ended(f"superseded by {spec.model.address}", RevisionState.RETIRED)
         if self.serving and same_server(self.serving, spec) and self.serving.model == spec.model:
-            return replace(dropped, wanted=None, serving=spec)
+            on_top = sorted(dropped.revisions, key=lambda one: one.state is not RevisionState.SERVING)
+            return replace(dropped, wanted=None, serving=spec, revisions=tuple(on_top))
         coming = Revision(model=spec.model, state=RevisionState.LOADING, since=time.time())
         old = dropped.revisions
         kept = (
