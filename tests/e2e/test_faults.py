@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,7 +127,7 @@ def kill_rank(author: Author, task: str, rank: int, *, after: str) -> None:
     def said(pattern: str) -> list[str]:
         return re.findall(rf"^{task} \| {pattern}", author.log.read_text(), re.MULTILINE)
 
-    assert until(lambda: said(rf"\[rank \d+\] {after}"), seconds=100), author.log.read_text()[-3000:]
+    assert until(lambda: said(rf"\[rank \d+\] {after}"), seconds=300), author.log.read_text()[-3000:]
     (pid,) = said(rf"\[rank {rank}\] pid (\d+)")
     os.kill(int(pid), signal.SIGKILL)
 
@@ -215,3 +216,59 @@ def test_the_last_lines_of_the_run_name_each_fault(ran: Author) -> None:
         ("grows", "out of memory, rank 1"),
     ):
         assert f"muster: {task}: {cause}\n" in said[-2500:]
+
+
+FLIGHTS = """\
+from airflow.sdk import dag
+
+from muster.airflow import GangOperator, JobOperator, Output, Resources
+
+
+@dag
+def flights():
+    features = JobOperator(
+        task_id="features", image="etl", entrypoint="flights.etl:features",
+        outputs={"features": Output(volume="flights/features", partition="*")},
+        params={"since": "2013-01", "month": "2013-03"}, resources=Resources(cpus=2, memory_gib=4),
+    )
+    for name in ("undisturbed", "killed"):
+        features >> GangOperator(
+            task_id=name, image="train", entrypoint="flights.told:train", replicas=2, retries=0,
+            resources=Resources(memory_gib=4),
+            inputs={"train": "flights/features@<2013-03", "test": "flights/features@>=2013-03"},
+            outputs={"model": f"flights/{name}"}, params={"epochs": 6, "seed": 7},
+        )
+
+
+flights()
+"""
+
+TOLD = """\
+import os
+from pathlib import Path
+
+from flights import train as flights
+
+
+def train(train: list[Path], test: list[Path], model: Path, checkpoints: Path, *, epochs: int, seed: int):
+    print(f"pid {os.getpid()}", flush=True)
+    return flights.train(train, test, model, checkpoints, epochs=epochs, seed=seed)
+"""
+
+
+@pytest.mark.soak
+def test_the_flights_model_is_the_same_after_a_rank_was_killed(author: Author) -> None:
+    folder = author.folder / "dags" / "flights"
+    shutil.copytree(ROOT / "dags" / "flights", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    author.write("flights", FLIGHTS, told=TOLD)
+    running = author.start("run", "flights")
+    kill_rank(author, "killed", 1, after="epoch 2 of 6")
+    assert running.wait(timeout=300) == 0, author.log.read_text()[-3000:]
+    (job,) = [job for job in author.ask("jobs", "ls") if job["name"] == "flights.killed"]
+    assert author.ask("jobs", "show", job["job_id"])["status"]["restarts"] == 1
+    models = [author.ask("volumes", "show", f"flights/{name}") for name in ("undisturbed", "killed")]
+    hashes = [{entry["path"]: entry["hash"] for entry in model["entries"]} for model in models]
+    assert hashes[0]["model.onnx"] == hashes[1]["model.onnx"]
+    assert hashes[0]["report.json"] == hashes[1]["report.json"]
+    assert author.is_clean()
+    assert author.is_quiet(), author.processes()
