@@ -104,7 +104,7 @@ def test_broken_mended_and_resumed_it_does_not_make_features_again(checkout: Che
     assert train.read_text() != sound
     quick = [
         word
-        for param in ("since=2013-09", "month=2013-10", "test_from=2013-10")
+        for param in ("since=2013-12", "month=2013-12", "test_from=2013-12")
         for word in ("--param", param)
     ]
 
