@@ -61,4 +61,4 @@ wheel: $(READY)  ## Build the wheel into dist/
 	$(BIN)/uv build --wheel --no-build-isolation --python $(BIN)/python --out-dir dist .
 
 clean:  ## Remove the environment and the demo's home, keep the caches
-	rm -rf .venv .muster dist .mypy_cache .ruff_cache .pytest_cache
+	chmod -R u+w .muster 2>/dev/null; rm -rf .venv .muster dist .mypy_cache .ruff_cache .pytest_cache

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from muster.backends.local.places import locked
+from muster.backends.local.places import is_locked, locked
 from muster.backends.local.processes import Process
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError
@@ -171,17 +171,7 @@ class DeploymentFolder:
 
     def kept(self) -> bool:
         """Whether a keeper lives. Asked with a shared lock, within :meth:`changing` or for a glance."""
-        try:
-            handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(handle)
-        return False
+        return is_locked(self._locks / f"{self.name}.keeper")
 
     def write_keeper(self, process: Process) -> None:
         """Record who the keeper is."""

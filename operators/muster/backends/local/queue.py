@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
-from muster.backends.local.places import Places, locked, locked_if_free, write_whole
+from muster.backends.local.places import Places, is_locked, locked, locked_if_free, write_whole
 from muster.core.job import JobSpec
 from muster.core.wire import dumps, loads
 
@@ -104,7 +104,7 @@ class Queue:
 
     def holds(self, job_id: str) -> bool:
         """Whether a job has a claim that counts: its supervisor lives."""
-        return _is_locked(self._claim(job_id))
+        return is_locked(self._claim(job_id))
 
     def left(self, job_id: str) -> bool:
         """Whether a claim of the job is there that no longer counts."""
@@ -211,7 +211,7 @@ class Queue:
 
     def _live(self) -> list[Claim]:
         paths = self._places.claims.glob("*.json") if self._places.claims.is_dir() else ()
-        return [loads(Claim, path.read_bytes()) for path in paths if _is_locked(path)]
+        return [loads(Claim, path.read_bytes()) for path in paths if is_locked(path)]
 
     def _tickets(self) -> list[Ticket]:
         found = []
@@ -264,18 +264,3 @@ def _waiting(lacking: str, before: int, machine: Machine) -> str:
         lacking = lacking.replace(" free", f" of {machine.memory_gib:.3g} free")
     ahead = f"{before} job{'s' * (before > 1)} before it" if before else ""
     return "waiting for " + ("; ".join(part for part in (lacking, ahead) if part) or "its turn")
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether anybody holds the lock of a file; asked with a shared lock, which disturbs nobody."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
