@@ -70,16 +70,17 @@ def pin(store: Store, name: str, value: Any) -> Input:
 
     :raises SpecError: it is no address. :raises NotFound: nothing is there.
     """
-    addresses = list(value) if isinstance(value, (list, tuple)) else [value]
-    many = isinstance(value, (list, tuple))
     versions = []
-    for text in addresses:
+    for text in value if isinstance(value, (list, tuple)) else [value]:
         try:
-            address = Address.parse(text)
-            if address.path:
+            if Address.parse(text).path:
                 raise SpecError(f"{text!r:.120} names a file; an input is a whole version")
-            many = many or address.many
             versions += [version.pinned for version in store.resolve(text)]
         except (SpecError, NotFound) as error:
             raise type(error)(f"input {name!r}: {error}") from error
-    return Input(versions=tuple(versions), many=many)
+    return Input(versions=tuple(versions), many=arrives_as_list(value))
+
+
+def arrives_as_list(value: Any) -> bool:
+    """Whether a rendered input is a list or an address of many, however many versions that comes to."""
+    return isinstance(value, (list, tuple)) or Address.parse(value).many

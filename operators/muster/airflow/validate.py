@@ -106,17 +106,18 @@ class ValidateOperator(MusterOperator):
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
         from muster.airflow.jobs import TaskRun
-        from muster.airflow.request import pin
+        from muster.airflow.request import arrives_as_list, pin
 
         task = TaskRun.of(self, context)
-        data = pin(task.backend.store, "data", self.volume)
-        status = task.run(lambda: self._spec(task, data))
-        announce(context, task.backend.store, status)
+        store = task.backend.store
+        status = task.run(lambda: self._spec(task, pin(store, "data", self.volume)))
+        announce(context, store, status)
         result = summary(status)
         report(self.log, result)
-        self._judge(task.backend.store, data, result["versions"]["result"])
-        addresses = [version.address for version in data.versions]
-        return {**result, "passed": addresses if data.many else addresses[0]}
+        # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
+        checked = [version.address for version in store.ledger.spec(status.job_id).inputs["data"].versions]
+        self._judge(store, checked, result["versions"]["result"])
+        return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
 
     def _spec(self, task: TaskRun, data: Input) -> JobSpec:
         from muster.airflow.code import DagFolder
@@ -140,11 +141,10 @@ class ValidateOperator(MusterOperator):
             origin=task.origin,
         )
 
-    def _judge(self, store: Store, data: Input, result: str) -> None:
+    def _judge(self, store: Store, addresses: Sequence[str], result: str) -> None:
         from airflow.sdk.exceptions import AirflowFailException
 
         document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
-        addresses = [version.address for version in data.versions]
         if document["success"]:
             self._warn_of_retired(store, addresses)
             return

@@ -1,0 +1,78 @@
+"""What a validation passes on is what its job looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.core.job import Input, JobSpec, Role
+from muster.core.status import JobResult, JobState, JobStatus
+from muster.volumes.base import Version
+from muster.volumes.folder import FolderStore
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> FolderStore:
+    """A store of the test's own."""
+    return FolderStore(tmp_path / "store")
+
+
+@pytest.fixture
+def add(own: FolderStore, tmp_path: Path) -> Any:
+    def add(volume: str, name: str, text: str) -> Version:
+        folder = tmp_path / volume.replace("/", "-") / str(len(text))
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text)
+        return own.add(volume, folder)
+
+    return add
+
+
+@pytest.fixture
+def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Try again to validate ``d/rows@latest``: an earlier try's job looked at @1, and @2 is there since."""
+    from muster.airflow import ValidateOperator
+
+    def perform(*, success: bool) -> Any:
+        looked_at = add("d/rows", "rows", "1")
+        result = add("d/rows-validation", "result.json", json.dumps({"success": success, "results": []}))
+        zeros = "b3:" + "0" * 64
+        data = Input(versions=(looked_at.pinned,), many=True)
+        spec = JobSpec(
+            name="d.check",
+            image="python",
+            image_digest=zeros,
+            roles=(Role(entrypoint="a:b"),),
+            inputs={"data": data},
+        )
+        own.ledger.create("d-check-1", spec)
+        add("d/rows", "rows", "22")
+        status = JobStatus(
+            job_id="d-check-1",
+            state=JobState.SUCCEEDED,
+            submitted=0.0,
+            result=JobResult(outputs={"result": (result.address,)}),
+        )
+        task = SimpleNamespace(backend=SimpleNamespace(store=own), run=lambda build: status)
+        monkeypatch.setattr("muster.airflow.jobs.TaskRun.of", lambda *_: task)
+        operator = ValidateOperator(task_id="check", volume="d/rows@latest")
+        return operator.perform({"task": SimpleNamespace(outlets=[])})  # type: ignore[typeddict-item]
+
+    return perform
+
+
+def test_what_was_looked_at_is_passed_on_and_not_what_came_since(perform: Any) -> None:
+    assert perform(success=True)["passed"] == "volume://d/rows@1"
+
+
+def test_what_was_looked_at_is_retired_and_not_what_came_since(perform: Any, own: FolderStore) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match="on volume://d/rows@1"):
+        perform(success=False)
+    assert [bool(version.retired) for version in own.versions("d/rows")] == [True, False]
