@@ -155,3 +155,25 @@ def test_both_scores_are_jobs_of_the_gate(
     assert {spec.image_digest for spec in scores} == {
         spec.image_digest for spec in specs if "model" in spec.name
     }
+
+
+def test_a_score_is_taken_for_no_other_champion_and_no_other_candidate(home: EmbeddedHome) -> None:
+    """A later try, which finds another one, must not adopt the job of the try before."""
+    from muster.airflow import GateOperator
+
+    keys: list[str] = []
+    status = SimpleNamespace(result=SimpleNamespace(metrics={"auc": 0.8}))
+
+    def run(_: Any, *, key: str) -> Any:
+        keys.append(key)
+        return status
+
+    operator: Any = GateOperator(
+        task_id="gate", volume="f/model", require={"auc": "> 0.5"}, scorer="f.assess:score"
+    )
+    for candidate, champion in ((2, 1), (3, 1), (3, 2), (3, 2)):
+        record = SimpleNamespace(volume="f/model", number=candidate, digest=f"b3:{candidate:064}")
+        served = Pinned(address=f"volume://f/model@{champion}", digest=f"b3:{champion}{'0' * 63}")
+        operator._score(SimpleNamespace(run=run), record, SimpleNamespace(address="", pinned=served), "rows")
+    assert len({*keys[1::2]}) == 3
+    assert keys[4:6] == keys[6:8]

@@ -226,7 +226,9 @@ class GateOperator(MusterOperator):
         scores = []
         for who, model in (("candidate", candidate), (CHAMPION, champion.pinned)):
             self.log.info("scoring the %s %s on %s", who, model.address, name)
-            status = task.run(partial(self._spec, task, record, model, name), key=f"{STATE_KEY}.{who}")
+            # a retry may find another champion, or another candidate, than the try before it
+            key = f"{STATE_KEY}.{who}.{record.number}.{model.digest[3:15]}"
+            status = task.run(partial(self._spec, task, record, model, name), key=key)
             assert status.result is not None
             scores.append(status.result.metrics)
         return scores[0], scores[1]
