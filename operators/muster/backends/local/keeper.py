@@ -187,13 +187,14 @@ class Keeper:
             return
         deadline = time.monotonic() + COMMAND_SECONDS
         old, self._server = self._server, server
+        if old and old is not server:  # first, so that it goes even where the new one dies of its promotion
+            self._leaving.append((time.monotonic() + DRAIN_SECONDS, old))
         try:
             server.promote(revision, deadline=deadline)
             server.spec = spec
             if old is server:
                 server.unload_others(revision, deadline=deadline)
             elif old:
-                self._leaving.append((time.monotonic() + DRAIN_SECONDS, old))
                 old.drain(deadline=deadline)
         except DeploymentError as error:
             _say(f"after promotion: {error}")  # a server that died is seen, and revived, by the next look
