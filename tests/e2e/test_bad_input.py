@@ -212,6 +212,16 @@ REFUSED: dict[str, tuple[str, str]] = {
         for how in HOSTILE
         for what in ("input", "output")
     },
+    **{
+        f"partition_{how}": (
+            job(
+                f"partition_{how}",
+                outputs=Verbatim(f"{{'x': Output(volume='bad/x', partition='{{{{ params.{how} }}}}')}}"),
+            ),
+            rf"spec error\noutput 'x': partition {NAMED[how]}: need ",
+        )
+        for how in HOSTILE
+    },
 }
 FAILED: dict[str, tuple[str, str]] = {
     "no_package": (
