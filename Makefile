@@ -37,7 +37,7 @@ check: $(READY)  ## Lint, types, layers and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) -q -m "not slow and not soak and not horovod" -n 2
+	$(PYTEST) -q -m "not slow and not soak and not horovod" -n 2 --dist loadfile
 
 soak: $(READY)  ## Many faults and long loads (an hour or so)
 	$(PYTEST) -m soak
