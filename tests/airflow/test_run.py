@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
 from muster.core.errors import MusterError, SpecError
 from muster.volumes.folder import FolderStore
@@ -291,3 +292,25 @@ def test_many_partitions_travel_as_a_list(write_dag: Write, dag_folder: Path, ru
     assert len(found["months"].versions["month"]) == 3
     assert found["all"].metrics == {"months": 3.0, "rows": 6.0}
     assert found["some"].metrics == {"months": 2.0, "rows": 3.0}
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        'env={"URI": "http://{{ conn.mlflow.password }}@host"}',
+        'params={"deep": {"token": ["{{ conn.mlflow.password }}"]}}',
+    ],
+)
+def test_a_rendered_secret_is_refused_and_kept_nowhere(
+    write_dag: Write,
+    run: Run,
+    home: EmbeddedHome,
+    monkeypatch: pytest.MonkeyPatch,
+    keyword: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter2secret@host:5000/")
+    write_dag(f'JobOperator(task_id="a", image="python", command=["true"], resources=SMALL, {keyword})')
+    result = run()
+    assert "holds the value of a secret" in result.stages[0].message
+    kept = [path for path in home.settings.home.rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"hunter2secret" in path.read_bytes()]

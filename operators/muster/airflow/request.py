@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.code import Code, DagFolder
@@ -27,6 +28,7 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     folder = DagFolder.of(task.context["dag"])
     code, roles, store = folder.code(operator.code), roles_of(operator), task.backend.store
     check_code(operator, code)
+    refuse_secrets(operator)
     inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
     return JobSpec(
         name=task.name,
@@ -56,6 +58,35 @@ def check_code(operator: JobOperator, code: Code) -> None:
                 outputs=operator.outputs,
                 params=operator.job_params,
             )
+
+
+def refuse_secrets(operator: JobOperator) -> None:
+    """Refuse what was rendered to a value that Airflow masks: specs and records are kept, and shown to people.
+
+    :raises SpecError: it names the field, never the value.
+    """
+    from airflow.sdk._shared.secrets_masker import redact
+
+    fields = {"command": operator.command}
+    fields |= {f"params[{name!r}]": value for name, value in operator.job_params.items()}
+    fields |= {f"env[{name!r}]": value for name, value in operator.env.items()}
+    for field, value in fields.items():
+        if any(redact(text) != text for text in _texts(value)):
+            raise SpecError(
+                f"{field} holds the value of a secret, which would be stored: give its place instead, "
+                "secrets={'TOKEN': 'connection:ID#password'}, and read the variable TOKEN in the job"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, also the names of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
 
 
 def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:
