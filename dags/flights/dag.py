@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow.sdk import Param, dag
 
@@ -16,7 +17,7 @@ from muster.airflow import (
     ValidateOperator,
 )
 
-MONTH = {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"}
+MONTH: dict[str, Any] = {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"}
 
 
 @dag(

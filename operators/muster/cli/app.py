@@ -28,9 +28,7 @@ MUSTER_CACHE  environments and downloads, may be deleted; ~/.cache/muster unless
 app = typer.Typer(
     cls=Commands,
     help=HELP,
-    epilog=example(
-        "muster demo", "muster run flights --param month=2013-11", "muster volumes log flights/model"
-    ),
+    epilog=example("muster demo", "muster run flights --param epochs=6", "muster volumes log flights/model"),
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -42,7 +40,7 @@ app.command(
     "run",
     cls=Resumable,
     epilog=example(
-        "muster run flights --param month=2013-11",
+        "muster run flights --param epochs=6",
         "muster run flights --resume=strict",
         "muster run flights --json",
     ),
