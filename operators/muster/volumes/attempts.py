@@ -12,7 +12,7 @@ from muster.core.errors import Conflict, SpecError, StoreError
 from muster.core.replica import PartManifest
 from muster.volumes.base import Staging
 from muster.volumes.catalog import committed
-from muster.volumes.durability import is_free, locked, write_whole
+from muster.volumes.durability import is_free, locked, sync_all, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.tree import copy_tree, remove
@@ -61,7 +61,7 @@ class Attempts:
         new = Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
         remove(new.root)  # left by a crash before its number was written
         (new.root / "sealed").mkdir(parents=True)
-        _fill(new, before)
+        _fill(self.layout, new, before)
         write_whole(self.layout.job(job_id) / "attempt", str(attempt))
         if before is not None:
             self.layout.delete(before.root)
@@ -111,13 +111,15 @@ class Attempts:
             raise Conflict(f"job {job_id} has ended ({state.value}): submit it under a new job_id")
 
 
-def _fill(new: Staging, before: Staging | None) -> None:
+def _fill(layout: Layout, new: Staging, before: Staging | None) -> None:
     """Checkpoints of the attempt before, copied: what that one still writes changes nothing here."""
     if before is None or not before.checkpoints.is_dir():
         new.checkpoints.mkdir()
         return
     part = new.root / "filling"
     copy_tree(before.checkpoints, part)
+    if layout.syncfs:  # what was copied goes next, and a power cut must not leave us neither
+        sync_all(part)
     part.rename(new.checkpoints)
 
 

@@ -16,6 +16,7 @@ from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.base import Record, Version
+from muster.volumes.durability import TEMPORARY
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
 
@@ -135,12 +136,13 @@ class Catalog:
 
 def pins(folder: Path) -> tuple[str, ...]:
     """The reasons for which the version in `folder` is kept."""
-    try:
-        return tuple(
-            sorted((folder / "pins" / name.name).read_text() for name in (folder / "pins").iterdir())
-        )
-    except FileNotFoundError:
-        return ()
+    reasons = []
+    with suppress(FileNotFoundError):  # it was never pinned
+        for path in (folder / "pins").iterdir():
+            with suppress(FileNotFoundError):  # this one is unpinned now; the others still count
+                if not path.name.startswith(TEMPORARY):
+                    reasons.append(path.read_text())
+    return tuple(sorted(reasons))
 
 
 def committed(layout: Layout, job_id: str) -> dict[str, list[tuple[str, int]]] | None:

@@ -18,6 +18,7 @@ import errno
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,8 +106,8 @@ def _share(folder: Path, entries: Sequence[Entry], previous: Path) -> None:
 
 
 def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None) -> Path | None:
-    """The folder of the version whose files a new one is likely to share."""
-    same = [version for version in catalog.live(volume) if version.partition == partition]
+    """The folder of the version whose files a new one is likely to share; never a retired one, it may be damaged."""
+    same = [v for v in catalog.live(volume) if v.partition == partition and v.retired is None]
     return layout.version(volume, same[-1].number) if same else None
 
 
@@ -204,6 +205,7 @@ def publish(
     for placed in plan:
         outputs.setdefault(placed.output, []).append((placed.volume, placed.number))
     write_whole(layout.commit(job_id), json.dumps({"outputs": outputs, "at": time.time()}))
-    for placed in plan:
-        (layout.volume(placed.volume) / f".{placed.number}").unlink(missing_ok=True)
+    with suppress(OSError):  # all is visible: a mark that stays is no reason to fail
+        for placed in plan:
+            (layout.volume(placed.volume) / f".{placed.number}").unlink(missing_ok=True)
     return outputs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blake3 import blake3
@@ -27,7 +27,6 @@ from muster.volumes.durability import locked, translated, write_whole
 from muster.volumes.gather import Draft, draft_copy, gather, plan_drafts, union
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.tree import remove
 
 
 class FolderStore:
@@ -176,7 +175,7 @@ class FolderStore:
 
     def release(self, holder: str) -> None:
         """Give all leases of `holder` back."""
-        remove(self.layout.leases(holder))
+        self.layout.delete(self.layout.leases(holder))  # in one step: gc may look, or do the same
 
     def retire(self, address: str, *, reason: str) -> Version:
         """Hide a version from every selector."""
@@ -208,7 +207,8 @@ class FolderStore:
             plan = assemble(self.layout, self.catalog, self._drafts(staging), record=record)
             decide(self.layout, plan, ready=ready)
         done = publish(self.layout, plan, ready=ready, job_id=job_id)
-        self.attempts.clear(staging)
+        with suppress(OSError):  # the versions are visible: what cannot go now is gc's, and no reason to fail
+            self.attempts.clear(staging)
         return done
 
     def _drafts(self, staging: Staging) -> list[Draft]:

@@ -121,6 +121,13 @@ def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep:
 def _compare(found: os.DirEntry[str] | None, entry: Entry, *, deep: bool) -> str:
     if found is None:
         return "missing file"
+    try:
+        return _difference(found, entry, deep=deep)
+    except OSError as error:  # a disk that fails: what else is damaged shall be known too
+        return f"cannot be read ({error.strerror})"
+
+
+def _difference(found: os.DirEntry[str], entry: Entry, *, deep: bool) -> str:
     status = found.stat(follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode):
         return "no regular file"

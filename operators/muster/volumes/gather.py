@@ -16,7 +16,7 @@ from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.volumes.base import Staging
-from muster.volumes.tree import copy_file, files_of, graft, prune
+from muster.volumes.tree import copy_file, files_of, folders_of, graft, prune, set_modes
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
@@ -129,6 +129,8 @@ def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManife
     for replica in replicas:
         for output in sorted({draft.output for draft in drafts}):
             _refuse_stray(replica / output, sealed, output)
+            # a copy of an input has its read-only folders, and those could be neither moved nor emptied
+            set_modes(folders_of(replica / output), 0o755)
     for draft in drafts:
         draft.folder.parent.mkdir(parents=True, exist_ok=True)
         for replica in replicas:

@@ -83,6 +83,8 @@ class Layout:
         """Move a file or folder to the trash in one step; None where it was gone already."""
         target = self.trash / f"{int(time.time())}-{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)  # a folder that moves must be writable (rename(2))
             path.rename(target)
             return target
         return None
@@ -156,8 +158,12 @@ def _create(root: Path) -> Layout:
         raise StoreError(f"no store can be made at {root}: {error.strerror or error}") from error
     try:
         new.rename(root)
-    except OSError:  # somebody else made it first: open theirs
+    except OSError as error:
         remove(new)
+        if not (root / MARKER).is_file():  # else somebody made it first: open theirs
+            raise StoreError(
+                f"no store can be made at {root}: {error.strerror}; if it is a mount or a link, name a folder below it"
+            ) from error
     sync_folder(root.parent)
     return open_layout(root)
 

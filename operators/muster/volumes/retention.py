@@ -12,11 +12,13 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.core.errors import NotFound, SpecError
-from muster.volumes.base import Version
+from muster.core.job import JobSpec
+from muster.volumes.base import Record, Version
 from muster.volumes.catalog import uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.folder import FolderStore
@@ -110,12 +112,14 @@ def collect(
 
 def leased(store: FolderStore) -> dict[str, str]:
     """Every leased address and one of its holders; a job that has ended holds nothing any more."""
-    return {
-        f"volume://{lease.name.replace(':', '/')}": holder.name
-        for holder in (store.layout.root / "leases").iterdir()
-        if not _ended(store, holder.name)
-        for lease in holder.iterdir()
-    }
+    found: dict[str, str] = {}
+    for holder in (store.layout.root / "leases").iterdir():
+        with suppress(FileNotFoundError):  # given back meanwhile
+            if not _ended(store, holder.name):
+                found |= {
+                    f"volume://{lease.name.replace(':', '/')}": holder.name for lease in holder.iterdir()
+                }
+    return found
 
 
 def _kept(store: FolderStore, live: Mapping[str, Version], keep_last: int) -> dict[str, str]:
@@ -129,6 +133,7 @@ def _kept(store: FolderStore, live: Mapping[str, Version], keep_last: int) -> di
         for version in many[-keep_last:]
     }
     kept |= {address: f"leased by {holder}" for address, holder in leased(store).items() if address in live}
+    kept |= {address: f"{job_id} waits for it" for address, job_id in _awaited(store) if address in live}
     kept |= {
         address: f"pinned: {', '.join(version.pins)}" for address, version in live.items() if version.pins
     }
@@ -140,6 +145,15 @@ def _kept(store: FolderStore, live: Mapping[str, Version], keep_last: int) -> di
                 kept[pinned] = f"{address} was made from it"
                 waiting.append(pinned)
     return kept
+
+
+def _awaited(store: FolderStore) -> Iterator[tuple[str, str]]:
+    """What jobs that have not ended will read, also those that wait and so lease nothing yet."""
+    for job_id in store.ledger.jobs():
+        if not _ended(store, job_id):
+            for given in store.ledger.spec(job_id).inputs.values():
+                for pinned in given.versions:
+                    yield pinned.address, job_id
 
 
 def _inputs(store: FolderStore, address: str) -> Iterator[str]:
@@ -176,8 +190,10 @@ def leftovers(store: FolderStore) -> Iterator[str]:
 
 
 def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> Iterator[str]:
-    used = {store.record(address).code for address in kept}
-    used |= {store.ledger.spec(job_id).code for job_id in store.ledger.jobs() if job_id not in going}
+    """Snapshots of code, and of images' locks, that no kept version was made with and no job names."""
+    users: list[Record | JobSpec] = [store.record(address) for address in kept]
+    users += [store.ledger.spec(job_id) for job_id in store.ledger.jobs() if job_id not in going]
+    used = {digest for user in users for digest in (user.code, user.image_digest)}
     for folder in sorted((store.layout.root / "code").iterdir()):
         fresh = folder.stat().st_ctime > time.time() - DAY_SECONDS  # its job may be about to be entered
         if f"b3:{folder.name}" not in used and not fresh:
@@ -187,7 +203,6 @@ def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> It
 def _bury(store: FolderStore, version: Version) -> None:
     folder = store.layout.version(version.volume, version.number)
     write_whole(folder / "TOMBSTONE", json.dumps({"at": time.time(), "digest": version.digest}))
-    (folder / "data").chmod(0o755)  # a folder that moves must be writable (rename(2))
     store.layout.discard(folder / "data")
     sync_folder(folder)
 
@@ -195,8 +210,6 @@ def _bury(store: FolderStore, version: Version) -> None:
 def _empty(store: FolderStore, folder: Path) -> None:
     """Take what a commit that was given up left behind; the folder stays, so its number is never reused."""
     for entry in list(folder.iterdir()):
-        if entry.is_dir():
-            entry.chmod(0o755)
         store.layout.discard(entry)
 
 

@@ -1,5 +1,6 @@
 """Jobs as the worker leaves them: staged and sealed, ready for the store."""
 
+import ctypes
 import time
 
 import pytest
@@ -85,3 +86,16 @@ def work(tmp_path):
 @pytest.fixture
 def store(work):
     return work.store
+
+
+@pytest.fixture
+def unprivileged():
+    """Permissions hold in this thread as for anybody, also where the tests run as root (capset(2))."""
+    libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    before = sets[0]
+    sets[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    libc.capset(header, sets)
+    yield
+    sets[0] = before
+    libc.capset(header, sets)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import StoreError
+from muster.volumes import attempts
 from muster.volumes.durability import is_free, locked, sync_tree, translated, write_whole
 
 
@@ -60,3 +61,16 @@ def test_an_error_says_what_could_not_be_done():
         translated("keep x"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a")
+
+
+def test_copied_checkpoints_are_on_disk_before_the_next_attempt_counts(work, store, monkeypatch):
+    work.seal("a-1", work.spec(out="v"))
+    (store.staging("a-1").checkpoints / "step-5.pt").write_bytes(b"5")
+    seen = []
+
+    def synced(folder):
+        seen.append((os.listdir(folder), store.staging("a-1").attempt))
+
+    monkeypatch.setattr(attempts, "sync_all", synced)
+    store.stage("a-1")
+    assert seen == [(["step-5.pt"], 1)]

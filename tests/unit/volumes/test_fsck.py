@@ -124,3 +124,12 @@ def test_what_a_failed_job_staged_is_harmless(work, store):
     assert found(store) == []
     work.end("b-1")
     assert found(store) == ["files that job b-1 staged and that nobody will commit"]
+
+
+def test_a_file_that_cannot_be_read_hides_no_other_damage(work, store, unprivileged):
+    first, second = work.run("a-1", {"x": b"1"}), work.run("a-2", {"x": b"2"})
+    (store.path(first.address) / "x").chmod(0o000)
+    (store.path(second.address) / "x").chmod(0o644)
+    what = {problem.where: problem.what for problem in fsck.check(store, deep=True).problems}
+    assert what[first.address] == "cannot be read (Permission denied): 'x'"
+    assert what[second.address] == "writable file: 'x'"

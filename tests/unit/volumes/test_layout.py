@@ -79,3 +79,9 @@ def test_without_syncfs_and_links_everything_still_holds(work, store):
     assert first.digest == second.digest
     digest = plain.store.put(plain.store.path(first.address), ["d/x"])
     assert (plain.store.code(digest) / "d/x").read_bytes() == b"1"
+
+
+def test_a_root_that_leads_nowhere_is_refused(tmp_path):
+    (tmp_path / "store").symlink_to("nowhere")
+    with pytest.raises(StoreError, match="no store can be made"):
+        FolderStore(tmp_path / "store")

@@ -1,6 +1,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -182,3 +183,46 @@ def test_code_that_nothing_refers_to_goes_after_a_day(work, store, tmp_path, mon
 def test_nonsense_is_refused(store, options):
     with pytest.raises(SpecError, match="need 1 or more"):
         retention.plan(store, **options)
+
+
+def test_what_a_waiting_job_will_read_stays(work, store):
+    first = work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    store.ledger.create("b-1", work.spec(out="other", inputs={"rows": first}))
+    assert kept(store, keep_last=1)["flights/features@1"] == "b-1 waits for it"
+    work.end("b-1")
+    assert going(store, keep_last=1) == ["flights/features@1"]
+
+
+def test_the_lock_of_an_image_stays_while_a_job_or_a_version_names_it(work, store, tmp_path, monkeypatch):
+    (tmp_path / "requirements.txt").write_text("blake3==1.0\n")
+    lock = store.put(tmp_path, ["requirements.txt"])
+    tomorrow = time.time() + 2 * retention.DAY_SECONDS
+    monkeypatch.setattr(retention.time, "time", lambda: tomorrow)
+    assert retention.plan(store).code == (lock,)
+    spec = replace(work.spec(out="v"), image_digest=lock)
+    work.seal("a-1", spec, {"out": {"x": b"1"}})
+    assert retention.plan(store).code == ()
+    store.commit("a-1", attempt=1)
+    work.end("a-1", at=1.0)
+    assert retention.plan(store, job_days=0).jobs == ("a-1",)
+    assert retention.plan(store, job_days=0).code == ()
+
+
+def test_a_pin_that_goes_while_we_look_hides_no_other(work, store):
+    version = work.run("a-1", {"x": b"1"})
+    store.pin(version.address, reason="deployment/flights")
+    pins = store.layout.version(version.volume, version.number) / "pins"
+    (pins / "gone").symlink_to("nowhere")  # listed, and not there any more when it is read
+    (pins / ".new-0123").write_text("depl")  # a pin that a crash cut off
+    assert store.resolve(version.address)[0].pins == ("deployment/flights",)
+
+
+def test_code_goes_for_whoever_may_not_write_its_read_only_folder(store, tmp_path, monkeypatch, unprivileged):
+    (tmp_path / "train.py").write_text("")
+    code = store.put(tmp_path, ["train.py"])
+    tomorrow = time.time() + 2 * retention.DAY_SECONDS
+    monkeypatch.setattr(retention.time, "time", lambda: tomorrow)
+    assert retention.collect(store).plan.code == (code,)
+    with pytest.raises(NotFound):
+        store.code(code)
