@@ -36,6 +36,10 @@ def job(**changes: Any) -> m.JobOperator:
     return m.JobOperator(**{"task_id": "a", "image": "python", "entrypoint": "d.steps:go", **changes})
 
 
+def gate(**changes: Any) -> m.GateOperator:
+    return m.GateOperator(task_id="a", volume="x/y", require={"auc": "> 0.5"}, **changes)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -76,6 +80,24 @@ def job(**changes: Any) -> m.JobOperator:
             r"outputs\['x'\]: partition '2013'",
         ),
         (lambda: job(outputs={"x": m.Output(volume="a/../b")}), r"outputs\['x'\]: volume 'a/../b'"),
+        (lambda: job(resources={"cpus": 1}), "resources: expected Resources"),
+        (
+            lambda: m.ValidateOperator(task_id="a", volume="x/y", resources={"cpus": 1}),
+            "resources: expected Resources",
+        ),
+        (lambda: m.ValidateOperator(task_id="a", volume="x/y", run_timeout=9), "run_timeout: 9: expected a"),
+        (lambda: gate(run_timeout=timedelta(0)), "run_timeout: .*: expected a timedelta above 0"),
+        (lambda: gate(resources=3), "resources: expected Resources"),
+        (lambda: gate(tolerance="a"), "tolerance: 'a': expected a number"),
+        (lambda: gate(tolerance=float("inf")), "tolerance: inf: expected a number"),
+        (
+            lambda: m.DeployOperator(task_id="a", name="x", model="x/y", load_timeout=60),
+            "load_timeout: 60: expected a timedelta",
+        ),
+        (
+            lambda: m.DeployOperator(task_id="a", name="x", model="x/y", resources=3),
+            "resources: expected Resources",
+        ),
         (
             lambda: m.DeployOperator(task_id="a", name="My Model", model="x/y"),
             "task 'a', name: name 'My Model'",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.fields import check_input
+from muster.airflow.fields import check_input, check_resources, check_span
 from muster.airflow.operator import MusterOperator
 from muster.airflow.releasing import curl_line, older, read_smoke, refusal_text
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
@@ -73,6 +73,10 @@ class DeployOperator(MusterOperator):
                 check_label(field, getattr(self, field))
         with self.refusing("model"):
             check_input(model)
+        with self.refusing("resources"):
+            check_resources(resources)
+        with self.refusing("load_timeout"):
+            check_span(load_timeout)
 
     def images(self) -> tuple[str, ...]:
         """The server's."""

@@ -112,8 +112,7 @@ def check_fields(operator: JobOperator) -> None:
         with operator.refusing(f"secrets[{variable!r}]"):
             secret_of(text)
     with operator.refusing("resources"):
-        if operator.job_resources is not None and not isinstance(operator.job_resources, Resources):
-            raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {operator.job_resources!r:.60}")
+        check_resources(operator.job_resources)
     with operator.refusing("launcher"):
         launcher_of(operator.launcher)
     for name, field in operator.outputs.items():
@@ -139,6 +138,18 @@ def draft(operator: JobOperator) -> JobSpec:
         env={name: text if is_known(text) else "" for name, text in operator.env.items()},
         **limits_of(operator),
     )
+
+
+def check_resources(value: Any) -> None:
+    """Refuse what is no :class:`Resources`; None asks for the usual. :raises SpecError: it says what was found."""
+    if value is not None and not isinstance(value, Resources):
+        raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {value!r:.60}")
+
+
+def check_span(value: Any) -> None:
+    """Refuse what is no time to wait for. :raises SpecError: it says what was found."""
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise SpecError(f"{value!r:.60}: expected a timedelta above 0, such as timedelta(hours=2)")
 
 
 def check_input(value: Any) -> None:

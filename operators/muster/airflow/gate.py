@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.fields import check_input
+from muster.airflow.fields import check_input, check_resources, check_span
 from muster.airflow.gating import Comparison, Threshold, decide, table
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import VersionReference, keep_types
@@ -149,8 +150,12 @@ class GateOperator(MusterOperator):
             if getattr(self, field) is not None:
                 with self.refusing(field):
                     check_label(field, getattr(self, field))
+        with self.refusing("resources"):
+            check_resources(self.job_resources)
+        with self.refusing("run_timeout"):
+            check_span(self.run_timeout)
         with self.refusing("tolerance"):
-            if isinstance(self.tolerance, bool) or not self.tolerance >= 0:
+            if type(self.tolerance) not in (int, float) or not 0 <= self.tolerance < math.inf:
                 raise SpecError(f"{self.tolerance!r:.40}: expected a number, 0 or more")
         if self.not_worse_than is None:
             if not self.require:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce, asset_of
-from muster.airflow.fields import check_input, volume_of
+from muster.airflow.fields import check_input, check_resources, check_span, volume_of
 from muster.airflow.job import report, summary
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import VersionReference, Versions
@@ -74,6 +74,10 @@ class ValidateOperator(MusterOperator):
             check_input(volume)
         with self.refusing("image"):
             check_label("image", image)
+        with self.refusing("resources"):
+            check_resources(resources)
+        with self.refusing("run_timeout"):
+            check_span(run_timeout)
         known = result_volume or (f"{of}{SUFFIX}" if (of := volume_of(volume)) else None)
         if known is not None:
             with self.refusing("result_volume"):
