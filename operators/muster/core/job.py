@@ -28,6 +28,7 @@ RESERVED = frozenset({"checkpoints"})
 
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 _DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # the latter are bytes that were no UTF-8 (PEP 383)
 
 
 class Launcher(str, Enum):
@@ -220,13 +221,13 @@ class JobSpec:
     def _check_params(self) -> None:
         for name, value in self.params.items():
             try:
-                json.dumps(value, allow_nan=False)
+                json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
             except (TypeError, ValueError) as error:
                 raise SpecError(f"param {name!r} is {value!r:.60}: need a JSON value ({error})") from error
         for variable, text in self.env.items():
             check_variable(variable)
-            if not isinstance(text, str) or "\0" in text:
-                raise SpecError(f"env {variable!r} is {text!r:.60}: need text without NUL")
+            if not _is_text(text):
+                raise SpecError(f"env {variable!r} is {text!r:.60}: need text in UTF-8 without NUL")
         for variable in self.secrets:
             check_variable(variable)
             if variable in self.env:
@@ -264,9 +265,10 @@ def _check_command(role: str, command: object) -> None:
         raise SpecError(
             f"command of role {role} is one text; give its words: {command.split()!r:.80} (no shell reads it)"
         )
-    if not isinstance(command, (list, tuple)) or not command or not all(map(_is_word, command)):
-        raise SpecError(f"command of role {role}: need one or more words of text without NUL")
+    if not isinstance(command, (list, tuple)) or not command or not all(map(_is_text, command)):
+        raise SpecError(f"command of role {role}: need one or more words of text in UTF-8 without NUL")
 
 
-def _is_word(word: object) -> bool:
-    return isinstance(word, str) and "\0" not in word
+def _is_text(value: object) -> bool:
+    """Whether it can be written into a spec and passed to a process."""
+    return isinstance(value, str) and not _UNWRITABLE.search(value)

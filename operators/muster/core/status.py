@@ -102,7 +102,7 @@ def check_metrics(metrics: object) -> dict[str, float]:
             raise SpecError(f"metric {name!r:.60}: its name must be text of 1 to 128 printable characters")
         try:
             number = float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise SpecError(f"metric {name!r} is {value!r:.60}: need a number") from error
         if not math.isfinite(number):
             raise SpecError(

@@ -57,7 +57,8 @@ class Cause(str, Enum):
 _RESTARTS = frozenset({Cause.RANK_LOST, Cause.HANG, Cause.EVICTED, Cause.NODE_LOST})
 _FINAL = frozenset({Cause.USER_ERROR, Cause.SPEC_ERROR, Cause.UNSCHEDULABLE, Cause.CANCELLED})
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+# what would end a line or steer a terminal, and bytes of a file's name that were no UTF-8 (PEP 383)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 LINE_LENGTH = 400
 
 

@@ -123,7 +123,7 @@ def _float(_hint: type, value: Any) -> float:
         _need(type(value) in (int, float), value)
     try:
         number = float(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise _Wrong from error
     _need("_" not in str(value) and abs(number) != float("inf") and number == number, value)
     return number

@@ -12,6 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -125,7 +126,8 @@ class Ranks:
         while any(rank.status is None for rank in self.ranks):
             self._turn()
         for pid in aside:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended before them, and their faults say why
+                os.kill(pid, signal.SIGKILL)
         self._outlast()
         left = end_descendants()
         for rank in self.ranks:

@@ -25,6 +25,8 @@ def seal(replica: Replica) -> PartManifest:
     :raises SpecError: something staged is neither a file nor a folder; it is named.
     :raises OSError: the disk is full or failing; nothing is sealed then.
     """
+    for name, folder in replica.staging.items():
+        _check_folder(name, folder)
     staged = [file for name, folder in replica.staging.items() for file in _files(name, folder)]
     for folder in replica.staging.values():
         sync(folder)
@@ -92,6 +94,13 @@ def _files(output: str, root: str) -> Iterator[SealedFile]:
                     f"output {output!r} holds {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, "
                     f"{path!r:.200}: a version holds files and folders only; write the file itself"
                 )
+
+
+def _check_folder(output: str, folder: str) -> None:
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        raise SpecError(
+            f"output {output!r}: its folder was removed or replaced by something else; write into the folder that is given"
+        )
 
 
 def _check_name(output: str, path: str) -> None:

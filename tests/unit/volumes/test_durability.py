@@ -69,7 +69,7 @@ def test_copied_checkpoints_are_on_disk_before_the_next_attempt_counts(work, sto
     seen = []
 
     def synced(folder):
-        seen.append((os.listdir(folder), store.staging("a-1").attempt))
+        seen.append(([path.name for path in folder.iterdir()], store.staging("a-1").attempt))
 
     monkeypatch.setattr(attempts, "sync_all", synced)
     store.stage("a-1")

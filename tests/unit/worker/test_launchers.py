@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from muster.core.job import Role
 from muster.core.resources import Resources
+from muster.core.verdict import Cause
 from muster.worker.launchers import rank_environment
 
 ROLES = (
@@ -102,3 +104,20 @@ def test_a_local_rank_that_few_hosts_have_crosses_only_those(bench) -> None:
 def test_an_author_may_set_threads_but_not_the_rank(bench) -> None:
     found = environment(bench, command=("x",), launcher="torchrun", env={"OMP_NUM_THREADS": "7", "RANK": "9"})
     assert (found["OMP_NUM_THREADS"], found["RANK"]) == ("7", "0")
+
+
+def test_an_image_without_horovod_is_told_by_its_ranks_not_by_the_meeting_place(bench) -> None:
+    bench.code(
+        t="""
+        import os
+        def f():
+            while len(open("/proc/%d/task/%d/children" % (os.getppid(), os.getppid())).read().split()) > 1:
+                pass  # until the meeting place, which needs horovod too, has ended
+            import horovod.torch
+        """
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ended = bench.run(entrypoint="t:f", launcher="horovod", port=port)
+    assert ended.report.verdict.cause is Cause.USER_ERROR
+    assert ended.report.verdict.message == "ModuleNotFoundError: No module named 'horovod'"

@@ -103,3 +103,8 @@ def test_a_value_of_another_type_is_refused_by_name(value: object, hint: object,
     assert message.startswith(f"param 'x' of t:f is {value!r} ({type(value).__name__}), but is annotated ")
     assert shown.removeprefix("typing.") in message
     assert typing.get_origin(hint) is None or "<class" not in message
+
+
+def test_a_number_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(SpecError, match="param 'rate' is 1000"):
+        convert("param 'rate'", 10**400, float)

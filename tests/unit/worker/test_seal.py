@@ -80,3 +80,25 @@ def test_what_no_version_can_hold_is_refused_by_name(replica, tmp_path: Path, ma
         seal(replica)
     assert message in str(caught.value)
     assert not Path(replica.sealed).exists()
+
+
+def remove(folder: Path) -> None:
+    folder.rmdir()
+
+
+def link_elsewhere(folder: Path) -> None:
+    folder.rmdir()
+    folder.symlink_to(folder.parent)
+
+
+def write_a_file(folder: Path) -> None:
+    folder.rmdir()
+    folder.write_bytes(b"model")
+
+
+@pytest.mark.parametrize("change", [remove, link_elsewhere, write_a_file])
+def test_an_output_whose_folder_is_no_more_is_refused_by_name(replica, tmp_path: Path, change) -> None:
+    change(tmp_path / "staging" / "model")
+    with pytest.raises(SpecError, match="output 'model': its folder was removed or replaced"):
+        seal(replica)
+    assert not Path(replica.sealed).exists()
