@@ -14,6 +14,7 @@ from muster.worker.ranks import TRACE_START, Rank
 TRACE_LINES = 15
 NEAR_THE_END = 60  # an older traceback was logged and survived, it did not end the rank
 
+_NO_FRAME = "  <no Python frame>"
 _CRASH = "Fatal Python error: "
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
@@ -94,6 +95,8 @@ def _printed(rank: Rank) -> LastWords | None:
     starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
     if not starts:
         return None
+    if len(starts) > 1 and lines[starts[-1]].startswith(_CRASH) and _NO_FRAME in lines[starts[-1] :]:
+        lines, starts = lines[: starts[-1]], starts[:-1]  # it crashed on its way out, of what it had raised
     block = lines[starts[-1] :]
     if block[0].startswith(_CRASH):
         # what C++ says before it aborts names the reason, faulthandler only the signal

@@ -82,7 +82,8 @@ def _run_ranks(replica: Replica) -> Report:
             if found
             else _refused(Cause.CANCELLED, f"replica {replica.role}-{replica.index} was told to stop")
         )
-    return _failed(found) if found else _succeeded(replica, ended)
+    whole = spec.world_size == replica.job_role.ranks
+    return _failed(found, whole=whole) if found else _succeeded(replica, ended)
 
 
 def _meet(replica: Replica, plan: RankPlan) -> list[int]:
@@ -138,12 +139,19 @@ def _succeeded(replica: Replica, ended: Sequence[Rank]) -> Report:
     return report
 
 
-def _failed(found: Sequence[Fault]) -> Report:
-    """Report the culprit, and end the log with it: what followed in a line each, then its own words."""
+def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
+    """Report the culprit, and end the log with it: what followed in a line each, then its own words.
+
+    :param whole: these ranks are the whole gang; else a first fault that followed has its culprit in
+        another replica, whose words are the ones to be seen.
+    """
     culprit, *followers = found
-    lines = [f"rank {each.rank} followed: {_short(each.message)}" for each in followers]
-    who = "" if culprit.rank is None else f"rank {culprit.rank}: "
-    say("\n".join([*lines, *culprit.traceback, f"{who}{culprit.verdict.message}"]))
+    elsewhere = culprit.follower and not whole
+    lines = [_followed(each) for each in (found if elsewhere else followers)]
+    if not elsewhere:
+        who = "" if culprit.rank is None else f"rank {culprit.rank}: "
+        lines += [*culprit.traceback, f"{who}{culprit.verdict.message}"]
+    say("\n".join(lines))
     return Report(
         exit_code=EXIT_CODES[culprit.cause],
         verdict=culprit.verdict,
@@ -152,7 +160,9 @@ def _failed(found: Sequence[Fault]) -> Report:
     )
 
 
-def _short(text: str) -> str:
+def _followed(fault: Fault) -> str:
+    where = f" at {fault.where}" if fault.where else ""
+    text = f"rank {fault.rank} followed{where}: {fault.message}"
     return text if len(text) <= FOLLOWER_LENGTH else text[: FOLLOWER_LENGTH - 1] + "…"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.core.job import Role
 from muster.core.verdict import Cause, ExitCode
 
 
@@ -90,13 +91,30 @@ def test_a_rank_that_only_lost_its_peer_is_not_blamed(bench) -> None:
     ended = bench.run(command=("python", "t.py"), ranks=2)
     assert ended.code == ExitCode.USER_ERROR
     assert ended.lines[-1] == "rank 1: ValueError: bad row"
-    assert any(line.startswith("rank 0 followed: RuntimeError: [gloo") for line in ended.lines[-9:])
+    assert any(line.startswith("rank 0 followed at t.py:") for line in ended.lines[-9:])
+
+
+def test_a_crash_on_the_way_out_does_not_hide_what_was_raised(bench) -> None:
+    bench.code(t="import atexit, os\natexit.register(os.abort)\nraise ValueError('bad row')")  # as torch may
+    ended = bench.run(command=("python", "t.py"))
+    assert "Fatal Python error: Aborted" in ended.log
+    assert ended.lines[-1] == "rank 0: ValueError: bad row"
+    assert ended.report.verdict.message == "ValueError: bad row"
 
 
 def test_a_replica_all_of_whose_ranks_lost_a_peer_elsewhere_is_lost_not_wrong(bench) -> None:
     bench.code(t="def f():\n    raise RuntimeError('[gloo/transport/x] Connection closed by peer [1.2.3.4]')")
     ended = bench.run(entrypoint="t:f", ranks=2)
     assert (ended.code, ended.report.verdict.cause) == (ExitCode.RANK_LOST, Cause.RANK_LOST)
+
+
+def test_who_followed_a_rank_of_another_replica_is_told_in_a_line(bench) -> None:
+    bench.code(t="def f():\n    raise RuntimeError('[gloo/transport/x] Connection closed by peer [1.2.3.4]')")
+    ended = bench.run(roles=(Role(replicas=2, entrypoint="t:f"),))
+    assert ended.code == ExitCode.RANK_LOST
+    assert ended.lines == [
+        "rank 0 followed at t.py:2: RuntimeError: [gloo/transport/x] Connection closed by peer [1.2.3.4]"
+    ]
 
 
 def test_a_single_rank_cannot_have_lost_a_peer(bench) -> None:
