@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import signal
 import subprocess
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,3 +188,30 @@ def test_a_package_can_be_built_against_the_rest_of_its_image(
     )
     assert shown.stdout.strip() == f"{python.parent.parent}/x"
     assert said == ["image two: installing 2 packages"]
+
+
+BUILDER = """
+import sys
+from pathlib import Path
+from muster.backends.local import build
+from muster.backends.local.environments import Environments
+build._uv_program = lambda: sys.argv[2]
+root = Path(sys.argv[1])
+Environments(root / "cache").ensure("train", root / "train", "b3:" + "ab" * 32)
+"""
+
+
+def test_what_builds_an_image_dies_with_whoever_asked_for_it(tmp_path: Path) -> None:
+    image(tmp_path / "train")
+    program = tmp_path / "uv"
+    program.write_text(f"#!/bin/sh\nexec 3> {tmp_path / 'pipe'}\necho started >&3\nexec sleep 600\n")
+    program.chmod(0o755)
+    os.mkfifo(tmp_path / "pipe")
+    builder = subprocess.Popen([sys.executable, "-c", BUILDER, tmp_path, program])
+    with (tmp_path / "pipe").open() as pipe:
+        assert pipe.readline() == "started\n"
+        builder.kill()
+        builder.wait()
+        signal.alarm(20)
+        assert pipe.read() == ""  # its end: nobody holds the other one any more
+        signal.alarm(0)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.backends.local import deployments
 from muster.backends.local import keeper as room
 from muster.backends.local.deployment_state import DeploymentFolder, DeploymentState
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError
 from muster.core.job import Pinned
+from muster.core.settings import Settings
 
 
 class Server:
@@ -48,3 +54,79 @@ def test_the_old_server_goes_though_the_new_one_dies_of_its_promotion(
     keeper._tend()
     assert old.left
     assert keeper._server is new
+
+
+class Odd(Server):
+    """A model server that answers in a way nobody thought of."""
+
+    serving = "1"
+
+    def load(self, model: Pinned, path: Path, *, deadline: float) -> str:
+        raise KeyError("shape")
+
+    def unload_others(self, kept: str, *, deadline: float) -> None:
+        assert kept == "1"
+
+
+def test_whatever_a_release_meets_what_serves_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Pinned(address="volume://f/model@1", digest=f"b3:{1:064}")
+    first = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
+    second = DeploymentSpec(
+        name="f",
+        model=replace(model, address="volume://f/model@2"),
+        image="serve",
+        image_digest=f"b3:{1:064}",
+    )
+    folder = DeploymentFolder(tmp_path, "f")
+    with folder.changing():
+        folder.write(DeploymentState(name="f", port=1).want(first).promoted().want(second))
+    nothing: Any = None
+    keeper: Any = room.Keeper(folder, nothing, nothing, nothing)
+    keeper._server = server = Odd()
+    monkeypatch.setattr(room, "try_apart", lambda *_, **__: None)
+    for name in ("_python", "_model"):
+        monkeypatch.setattr(keeper, name, lambda *_: tmp_path)
+    monkeypatch.setattr(keeper, "_beside", lambda _: server)
+    keeper._release(second)
+    state = folder.read()
+    assert state is not None
+    assert (state.serving, state.wanted) == (first, None)
+    assert state.revisions[0].reason == "KeyError: 'shape'"
+    assert keeper._server is server
+
+
+def test_a_deployment_is_asked_for_while_it_is_retired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployments, "RETIRE_SECONDS", 2.0)
+    nothing: Any = None
+    local: Any = deployments.LocalDeployments(Settings(home=tmp_path, cache=tmp_path), nothing)
+    started: list[bool] = []
+    monkeypatch.setattr(local, "_check", lambda _: None)
+    monkeypatch.setattr(local, "_remove", lambda folder, _: shutil.rmtree(folder.path))
+    monkeypatch.setattr(local, "_start_keeper", lambda *_: started.append(True))
+    model = Pinned(address="volume://f/model@1", digest=f"b3:{1:064}")
+    spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
+    folder = DeploymentFolder(tmp_path, "f")
+    with folder.changing():
+        folder.write(replace(DeploymentState(name="f", port=1).want(spec).promoted(), retired=True))
+    handle = folder.claim_keeper()
+
+    awaited, await_end = threading.Event(), local._await_end
+
+    def keep() -> None:
+        awaited.wait()
+        with folder.changing():  # as a keeper does before it goes
+            os.close(handle)
+
+    monkeypatch.setattr(local, "_await_end", lambda which: (awaited.set(), await_end(which)))
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    local.deploy(spec)
+    keeper.join()
+    assert started == [True]
+    state = folder.read()
+    assert state is not None
+    assert (state.wanted, state.retired) == (spec, False)

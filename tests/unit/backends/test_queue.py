@@ -180,3 +180,22 @@ def test_many_who_admit_at_once_start_each_job_once(queue: Queue, started: Start
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: started.admit(), range(8)))
     assert len(started.claims) == 40
+
+
+def test_a_job_whose_secrets_nobody_has_waits_no_longer_than_it_may(queue: Queue, started: Started) -> None:
+    started.refused = {"a"}
+    queue.enter(ticket("a", wait=-1))
+    queue.enter(ticket("b", memory_gib=MACHINE.memory_gib))
+    assert started.admit() == ["b"]
+    assert started.overdue == {"a": "waiting for somebody who has its secrets"}
+    assert not queue.waits("a")
+
+
+def test_a_ticket_that_a_power_cut_emptied_stops_nobody(
+    queue: Queue, started: Started, tmp_path: Path
+) -> None:
+    queue.enter(ticket("a"))
+    queue.enter(ticket("b"))
+    (Places(tmp_path).tickets / "a.json").write_text("")
+    assert started.admit() == ["b"]
+    assert not queue.waits("a")

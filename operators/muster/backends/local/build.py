@@ -10,12 +10,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomllib
 
 from muster.backends.local.environments import LOCK, RECIPE, Progress
+from muster.backends.local.spawn import die_with
 from muster.core.errors import ImageError
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -94,6 +96,7 @@ class Build:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
+                preexec_fn=partial(die_with, os.getpid()),  # whoever builds it next must be alone in the venv
             )
             try:
                 while not _ended(process):

@@ -59,12 +59,15 @@ class LocalDeployments:
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         self._check(spec)
         folder = self._folder(spec.name)
+        while not self._want(folder, spec):
+            self.retire(spec.name)  # somebody is at it, or was killed before it was cleared away
+
+    def _want(self, folder: DeploymentFolder, spec: DeploymentSpec) -> bool:
+        """Record that `spec` is to serve, and see that a keeper lives; False where it is being retired."""
         with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
             before = folder.read()
-            if before and before.retired:  # by somebody who was killed before it was cleared away
-                self._await_end(folder)
-                self._remove(folder, before)
-                before = None
+            if before and before.retired:
+                return False
             state = (before or DeploymentState(name=spec.name, port=0)).want(spec)
             handle = folder.claim_keeper()
             door = self._door(state) if handle is not None and not state.serving else None
@@ -76,6 +79,7 @@ class LocalDeployments:
             if handle is not None:
                 opened.callback(os.close, handle)
                 self._start_keeper(folder, handle, door)
+            return True
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""

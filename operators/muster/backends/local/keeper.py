@@ -154,8 +154,10 @@ class Keeper:
             self._change(spec, DeploymentState.smoking)
             self._smoke(server, revision, spec, deadline=deadline)
             self._door.open()
-        except MusterError as error:
-            reason = str(error)
+        except OSError:
+            raise  # a full disk, say: it is tried again
+        except Exception as error:  # whatever a release meets, what serves goes on
+            reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
             self._discard(server, spec)
             self._change(spec, lambda state: state.refused(reason))
         else:
@@ -212,6 +214,9 @@ class Keeper:
             _say(f"{spec.model.address} stays loaded until the server is restarted: {error}")
 
     def _python(self, spec: DeploymentSpec, progress: Callable[[str], None]) -> Path:
+        built = self._environments.find(spec.image, spec.image_digest)
+        if built:  # then it needs no lock, which gc may have taken: nothing in the store names it
+            return built
         lock = self._store.code(spec.image_digest)
         return self._environments.ensure(spec.image, lock, spec.image_digest, progress)
 

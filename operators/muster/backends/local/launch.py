@@ -51,24 +51,23 @@ def launch(
     :raises BackendError: the machine can start no process now.
     """
     folder = Places(settings.home).job(claim.job_id)
-    folder.root.mkdir(parents=True, exist_ok=True)
-    orders = Orders(
-        claim=claim,
-        machine=machine,
-        home=str(settings.home),
-        cache=str(settings.cache),
-        worker=str(worker_folder(settings.cache)),
-        claim_handle=handle,
-    )
-    read, write = os.pipe()
     try:
-        _spawn(orders, folder.stderr, read)
+        folder.root.mkdir(parents=True, exist_ok=True)
+        orders = Orders(
+            claim=claim,
+            machine=machine,
+            home=str(settings.home),
+            cache=str(settings.cache),
+            worker=str(worker_folder(settings.cache)),
+            claim_handle=handle,
+        )
+        read, write = os.pipe()
         with os.fdopen(write, "wb") as pipe:
+            with os.fdopen(read):  # ours goes first, so that nobody writes to a supervisor that died
+                _spawn(orders, folder.stderr, read)
             pipe.write(json.dumps(_early(job, orders, secrets)).encode())
     except OSError as error:
         raise BackendError(f"job {claim.job_id}: no supervisor can be started ({error})") from error
-    finally:
-        os.close(read)
 
 
 def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str, object]:

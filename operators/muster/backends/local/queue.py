@@ -21,10 +21,13 @@ from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
 from muster.backends.local.places import Places, is_locked, locked, locked_if_free, write_whole
+from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.wire import dumps, loads
 
 PRIORITIES = {"high": 0, "normal": 1, "low": 2}
+
+_SECRETS = "somebody who has its secrets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,13 +177,14 @@ class Queue:
                 self._ticket(ticket.job_id).unlink()
                 continue
             lacking = room.lacks(ticket)
-            if lacking and time.time() > ticket.deadline:
-                overdue(ticket, _waiting(lacking, before, self._machine))
-                self._ticket(ticket.job_id).unlink()
-                continue
-            room.take(ticket)
             if not lacking and self._start(ticket, start):
-                self._ticket(ticket.job_id).unlink()
+                room.take(ticket)
+            elif time.time() > ticket.deadline:
+                overdue(ticket, _waiting(lacking or _SECRETS, before, self._machine))
+            else:
+                room.take(ticket)
+                continue
+            self._ticket(ticket.job_id).unlink()
 
     def _start(self, ticket: Ticket, start: Callable[[Claim, int], bool]) -> bool:
         live = self._live()
@@ -220,6 +224,8 @@ class Queue:
                 found.append(loads(Ticket, path.read_bytes()))
             except FileNotFoundError:
                 continue  # started since the folder was listed
+            except SpecError:  # the power went while it was written: its job waits to be submitted again
+                path.unlink(missing_ok=True)
         return sorted(found, key=lambda ticket: (ticket.rank, ticket.submitted, ticket.job_id))
 
     def _anybody_waits(self) -> bool:
