@@ -150,6 +150,19 @@ def test_airflows_own_words_keep_their_meaning(dag: DAG) -> None:
     assert job(task_id="once", retries=0, dag=dag).retries == 0
 
 
+def test_of_a_mapped_task_too_the_scheduler_sees_its_own_words_alone(dag: DAG) -> None:
+    """Airflow reads `resources` of a mapped task as its own, and could then load no Dag of the folder."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with dag:
+        m.JobOperator.partial(
+            task_id="a", image="python", queue="gpus", resources=Resources(cpus=2), airflow_queue="celery-2"
+        ).expand(command=[["true"], ["false"]])
+        m.JobOperator.partial(task_id="b", image="python").expand(command=[["true"]])
+    again = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert [again.get_task(name).queue for name in "ab"] == ["celery-2", "default"]
+
+
 def test_defaults_of_the_dag_reach_the_jobs(home: EmbeddedHome) -> None:
     from airflow.sdk import DAG
 

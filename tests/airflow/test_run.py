@@ -294,6 +294,30 @@ def test_many_partitions_travel_as_a_list(write_dag: Write, dag_folder: Path, ru
     assert found["some"].metrics == {"months": 2.0, "rows": 3.0}
 
 
+def test_a_mapped_task_is_a_job_for_each(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
+    write_dag(
+        """
+        JobOperator.partial(
+            task_id="a", image="python", command=["true"], queue="gpus", resources=SMALL
+        ).expand(job_params=[{"count": "{{ params.count }}"}, {"count": 7}])
+        JobOperator.partial(
+            task_id="b", image="python", params={"count": "{{ params.count }}"}, resources=SMALL
+        ).expand(command=[["true"]])
+        """,
+        params=PARAMS,
+    )
+    assert states(run()) == {"a": "success", "b": "success"}
+    specs = [store.ledger.spec(job_id) for job_id in store.ledger.jobs()]
+    ours = sorted(
+        (spec.origin.task_id, spec.params["count"], spec.queue, spec.roles[0].resources.memory_gib)
+        for spec in specs
+        if spec.origin.dag_id == dag_folder.name
+    )
+    assert ours == [("a", 4, "gpus", 0.5), ("a", 7, "gpus", 0.5), ("b", 4, None, 0.5)]
+
+
 @pytest.mark.parametrize(
     "keyword",
     [

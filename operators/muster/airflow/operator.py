@@ -16,6 +16,7 @@ from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from muster.airflow.code import DagFolder
     from muster.backends.base import Backend
@@ -24,30 +25,36 @@ if TYPE_CHECKING:
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
 
+_SHARED = ("params", "queue", "resources")  # keywords that are Airflow's too, and mean something else there
+
 
 class AuthorKeywords(BaseOperatorMeta):
-    """Keeps an author's ``params`` apart from Airflow's.
+    """Keeps an author's ``params``, ``queue`` and ``resources`` apart from Airflow's.
 
     To Airflow ``params=`` of a task are overrides of the Dag's Params, and it merges the two before
     an operator sees them. To muster they are what the job's function is called with. So the
-    author's keyword travels as ``job_params``, and a task's Airflow Params stay those of its Dag.
+    author's keyword travels as ``job_params``, and a task's Airflow Params stay those of its Dag. A
+    mapped task expands over ``job_params``: over ``params`` Airflow hides names that are the Dag's too.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build an operator, or rebuild a mapped one from what its ``partial`` kept."""
-        if "params" in kwargs:
-            kwargs["job_params"] = _authors(kwargs.pop("params"))
+        if "_airflow_from_mapped" in kwargs:
+            _unmap(kwargs)
+        elif "params" in kwargs:
+            kwargs["job_params"] = kwargs.pop("params")
         return super().__call__(*args, **kwargs)
 
 
-def _authors(params: Any) -> Any:
-    """What the author gave: a mapped operator hands back Airflow's merged Params, marked by their source."""
-    from airflow.sdk.definitions.param import ParamsDict
-
-    if not isinstance(params, ParamsDict):
-        return params
-    given = ((name, params.get_param(name)) for name in params)
-    return {name: param.value for name, param in given if param.source == "task"}
+def _unmap(kwargs: dict[str, Any]) -> None:
+    """Put the author's words back; what stands under them is Airflow's."""
+    params = kwargs.pop("params")
+    if any(params.get_param(name).source is None for name in params):
+        raise SpecError(f"task {kwargs['task_id']!r}: expand over job_params=[…], not params=[…]")
+    kwargs["airflow_queue"] = kwargs.pop("queue")
+    for name in ("queue", "resources"):
+        if f"job_{name}" in kwargs:
+            kwargs[name] = kwargs.pop(f"job_{name}")
 
 
 class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
@@ -75,6 +82,15 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         self.cancel_when_stopped = False
         self.on_lines: Callable[[Sequence[str]], None] | None = None
         self._wait: Wait | None = None
+
+    @classmethod
+    def partial(cls, *, airflow_queue: str | None = None, **kwargs: Any) -> OperatorPartial:
+        """Begin a mapped task; Airflow's scheduler reads what this keeps, and its own words there as its own."""
+        authors = {f"job_{name}": kwargs.pop(name) for name in _SHARED if name in kwargs}
+        begun = super().partial(**kwargs, queue=airflow_queue or _default_queue(), resources=None)
+        del begun.kwargs["resources"]
+        begun.kwargs.update(authors)
+        return begun
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
