@@ -53,19 +53,19 @@ def until(holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     return found
 
 
+ONE = 'JobOperator({job}, params={{"gate": "{gate}"}})'
+MAPPED = 'JobOperator.partial({job}).expand(job_params=[{{"gate": "{gate}"}}])'
+
+
 @pytest.fixture
-def slow(write_dag: Write, dag_folder: Path, tmp_path: Path) -> Path:
+def slow(write_dag: Write, dag_folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A Dag of one job that ends once the returned file is there."""
     name, gate = dag_folder.name, tmp_path / "gate"
-    write_dag(
-        f"""
-        JobOperator(
-            task_id="slow", image="python", entrypoint="{name}.steps:slow", resources=SMALL,
-            outputs={{"out": "{name}/out"}}, params={{"gate": "{gate}"}},
-        )
-        """,
-        steps=STEPS,
+    job = (
+        f'task_id="slow", image="python", entrypoint="{name}.steps:slow", '
+        f'outputs={{"out": "{name}/out"}}, resources=SMALL'
     )
+    write_dag(getattr(request, "param", ONE).format(job=job, gate=gate), steps=STEPS)
     return gate
 
 
@@ -119,6 +119,7 @@ def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     assert any("was left by a process that died" in note for note in seen.notes)
 
 
+@pytest.mark.parametrize("slow", [ONE, MAPPED], indirect=True, ids=["one", "mapped"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_ends_the_job_and_the_run(
     other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals

@@ -295,12 +295,12 @@ def test_many_partitions_travel_as_a_list(write_dag: Write, dag_folder: Path, ru
 
 
 def test_a_mapped_task_is_a_job_for_each(
-    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore, seen: Any
 ) -> None:
     write_dag(
         """
         JobOperator.partial(
-            task_id="a", image="python", command=["true"], queue="gpus", resources=SMALL
+            task_id="a", image="python", command=["echo", "{params.count}"], queue="gpus", resources=SMALL
         ).expand(job_params=[{"count": "{{ params.count }}"}, {"count": 7}])
         JobOperator.partial(
             task_id="b", image="python", params={"count": "{{ params.count }}"}, resources=SMALL
@@ -309,6 +309,7 @@ def test_a_mapped_task_is_a_job_for_each(
         params=PARAMS,
     )
     assert states(run()) == {"a": "success", "b": "success"}
+    assert {"a: [rank 0] 4", "a: [rank 0] 7"} <= set(seen.text)
     specs = [store.ledger.spec(job_id) for job_id in store.ledger.jobs()]
     ours = sorted(
         (spec.origin.task_id, spec.params["count"], spec.queue, spec.roles[0].resources.memory_gib)

@@ -21,6 +21,7 @@ from muster.core.status import JobState, JobStatus
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.embedded.result import Listener
     from muster.airflow.operator import MusterOperator
     from muster.backends.base import Backend
 
@@ -40,8 +41,7 @@ class TaskRun:
     max_tries: int
     wait: Wait
     log: Any
-    on_lines: Callable[[Sequence[str]], None] | None
-    cancel_when_stopped: bool
+    listener: Listener | None
 
     @classmethod
     def of(cls, operator: MusterOperator, context: Context) -> TaskRun:
@@ -63,8 +63,7 @@ class TaskRun:
             max_tries=ti.max_tries,
             wait=operator.wait,
             log=operator.log,
-            on_lines=operator.on_lines,
-            cancel_when_stopped=operator.cancel_when_stopped,
+            listener=operator.listener,
         )
 
     @property
@@ -168,8 +167,8 @@ class _JobRun:
     def _lines(self, lines: Sequence[str]) -> None:
         for line in lines:
             self._task.log.info("%s", line)
-        if self._task.on_lines is not None:
-            self._task.on_lines(lines)
+        if self._task.listener is not None:
+            self._task.listener.lines(self._task.origin.task_id, lines)
 
     def _stop(self, attempt: Attempt, job_id: str) -> AirflowException:
         if not self._must_end():
@@ -183,7 +182,7 @@ class _JobRun:
 
     def _must_end(self) -> bool:
         """Whether Airflow ended or cleared the task instance; a worker that merely stops leaves its job alone."""
-        if self._task.cancel_when_stopped:
+        if self._task.listener is not None:
             return True
         origin = self._task.origin
         states = self._task.context["ti"].get_task_states(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.operator import BaseOperator, BaseOperatorMeta
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from muster.airflow.code import DagFolder
+    from muster.airflow.embedded.result import Listener
     from muster.backends.base import Backend
     from muster.volumes.base import Record, Store
 
@@ -64,7 +65,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     into a failed task, and what must not be retried (an author's error) never is.
 
     :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
+    :cvar listener: who watches all tasks of this process, a ``muster run``. Nobody goes on with a job
+        when it is stopped, so the job is ended with it. Of the class, since a mapped task is built when it runs.
     """
+
+    listener: ClassVar[Listener | None] = None
 
     def __init__(
         self,
@@ -79,8 +84,6 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         kwargs["queue"] = airflow_queue or _default_queue()
         kwargs["resources"] = None
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
-        self.cancel_when_stopped = False
-        self.on_lines: Callable[[Sequence[str]], None] | None = None
         self._wait: Wait | None = None
 
     @classmethod
@@ -121,8 +124,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def warn(self, text: str) -> None:
         """Put a warning into the task's log, and before whoever watches a ``muster run``."""
         self.log.warning("%s", text)
-        if self.on_lines is not None:
-            self.on_lines([f"[muster] {text}"])
+        if self.listener is not None:
+            self.listener.lines(self.task_id, [f"[muster] {text}"])
 
     @property
     def wait(self) -> Wait:

@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -131,9 +130,9 @@ class _Runner:
 
     def _attend(self) -> None:
         """Hear the lines of every job, and end a job when the run is stopped: nobody else would."""
-        for operator in self._loaded.operators():
-            operator.on_lines = partial(self._listener.lines, operator.task_id)
-            operator.cancel_when_stopped = True
+        from muster.airflow.operator import MusterOperator
+
+        MusterOperator.listener = self._listener
 
     def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
         states = self._runs.states(run)
