@@ -566,6 +566,31 @@ class TestLocalBackend(BackendContract):
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 
+    def test_a_disk_too_full_to_start_is_a_verdict(
+        self, tmp_path: Path, cache: Path, job_on: Callable[..., JobSpec]
+    ) -> None:
+        home = tmp_path / "small"
+        home.mkdir()
+        if os.getuid() != 0:
+            pytest.skip("only root may mount a small disk")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(home)], check=True)
+        try:
+            backend = LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
+            spec = job_on(backend, "print('ran')")
+            room = os.statvfs(home)
+            with (home / "full").open("wb") as full:
+                os.posix_fallocate(full.fileno(), 0, room.f_bavail * room.f_bsize - 100 * 1024)
+            backend.submit(spec, job_id="full")
+            status, lines = finish(backend, "full")
+            assert status.state is JobState.FAILED
+            assert status.verdict is not None
+            assert f"No space left on device: '{home}" in status.verdict.message
+            assert "room" in status.verdict.advice
+            assert "[rank 0] ran" not in lines
+            until(lambda: not list(home.glob("claims/*.json")))
+        finally:
+            subprocess.run(["umount", "--lazy", str(home)], check=True)
+
     def test_every_replica_has_cards_of_its_own(
         self, settings: Settings, job_on: Callable[..., JobSpec]
     ) -> None:

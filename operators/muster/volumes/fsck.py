@@ -71,7 +71,8 @@ def check(store: FolderStore, *, deep: bool = False, progress: Progress | None =
         address = pinned(volume, number)
         if progress is not None:
             progress(address, done, len(versions))
-        entries = _check_version(store.layout.version(volume, number), address, problems, deep=deep)
+        with store.steady():  # gc takes nothing away while we look
+            entries = _check_version(store.layout.version(volume, number), address, problems, deep=deep)
         files += len(entries)
         size_bytes += sum(entry.size_bytes for entry in entries.values())
     problems += _leftovers(store)

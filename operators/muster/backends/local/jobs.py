@@ -27,6 +27,7 @@ from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.base import Store
+from muster.volumes.durability import translated
 
 _SOONEST_SECONDS = 0.01
 _LATEST_SECONDS = 0.1
@@ -94,7 +95,10 @@ class LocalJobs:
         if status.state.ended:
             self._tidy(job_id)
             return
-        self._queue.enter(Ticket.of(job, job_id=job_id, submitted=status.submitted, machine=self._machine))
+        with translated(f"let job {job_id} wait"):
+            self._queue.enter(
+                Ticket.of(job, job_id=job_id, submitted=status.submitted, machine=self._machine)
+            )
         self._admission.admit(wait=True)
 
     def status(self, job_id: str) -> JobStatus:

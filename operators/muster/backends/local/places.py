@@ -72,8 +72,12 @@ class JobFolder:
 
     def keep_reserve(self) -> None:
         """Keep some room on the disk, so that a job that fills it can still be recorded as failed."""
-        with (self.root / "reserve").open("wb") as reserve:
-            os.posix_fallocate(reserve.fileno(), 0, _RESERVE_BYTES)
+        path = self.root / "reserve"
+        with path.open("wb") as reserve:
+            try:
+                os.posix_fallocate(reserve.fileno(), 0, _RESERVE_BYTES)
+            except OSError as error:  # it does not say where
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
     def drop_reserve(self) -> None:
         """Give that room back, and the temporary files too."""

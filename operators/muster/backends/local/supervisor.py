@@ -75,8 +75,6 @@ class Supervisor:
     def run(self) -> None:
         """Bring the job to its end, give its claim back and let in who waits for that."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        self._folder.supervisor.write_text(dumps(Process.me()))
-        self._folder.keep_reserve()
         try:
             if not self._status.state.ended:
                 self._end(self._work())
@@ -94,6 +92,8 @@ class Supervisor:
     def _work(self) -> Verdict | JobResult:
         """Return what became of the job; nothing of it runs any more then."""
         try:
+            self._folder.supervisor.write_text(dumps(Process.me()))
+            self._folder.keep_reserve()
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
                 end_strays(self._job_id, also=left_behind(self._job_id))
