@@ -120,7 +120,11 @@ class Supervisor:
         python = self._prepare()
         deadline = time.monotonic() + self._spec.run_timeout_seconds
         verdict, left = self._attempt(python, deadline), self._spec.max_restarts
-        while verdict is not None and verdict.cause.restarts_gang and left:
+        while verdict is not None and verdict.cause.restarts_gang:
+            if self._store.sealed(self._job_id) is not None:
+                return self._commit()  # it was lost only after all had sealed
+            if not left:
+                return verdict
             who = "" if verdict.rank is None else f", rank {verdict.rank}"
             self._say(
                 f"{verdict.cause.value}{who}: {verdict.message}; the whole gang starts again from its "
