@@ -57,7 +57,9 @@ class Ended:
         if cause is not None:
             verdict = Verdict(cause=cause, message=f"from {index}", advice="do", rank=index * 2)
             path.write_text(dumps(Report(exit_code=ExitCode(code), verdict=verdict, at=at)))
-        return Member(replica, Worker(0, -1, -1), Polled(1.0), code=code, ended_at=at, stopped=stopped, overrun=overrun)
+        return Member(
+            replica, Worker(0, -1, -1), Polled(1.0), code=code, ended_at=at, stopped=stopped, overrun=overrun
+        )
 
 
 @pytest.fixture
