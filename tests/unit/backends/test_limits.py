@@ -69,6 +69,20 @@ def group() -> Cgroup:
     return group
 
 
+def test_cpus_are_a_weight_in_the_kernels_own_count() -> None:
+    group = make_cgroup(f"muster.test-shares-{os.getpid()}.1-main-0", 1.0, cpus=2.5)
+    if group is None or group.shares is None:
+        pytest.skip("no cgroup v1 with CPU shares can be made here")
+    held = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    group.enter(held.pid)
+    assert (group.shares / "cpu.shares").read_text().strip() == "2560"
+    assert (group.shares / "cgroup.procs").read_text().split() == [str(held.pid)]
+    held.communicate()
+    group.close()
+    assert not group.shares.exists()
+    assert not group.folder.exists()
+
+
 def test_the_kernel_keeps_a_cgroups_limit_and_counts(group: Cgroup) -> None:
     held = subprocess.Popen(
         [sys.executable, "-c", HOLD.format(mib=300)], preexec_fn=lambda: group.enter(os.getpid())

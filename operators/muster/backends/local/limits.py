@@ -1,7 +1,9 @@
-"""Memory as a real limit: a cgroup where the machine lets us make one, else a look every moment.
+"""Memory as a real limit, CPUs as shares: cgroups where the machine lets us make them.
 
-With a cgroup (v1 or v2) the kernel ends what outgrows the limit, and counts it. Without one the
+With a cgroup (v1 or v2) the kernel ends what outgrows its memory, and counts it. Without one the
 supervisor adds up the replica's processes and ends them itself; that is later by one look at most.
+CPUs are a weight against whoever else is busy, never a limit: an idle machine is all a job's.
+Without a cgroup all weigh the same.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class MemoryLimit(Protocol):
 def limit_memory(replica: Replica) -> MemoryLimit:
     """Limit one replica by a cgroup if one can be made here, else by watching it."""
     name = f"{_PREFIX}{replica.job_id}.{replica.attempt}-{replica.role}-{replica.index}"
-    limit_gib = replica.job_role.resources.memory_gib
-    return make_cgroup(name, limit_gib) or Polled(limit_gib)
+    wanted = replica.job_role.resources
+    return make_cgroup(name, wanted.memory_gib, cpus=wanted.cpus) or Polled(wanted.memory_gib)
 
 
 def left_behind(job_id: str, *, mount: Path = _CGROUPS) -> list[int]:
@@ -66,7 +68,7 @@ def left_behind(job_id: str, *, mount: Path = _CGROUPS) -> list[int]:
     return pids
 
 
-def make_cgroup(name: str, limit_gib: float, *, mount: Path = _CGROUPS) -> Cgroup | None:
+def make_cgroup(name: str, limit_gib: float, *, cpus: float = 1, mount: Path = _CGROUPS) -> Cgroup | None:
     """Make a cgroup called `name` below ours, version 1 or 2, or return None where we may not."""
     for parent, files in _parents(mount):
         folder = parent / name
@@ -79,8 +81,21 @@ def make_cgroup(name: str, limit_gib: float, *, mount: Path = _CGROUPS) -> Cgrou
             continue
         with suppress(OSError):  # where swap is not counted, there is none to run into
             (folder / files.swap).write_text(files.swap_limit or limit)
-        return Cgroup(folder, files, limit_gib)
+        return Cgroup(folder, files, limit_gib, _share(name, folder, files, cpus, mount))
     return None
+
+
+def _share(name: str, memory: Path, files: _Files, cpus: float, mount: Path) -> Path | None:
+    """Give a cgroup its weight; return its folder where CPUs have a tree of their own (v1), None elsewhere."""
+    folder = memory if files is _V2 else mount / "cpu" / _own_groups().get("cpu", "").lstrip("/") / name
+    least, most = files.weights
+    weight = min(max(int(cpus * files.weight_per_cpu), least), most)
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / files.weight).write_text(str(weight))
+    except OSError:
+        return None  # CPUs are not ours to share out here: all weigh the same
+    return None if folder == memory else folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +107,9 @@ class _Files:
     swap_limit: str | None
     peak: str
     events: str
+    weight: str
+    weight_per_cpu: int
+    weights: tuple[int, int]
 
 
 _V1 = _Files(
@@ -100,6 +118,9 @@ _V1 = _Files(
     swap_limit=None,
     peak="memory.max_usage_in_bytes",
     events="memory.oom_control",
+    weight="cpu.shares",
+    weight_per_cpu=1024,
+    weights=(2, 262_144),
 )
 _V2 = _Files(
     limit="memory.max",
@@ -107,20 +128,28 @@ _V2 = _Files(
     swap_limit="0",
     peak="memory.peak",
     events="memory.events",
+    weight="cpu.weight",
+    weight_per_cpu=100,
+    weights=(1, 10_000),
 )
 
 
 @dataclass(frozen=True)
 class Cgroup:
-    """A limit that the kernel keeps."""
+    """A limit that the kernel keeps.
+
+    :param shares: the folder of its CPU shares, where that is another.
+    """
 
     folder: Path
     files: _Files
     limit_gib: float
+    shares: Path | None = None
 
     def enter(self, pid: int) -> None:
         """Put a process under the limit."""
-        (self.folder / "cgroup.procs").write_text(str(pid))
+        for folder in filter(None, (self.folder, self.shares)):
+            (folder / "cgroup.procs").write_text(str(pid))
 
     def overrun(self, pid: int) -> Overrun | None:  # noqa: ARG002 the kernel knows who is in it
         """Tell whether the kernel had to end one of them."""
@@ -138,7 +167,8 @@ class Cgroup:
 
     def close(self) -> None:
         """Delete the cgroup."""
-        _remove(self.folder)
+        for folder in filter(None, (self.folder, self.shares)):
+            _remove(folder)
 
     def _read(self, name: str) -> str:
         try:
