@@ -58,14 +58,14 @@ def limit_memory(replica: Replica) -> MemoryLimit:
 
 def left_behind(job_id: str, *, mount: Path = _CGROUPS) -> list[int]:
     """Return what still runs under the limits of a job whose supervisor was lost; delete those that are empty."""
-    pids: list[int] = []
+    pids: set[int] = set()
     for folder, inner, _ in os.walk(mount):
         for name in inner:
             if name.startswith(f"{_PREFIX}{job_id}."):
                 group = Cgroup(Path(folder, name), _V1, 0.0)
-                pids += group.members()
+                pids.update(group.members())
                 group.close()
-    return pids
+    return sorted(pids)
 
 
 def make_cgroup(name: str, limit_gib: float, *, cpus: float = 1, mount: Path = _CGROUPS) -> Cgroup | None:
