@@ -610,3 +610,12 @@ class TestLocalBackend(BackendContract):
         for number in range(3):
             backend.submit(job("pass", resources=Resources(memory_gib=3)), job_id=f"turn-{number}")
         until(lambda: all(backend.store.ledger.status(f"turn-{n}").state.ended for n in range(3)))
+
+    def test_what_is_not_kept_here_is_said(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        spec = job(
+            PRINT_RANK, queue="team-a", priority="urgent", resources=Resources(memory_gib=0.5, disk_gib=3)
+        )
+        warned = " ".join(backend.check(spec))
+        assert "queue team-a" in warned
+        assert "priority urgent" in warned
+        assert "disk_gib" in warned

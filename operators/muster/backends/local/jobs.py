@@ -275,6 +275,10 @@ def _warnings(job: JobSpec) -> list[str]:
         )
     if any(role.resources.gpu_class for role in job.roles):
         found.append("gpu_class is not looked at on one machine: any of its cards is taken")
+    if any(role.resources.disk_gib for role in job.roles):
+        found.append("disk_gib is not kept on one machine: jobs share what the disk has")
+    if job.queue is not None:
+        found.append(f"queue {job.queue} is for a cluster: one machine has one queue")
     return found
 
 
