@@ -24,6 +24,8 @@ from muster.volumes.folder import FolderStore
 
 MUSTER = Path(sys.executable).with_name("muster")
 SCRIPT = """\
+import os
+import sys
 import time
 import torch
 import torch.distributed as dist
@@ -49,6 +51,8 @@ for step in range(WARM + STEPS):
 if dist.get_rank() == 0:
     print(f"rows a second: {STEPS * BATCH * dist.get_world_size() / (time.monotonic() - began):.1f}", flush=True)
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # torch 2.15 now and then aborts while the interpreter ends, under torchrun by hand as well
 """
 DAG = """\
 from airflow.sdk import dag

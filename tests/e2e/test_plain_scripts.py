@@ -37,6 +37,8 @@ SCRIPT = '''\
 """Fits a line by DistributedDataParallel: torchrun --nproc-per-node 2 train.py ROWS --out FILE"""
 
 import argparse
+import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -77,6 +79,8 @@ if rank == 0:
         for weight in model.parameters():
             file.write(weight.detach().numpy().tobytes())
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # torch 2.15 now and then aborts while the interpreter ends, under torchrun by hand as well
 '''
 
 

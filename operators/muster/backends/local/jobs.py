@@ -30,7 +30,7 @@ from muster.volumes.base import Store
 from muster.volumes.durability import translated
 
 _SOONEST_SECONDS = 0.01
-_LATEST_SECONDS = 0.1
+_LATEST_SECONDS = 0.2
 # Over and above the grace that the ranks get: the worker's and the supervisor's own way down.
 _CANCEL_MARGIN_SECONDS = 10.0
 
@@ -125,22 +125,21 @@ class LocalJobs:
 
         offset = _offset(after)
         seen: JobStatus | None = None
-        quiet_since = time.monotonic()
+        since = time.monotonic()
         while True:
             status = await asyncio.to_thread(self.status, job_id)
             data, offset = await asyncio.to_thread(self._drain, job_id, offset)
             if data:
                 yield JobEvent(cursor=str(offset), lines=tuple(data.decode("utf-8", "replace").splitlines()))
             if status != seen:
-                seen = status
+                seen, since = status, time.monotonic()
                 yield JobEvent(cursor=str(offset), status=status)
-            elif not data:
-                quiet = time.monotonic() - quiet_since
-                await asyncio.sleep(min(max(quiet / 10, _SOONEST_SECONDS), _LATEST_SECONDS))
-                continue
             if status.state.ended:
                 return
-            quiet_since = time.monotonic()
+            # What has long been as it is is looked at less often, however much it says: each look
+            # takes CPU from the ranks.
+            age = time.monotonic() - since
+            await asyncio.sleep(min(max(age / 20, _SOONEST_SECONDS), _LATEST_SECONDS))
 
     def cancel(self, job_id: str, *, owner: str | None = None) -> None:
         """End the job and leave no process; see :meth:`muster.backends.base.Backend.cancel`.
