@@ -42,7 +42,7 @@ check: $(READY)  ## Lint, types, layers and the fast tests
 soak: $(READY)  ## Many faults and long loads (an hour or so)
 	$(PYTEST) -m soak
 
-test-horovod: $(READY)  ## Build Horovod once (needs a C++ compiler and CMake) and run a gang with it
+test-horovod: $(READY)  ## Build Horovod once (needs a C++ compiler) and run a gang with it
 	$(PYTEST) -m horovod
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
