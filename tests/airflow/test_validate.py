@@ -38,8 +38,10 @@ def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.
     """Try again to validate ``d/rows@latest``: an earlier try's job looked at @1, and @2 is there since."""
     from muster.airflow import ValidateOperator
 
-    def perform(*, success: bool) -> Any:
+    def perform(*, success: bool, retired: str = "") -> Any:
         looked_at = add("d/rows", "rows", "1")
+        if retired:
+            own.retire(looked_at.address, reason=retired)
         result = add("d/rows-validation", "result.json", json.dumps({"success": success, "results": []}))
         zeros = "b3:" + "0" * 64
         data = Input(versions=(looked_at.pinned,), many=True)
@@ -76,3 +78,13 @@ def test_what_was_looked_at_is_retired_and_not_what_came_since(perform: Any, own
     with pytest.raises(AirflowFailException, match="on volume://d/rows@1"):
         perform(success=False)
     assert [bool(version.retired) for version in own.versions("d/rows")] == [True, False]
+
+
+def test_what_the_suite_retired_comes_back_when_it_passes(perform: Any, own: FolderStore) -> None:
+    perform(success=True, retired="failed expectations.json, see volume://d/rows-validation@1")
+    assert [version.retired for version in own.versions("d/rows")] == [None, None]
+
+
+def test_what_was_retired_for_another_reason_stays_so(perform: Any, own: FolderStore) -> None:
+    perform(success=True, retired="wrong rows")
+    assert own.versions("d/rows")[0].retired == "wrong rows"

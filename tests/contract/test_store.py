@@ -257,6 +257,9 @@ class StoreContract:
         store.retire(first.address, reason="too")
         with pytest.raises(NotFound, match="every version of flights/features is retired"):
             store.resolve("flights/features")
+        assert store.reinstate(first.address) == first
+        assert store.reinstate(first.address) == first
+        assert store.resolve("flights/features") == (first,)
 
     def test_pins_have_reasons(self, store, again):
         run(store, "a-1", ONE, {"features": {"x": b"1"}})

@@ -150,25 +150,32 @@ class ValidateOperator(MusterOperator):
 
         document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
         if document["success"]:
-            self._warn_of_retired(store, addresses)
+            self._reinstate(store, addresses)
             return
         if self.retire_failed:
             for address in addresses:
-                store.retire(address, reason=f"failed {self.suite}, see {result}")
+                store.retire(address, reason=f"{self._retired_for}see {result}")
         raise AirflowFailException(
             failure_text(
                 document, suite=self.suite, addresses=addresses, result=result, retired=self.retire_failed
             )
         )
 
-    def _warn_of_retired(self, store: Store, addresses: Sequence[str]) -> None:
-        """A version that failed an earlier suite stays hidden although it passes this one."""
-        retired = [address for address in addresses if store.resolve(address)[0].retired]
-        if retired:
-            self.warn(
-                f"{', '.join(retired)} passes now but was retired when it failed before: no selector finds it; "
-                "make it again to have it found (muster run … --resume=strict, or a new run)"
-            )
+    def _reinstate(self, store: Store, addresses: Sequence[str]) -> None:
+        """Bring back what this suite retired and now lets pass; what was retired for another reason stays so."""
+        for address in addresses:
+            (version,) = store.resolve(address)
+            if version.retired is None:
+                continue
+            if version.retired.startswith(self._retired_for):
+                store.reinstate(address)
+                self.log.info("%s passes now: selectors find it again", address)
+            else:
+                self.warn(f"{address} passes but stays retired, so no selector finds it: {version.retired}")
+
+    @property
+    def _retired_for(self) -> str:
+        return f"failed {self.suite}, "
 
 
 def _validator(folder: DagFolder, image: str, task: TaskRun) -> Code:

@@ -218,3 +218,6 @@ class Store(Protocol):
 
     def retire(self, address: str, *, reason: str) -> Version:
         """Hide a version from every selector; by number and digest it stays readable until gc."""
+
+    def reinstate(self, address: str) -> Version:
+        """Let selectors find a retired version again; idempotent."""

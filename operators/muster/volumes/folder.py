@@ -23,7 +23,7 @@ from muster.volumes.attempts import Attempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog, committed
 from muster.volumes.commit import assemble, decide, publish, read_plan
-from muster.volumes.durability import locked, translated, write_whole
+from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.gather import Draft, draft_copy, gather, plan_drafts, union
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
@@ -182,6 +182,15 @@ class FolderStore:
         version = self._one(address)
         with translated(f"retire {address}"):
             write_whole(self.layout.version(version.volume, version.number) / "RETIRED", reason)
+        return self._one(version.address)
+
+    def reinstate(self, address: str) -> Version:
+        """Let selectors find a retired version again."""
+        version = self._one(address)
+        with translated(f"reinstate {address}"):
+            folder = self.layout.version(version.volume, version.number)
+            (folder / "RETIRED").unlink(missing_ok=True)
+            sync_folder(folder)
         return self._one(version.address)
 
     @contextmanager
