@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
 from muster.airflow.attempts import Action, Attempt, decide
+from muster.airflow.log import TaskLog
 from muster.airflow.site import connect, instance
 from muster.airflow.verdicts import failure
 from muster.airflow.waiting import Stopped, Wait
@@ -157,18 +159,21 @@ class _JobRun:
             self._backend.submit(ledger.spec(job_id), job_id=job_id, owner=self._task.owner)
 
     def _follow(self, attempt: Attempt, job_id: str) -> JobStatus:
+        log = TaskLog(partial(self._task.log.info, "%s"), job_id=job_id)
+
+        def lines(come: Sequence[str]) -> None:
+            log(come)
+            if self._task.listener is not None:
+                self._task.listener.lines(self._task.origin.task_id, come)
+
         try:
             return self._task.wait.follow(
-                self._backend, job_id, lines=self._lines, progress=_Progress(self._task.log)
+                self._backend, job_id, lines=lines, progress=_Progress(self._task.log)
             )
         except Stopped:
             raise self._stop(attempt, job_id) from None
-
-    def _lines(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._task.log.info("%s", line)
-        if self._task.listener is not None:
-            self._task.listener.lines(self._task.origin.task_id, lines)
+        finally:
+            log.close()
 
     def _stop(self, attempt: Attempt, job_id: str) -> AirflowException:
         if not self._must_end():

@@ -1,0 +1,106 @@
+"""A task's log: its job's lines as they come, at a rate that neither Airflow nor a reader drowns in."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+LINES_PER_SECOND = 20.0
+BYTES_PER_SECOND = 4096.0
+BURST_LINES = 400
+BURST_BYTES = 256 * 1024
+KEPT_LINES = 100
+LINE_LENGTH = 2000
+
+# A rank's line begins with this, whatever the rank wrote; all else in a job's log is said by muster.
+_OF_A_RANK = "[rank "
+# Airflow's page takes either of these, anywhere in a line, for the begin or end of a folded group.
+_FOLDING = re.compile(r"::(?=(?:end)?group::)")
+
+
+class TaskLog:
+    """Passes a job's lines on, in their order, and says how many it left out.
+
+    Lines wait while they come faster than the rate, which is that of a token bucket in lines and
+    bytes; of those that wait only the newest are kept. So an author who prints a thousand lines a
+    second sees stretches of them, and always the last ones before the end, which explain it. What
+    muster itself says is never left out.
+
+    Call it at least once a second, with nothing where nothing came, so that what waits gets its turn.
+
+    :param write: takes one line.
+    :param clock: seconds, from any start.
+    """
+
+    def __init__(
+        self, write: Callable[[str], None], *, job_id: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._job_id = job_id
+        self._clock = clock
+        self._waiting: deque[str] = deque()
+        self._left_out = 0
+        self._lines, self._bytes = float(BURST_LINES), float(BURST_BYTES)
+        self._at = clock()
+
+    def __call__(self, lines: Iterable[str] = ()) -> None:
+        """Take in what came, and write what is due."""
+        self._refill()
+        for line in lines:
+            self._waiting.append(fit(line))
+            self._pass_on()
+            while len(self._waiting) > KEPT_LINES:
+                self._leave_out(self._waiting.popleft())
+        self._pass_on()
+
+    def close(self) -> None:
+        """Write what waits: the last lines of a job that has ended."""
+        while self._waiting:
+            self._put(self._waiting.popleft())
+        self._confess()
+
+    def _refill(self) -> None:
+        now = self._clock()
+        passed, self._at = max(0.0, now - self._at), now
+        self._lines = min(BURST_LINES, self._lines + passed * LINES_PER_SECOND)
+        self._bytes = min(BURST_BYTES, self._bytes + passed * BYTES_PER_SECOND)
+
+    def _pass_on(self) -> None:
+        while self._waiting and self._may_go(self._waiting[0]):
+            self._put(self._waiting.popleft())
+
+    def _may_go(self, line: str) -> bool:
+        if not line.startswith(_OF_A_RANK):
+            return True
+        if self._left_out:  # stretches rather than single lines: once some were left out, save up first
+            return self._lines >= BURST_LINES / 2 and self._bytes >= BURST_BYTES / 2
+        return self._lines >= 1 and self._bytes >= len(line.encode())
+
+    def _leave_out(self, line: str) -> None:
+        if line.startswith(_OF_A_RANK):
+            self._left_out += 1
+        else:
+            self._put(line)
+
+    def _put(self, line: str) -> None:
+        self._confess()
+        self._write(line)
+        if line.startswith(_OF_A_RANK):
+            self._lines -= 1
+            self._bytes -= len(line.encode())
+
+    def _confess(self) -> None:
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            s = "s" * (left_out > 1)
+            self._write(f"… {left_out:,} line{s} left out; the full log: muster jobs logs {self._job_id}")
+
+
+def fit(line: str) -> str:
+    """Cut a line to what a page can show, and take from it what the page would obey."""
+    line = _FOLDING.sub(": :", line)
+    if len(line) <= LINE_LENGTH:
+        return line
+    return f"{line[:LINE_LENGTH]} … ({len(line) - LINE_LENGTH:,} characters more in the full log)"
