@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench test-horovod lock wheel clean
+.PHONY: help demo test check soak bench compiler test-horovod lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,7 +42,10 @@ check: $(READY)  ## Lint, types, layers and the fast tests
 soak: $(READY)  ## Many faults and long loads (an hour or so)
 	$(PYTEST) -m soak
 
-test-horovod: $(READY)  ## Build Horovod once (needs a C++ compiler) and run a gang with it
+compiler:
+	@command -v $${CXX:-c++ g++ clang++} >/dev/null || { echo "Horovod is built from source and there is no C++ compiler (\$$CXX, c++, g++, clang++): install one, such as Debian's g++, and run \`make test-horovod\` again"; exit 1; }
+
+test-horovod: compiler $(READY)  ## Build Horovod once (needs a C++ compiler) and run a gang with it
 	$(PYTEST) -m horovod
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
