@@ -29,7 +29,11 @@ ON_PATH = ("chromium-headless-shell", "chromium", "chromium-browser", "google-ch
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
 FONTS = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">
-<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/fonts</cachedir></fontconfig>
+<fontconfig>
+  <dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/fonts</cachedir>
+  <alias><family>sans-serif</family><prefer><family>Liberation Sans</family></prefer></alias>
+  <alias><family>monospace</family><prefer><family>Liberation Mono</family></prefer></alias>
+</fontconfig>
 """
 
 
@@ -49,7 +53,10 @@ class Chromium:
         """Whether it says its version."""
         try:
             asked = subprocess.run(
-                [self.program, "--version"], env=os.environ | self.variables, capture_output=True, timeout=60
+                [self.program, "--version"],
+                env={**os.environ, **self.variables},
+                capture_output=True,
+                timeout=60,
             )
         except OSError:
             return False
@@ -60,7 +67,7 @@ class Chromium:
         """A headless browser. It has no sandbox: it sees nothing but pages of this machine, and may be root."""
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
-                executable_path=self.program, env=os.environ | self.variables, chromium_sandbox=False
+                executable_path=self.program, env={**os.environ, **self.variables}, chromium_sandbox=False
             )
             try:
                 yield browser
