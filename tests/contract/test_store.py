@@ -130,6 +130,16 @@ class StoreContract:
         with pytest.raises(NotFound, match="run the stage"):
             store.resolve("flights/features")
 
+    def test_the_newest_versions_come_first_and_no_others(self, store, again):
+        for n in range(5):
+            run(store, f"a-{n}", ONE, {"features": {"x": b"%d" % n}})
+        volume = "flights/features"
+        assert [v.number for v in again.newest(volume, limit=2)] == [5, 4]
+        assert [v.number for v in again.newest(volume, limit=9, before=3)] == [2, 1]
+        assert again.newest(volume, limit=1) == store.versions(volume)[-1:]
+        assert again.newest("no/such", limit=9) == []
+        assert (again.count(volume), again.count("no/such")) == (5, 0)
+
     def test_every_output_or_none(self, store):
         with pytest.raises(StoreError, match="output 'table' is empty"):
             run(store, "a-1", TWO, {"features": {"x": b"1"}})
@@ -449,11 +459,13 @@ class StoreContract:
     def test_the_log_is_read_in_whole_lines(self, store, again):
         store.ledger.create("a-1", ONE)
         assert store.ledger.read("a-1") == (b"", 0)
+        assert store.ledger.log_bytes("a-1") == 0
         store.ledger.append("a-1", b"one\ntwo\n")
         store.ledger.append("a-1", b"")
         store.ledger.append("a-1", "drü\n".encode())
         data, cursor = again.ledger.read("a-1", limit_bytes=5)
         assert data == b"one\n"
+        assert again.ledger.log_bytes("a-1") == 13
         assert again.ledger.read("a-1", after=cursor) == ("two\ndrü\n".encode(), 13)
         assert again.ledger.read("a-1", after=13) == (b"", 13)
         store.ledger.append("a-1", b"x" * 10 + b"\n")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from muster.core.job import JobSpec, Origin, Pinned
 from muster.core.replica import PartManifest
 from muster.core.status import JobStatus
+from muster.volumes.manifest import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,9 @@ class Ledger(Protocol):
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         """Return whole lines of the log from offset `after`, and the offset after them."""
 
+    def log_bytes(self, job_id: str) -> int:
+        """How long the job's log is now; 0 before its first line."""
+
     def jobs(self) -> list[str]:
         """Every job_id, oldest first."""
 
@@ -161,8 +165,20 @@ class Store(Protocol):
     def versions(self, volume: str) -> list[Version]:
         """Every version of a volume that can be read, oldest first."""
 
+    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+        """The newest `limit` versions of a volume (of those below number `before`), newest first.
+
+        What it costs does not grow with the volume, so that a page of ten thousand versions is fast.
+        """
+
+    def count(self, volume: str) -> int:
+        """How many versions of a volume can be read; 0 where there is no such volume."""
+
     def record(self, address: str) -> Record:
         """Return where one version comes from; also of one whose data was deleted by gc."""
+
+    def manifest(self, address: str) -> Mapping[str, Entry]:
+        """Return every file of one version by its path, with hash and size; also after gc."""
 
     def path(self, address: str) -> Path:
         """Return the folder of one version's data (or the file that the address names in it)."""

@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from muster.core import wire
@@ -31,6 +32,20 @@ class Catalog:
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
         return [n for n in self._layout.numbers(volume) if self._facts(volume, n) is not None]
+
+    def holds(self, volume: str) -> bool:
+        """Whether a version is visible, a deleted one included; reads one of them, as a rule."""
+        return any(self._facts(volume, n) is not None for n in reversed(self._layout.numbers(volume)))
+
+    def count(self, volume: str) -> int:
+        """How many versions have their data; reads none of them."""
+        return sum((self._layout.version(volume, n) / "data").is_dir() for n in self._layout.numbers(volume))
+
+    def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
+        """The newest versions whose data is there, newest first; reads no others."""
+        numbers = (n for n in reversed(self._layout.numbers(volume)) if before is None or n < before)
+        found = (self.version(volume, number) for number in numbers)
+        return list(islice((version for version in found if version is not None), limit))
 
     def live(self, volume: str) -> list[Version]:
         """Every version whose data is there, oldest first, retired ones included."""

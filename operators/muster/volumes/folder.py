@@ -52,11 +52,19 @@ class FolderStore:
 
     def volumes(self) -> list[str]:
         """Every volume's name, sorted."""
-        return sorted(name for name in self.layout.volumes() if self.catalog.numbers(name))
+        return sorted(name for name in self.layout.volumes() if self.catalog.holds(name))
 
     def versions(self, volume: str) -> list[Version]:
         """Every version of a volume that can be read, oldest first."""
         return self.catalog.live(check_volume(volume))
+
+    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+        """The newest versions of a volume, newest first; no others are read."""
+        return self.catalog.newest(check_volume(volume), limit=limit, before=before)
+
+    def count(self, volume: str) -> int:
+        """How many versions of a volume can be read."""
+        return self.catalog.count(check_volume(volume))
 
     def record(self, address: str) -> Record:
         """Return where one version comes from; also of one whose data was deleted by gc."""

@@ -97,6 +97,13 @@ class FolderLedger:
             end = limit_bytes
         return data[:end], after + end
 
+    def log_bytes(self, job_id: str) -> int:
+        """How long the log is now."""
+        try:
+            return (self.check(job_id) / "log").stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def jobs(self) -> list[str]:
         """Every job_id, oldest first."""
         entered = []
