@@ -100,20 +100,18 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SealedFile:
-    """One file of a part-manifest: its path below its output's staging folder, and its size."""
-
-    output: str
-    path: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class PartManifest:
-    """What one replica staged, written after everything in it was synced: it has sealed."""
+    """What one replica staged, written after everything in it was synced: it has sealed.
+
+    :param files: for each output the size in bytes of every path below its staging folder.
+    """
 
     job_id: str
     attempt: int
     role: str
     index: int
-    files: tuple[SealedFile, ...]
+    files: Mapping[str, Mapping[str, int]]
+
+    def __post_init__(self) -> None:
+        sizes = {output: MappingProxyType(dict(files)) for output, files in self.files.items()}
+        object.__setattr__(self, "files", MappingProxyType(sizes))

@@ -47,15 +47,14 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
     owners: dict[tuple[str, str], str] = {}
     for part in parts:
         replica = f"{part.role}-{part.index}"
-        for file in part.files:
-            if file.output not in sizes:
-                raise StoreError(
-                    f"replica {replica} sealed {file.output!r:.80}, an output the job does not have"
-                )
-            other = owners.setdefault((file.output, check_path(file.path, output=file.output)), replica)
-            if other != replica:
-                raise BadOutput(_both(other, replica, file.path, file.output))
-            sizes[file.output][file.path] = file.size_bytes
+        for output, files in part.files.items():
+            if output not in sizes:
+                raise StoreError(f"replica {replica} sealed {output!r:.80}, an output the job does not have")
+            for path in files:
+                other = owners.setdefault((output, check_path(path, output=output)), replica)
+                if other != replica:
+                    raise BadOutput(_both(other, replica, path, output))
+            sizes[output].update(files)
     for output, files in sizes.items():
         if not files:
             raise BadOutput(f"output {output!r} is empty: the job wrote no file into its folder")
@@ -125,10 +124,11 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
 def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
     """Move what the replicas wrote into the drafts; it can be called again after a crash."""
     replicas = [staging.root / f"{part.role}-{part.index}" for part in parts]
-    sealed = {(file.output, file.path) for part in parts for file in part.files}
+    outputs = sorted({draft.output for draft in drafts})
+    sealed = {output: {path for part in parts for path in part.files.get(output, ())} for output in outputs}
     for replica in replicas:
-        for output in sorted({draft.output for draft in drafts}):
-            _refuse_stray(replica / output, sealed, output)
+        for output in outputs:
+            _refuse_stray(replica / output, sealed[output], output)
             # a copy of an input has its read-only folders, and those could be neither moved nor emptied
             set_modes(folders_of(replica / output), 0o755)
     for draft in drafts:
@@ -157,7 +157,7 @@ def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
     return names
 
 
-def _refuse_stray(folder: Path, sealed: Container[tuple[str, str]], output: str) -> None:
+def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
     """Nothing is committed that is no regular file, or that came after the seal."""
     for link in (folder, folder.parent):
         if link.is_symlink():
@@ -171,7 +171,7 @@ def _refuse_stray(folder: Path, sealed: Container[tuple[str, str]], output: str)
             raise StoreError(
                 f"output {output!r} holds {path!r:.200}, which is no regular file: write files only"
             )
-        if (output, path) not in sealed:
+        if path not in sealed:
             raise StoreError(
                 f"output {output!r} holds {path!r:.200}, which came after the seal: "
                 "end background processes before the job ends"

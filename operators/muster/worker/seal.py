@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from muster.core.errors import SpecError
-from muster.core.replica import PartManifest, Replica, SealedFile
+from muster.core.replica import PartManifest, Replica
 from muster.core.wire import dumps
 
 _KINDS = {
@@ -27,7 +27,7 @@ def seal(replica: Replica) -> PartManifest:
     """
     for name, folder in replica.staging.items():
         _check_folder(name, folder)
-    staged = [file for name, folder in replica.staging.items() for file in _files(name, folder)]
+    staged = {name: dict(sorted(_files(name, folder))) for name, folder in sorted(replica.staging.items())}
     for folder in replica.staging.values():
         sync(folder)
     part = PartManifest(
@@ -35,7 +35,7 @@ def seal(replica: Replica) -> PartManifest:
         attempt=replica.attempt,
         role=replica.role,
         index=replica.index,
-        files=tuple(sorted(staged, key=lambda file: (file.output, file.path))),
+        files=staged,
     )
     write_durably(replica.sealed, dumps(part))
     return part
@@ -74,8 +74,8 @@ def sync(folder: str) -> None:
         os.close(handle)
 
 
-def _files(output: str, root: str) -> Iterator[SealedFile]:
-    """Every file below `root`, and nothing but files and folders."""
+def _files(output: str, root: str) -> Iterator[tuple[str, int]]:
+    """Every file below `root` with its size in bytes; there is nothing but files and folders."""
     pending = [""]
     while pending:
         below = pending.pop()
@@ -88,7 +88,7 @@ def _files(output: str, root: str) -> Iterator[SealedFile]:
                 pending.append(path + "/")
             elif stat.S_ISREG(status.st_mode):
                 _check_name(output, path)
-                yield SealedFile(output=output, path=path, size_bytes=status.st_size)
+                yield path, status.st_size
             else:
                 raise SpecError(
                     f"output {output!r} holds {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, "

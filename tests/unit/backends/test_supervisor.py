@@ -12,7 +12,7 @@ from muster.backends.local.orders import Orders
 from muster.backends.local.queue import Claim
 from muster.backends.local.supervisor import Supervisor
 from muster.core.job import JobSpec, Output, Role
-from muster.core.replica import PartManifest, Report, SealedFile
+from muster.core.replica import PartManifest, Report
 from muster.core.status import JobResult
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
@@ -47,7 +47,7 @@ def test_what_has_sealed_is_committed_though_its_worker_was_killed_then(
             made.mkdir(parents=True)
         (out / "weights").write_bytes(b"1")
         report.write_text(dumps(Report(exit_code=ExitCode.SEALED, metrics={"auc": 0.7})))
-        files = (SealedFile(output="model", path="weights", size_bytes=1),)
+        files = {"model": {"weights": 1}}
         part = PartManifest(job_id="job-1", attempt=staging.attempt, role="main", index=0, files=files)
         staging.sealed("main", 0).write_text(dumps(part))
         return Verdict(cause=Cause.RANK_LOST, message="the worker was killed by signal 9", advice="")

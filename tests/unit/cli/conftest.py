@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from muster.cli.app import app
 from muster.core import wire
 from muster.core.job import Input, JobSpec, Origin, Output, Role
-from muster.core.replica import PartManifest, SealedFile
+from muster.core.replica import PartManifest
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
@@ -82,14 +82,15 @@ def run_job(
     """Do what a backend does for a job of one replica that writes `files`, per output."""
     store.ledger.create(job_id, spec)
     staging = store.stage(job_id)
-    sealed = []
     for output, contents in files.items():
         for name, data in contents.items():
             path = staging.output("main", 0, output) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-            sealed.append(SealedFile(output=output, path=name, size_bytes=len(data)))
-    part = PartManifest(job_id=job_id, attempt=staging.attempt, role="main", index=0, files=tuple(sealed))
+    sizes = {
+        output: {name: len(data) for name, data in contents.items()} for output, contents in files.items()
+    }
+    part = PartManifest(job_id=job_id, attempt=staging.attempt, role="main", index=0, files=sizes)
     staging.sealed("main", 0).write_text(wire.dumps(part))
     return store.commit(job_id, attempt=staging.attempt, metrics=metrics)
 

@@ -43,7 +43,7 @@ def test_an_entrypoint_runs_seals_and_reports(bench) -> None:
     assert ended.lines == ["[rank 0] epochs 5 rows"]
     assert ended.report.metrics == {"auc": 0.75}
     assert ended.report.modules == ("pipe/parts.py", "pipe/train.py")
-    assert [(f.output, f.path, f.size_bytes) for f in ended.part.files] == [("model", "deep/weights", 5)]
+    assert ended.part.files == {"model": {"deep/weights": 5}}
     assert (ended.part.job_id, ended.part.attempt, ended.part.role, ended.part.index) == (
         "train-abc-1",
         1,
@@ -119,7 +119,7 @@ def test_what_an_entrypoint_leaves_unflushed_is_written_at_its_end(bench) -> Non
     ended = bench.run(entrypoint="t:f", outputs=("out",))
     assert ended.lines == ["[rank 0] no newline but at exit"]
     assert (bench.root / "staging" / "out" / "log.txt").read_text() == "unflushed"
-    assert ended.part.files[0].size_bytes == len("unflushed")
+    assert set(ended.part.files["out"].values()) == {len("unflushed")}
 
 
 def test_what_a_rank_raises_ends_the_log(bench) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.replica import PartManifest, SealedFile
+from muster.core.replica import PartManifest
 from muster.core.wire import loads
 from muster.worker.seal import seal
 
@@ -25,12 +25,11 @@ def test_everything_staged_is_listed_by_output_and_path(replica, tmp_path: Path)
     (model / ".hidden \n name").write_bytes(b"1")
     (tmp_path / "staging" / "Table" / "part-0").write_bytes(b"12")
     part = seal(replica)
-    assert part.files == (
-        SealedFile(output="Table", path="part-0", size_bytes=2),
-        SealedFile(output="model", path=".hidden \n name", size_bytes=1),
-        SealedFile(output="model", path="a.txt", size_bytes=0),
-        SealedFile(output="model", path="a/b.bin", size_bytes=3),
-    )
+    assert part.files == {
+        "Table": {"part-0": 2},
+        "model": {".hidden \n name": 1, "a.txt": 0, "a/b.bin": 3},
+    }
+    assert list(part.files["model"]) == [".hidden \n name", "a.txt", "a/b.bin"]
     assert loads(PartManifest, Path(replica.sealed).read_text()) == part
     assert [path.name for path in (tmp_path / "sealed").iterdir()] == [
         "main-0.json"
@@ -38,7 +37,7 @@ def test_everything_staged_is_listed_by_output_and_path(replica, tmp_path: Path)
 
 
 def test_a_job_without_outputs_seals_as_well(bench) -> None:
-    assert seal(bench.replica(entrypoint="t:f")).files == ()
+    assert seal(bench.replica(entrypoint="t:f")).files == {}
 
 
 def make_link(path: Path) -> None:
