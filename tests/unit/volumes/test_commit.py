@@ -158,7 +158,7 @@ def test_what_is_not_as_it_was_sealed_is_refused(work, store, spoil, message):
 def test_a_seal_whose_paths_leave_the_output_is_refused(work, store, path):
     staging = work.seal("a-1", work.spec(out="flights/features"), {"out": {"x": b"1"}})
     seal = json.loads(staging.sealed("main", 0).read_text())
-    seal["files"][0]["path"] = path
+    seal["files"]["out"] = {path: 1}
     staging.sealed("main", 0).write_text(json.dumps(seal))
     with pytest.raises(StoreError, match=r"no plain path|control characters"):
         store.commit("a-1", attempt=1)
