@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench compiler test-horovod lock wheel clean
+.PHONY: help demo up test check soak bench compiler test-horovod lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ $(READY): requirements.txt pyproject.toml
 
 demo: $(READY)  ## Run the reference pipeline, from real rows to a served prediction
 	@$(BIN)/muster demo
+
+up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
+	@$(BIN)/muster up
 
 test: $(READY)  ## Run the tests, slow ones included (below 20 minutes warm)
 	$(PYTEST) -m "not soak and not horovod"

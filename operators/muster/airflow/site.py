@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from pathlib import Path
 
 from muster.backends.base import Backend
 from muster.core.errors import SpecError
@@ -63,10 +62,15 @@ def instance(settings: Settings) -> str:
     from airflow.sdk.configuration import conf
 
     configured = str(conf.get("muster", "instance", fallback=""))
-    return configured or _kept(settings.home / INSTANCE)
+    return configured or kept_name(settings)
 
 
-def _kept(path: Path) -> str:
+def kept_name(settings: Settings) -> str:
+    """Return the name that MUSTER_HOME keeps, made on first use; what jobs of this home have in common.
+
+    :raises SpecError: the home cannot be written.
+    """
+    path = settings.home / INSTANCE
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -17,6 +17,7 @@ from muster.cli.demo import demo
 from muster.cli.doctor import doctor
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
+from muster.cli.up import up
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine.
 
@@ -45,6 +46,7 @@ app.command(
         "muster run flights --json",
     ),
 )(run)
+app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.add_typer(jobs.app, name="jobs")

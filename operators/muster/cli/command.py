@@ -40,7 +40,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
-        first = ["demo", "run", "jobs", "volumes", "deployments", "images", "tensorboard", "doctor"]
+        first = ["demo", "run", "up", "jobs", "volumes", "deployments", "images", "tensorboard", "doctor"]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 
 

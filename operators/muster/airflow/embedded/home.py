@@ -1,27 +1,22 @@
 """Makes this process an Airflow of its own: its home, its settings, its migrated database.
 
-Everything here happens before Airflow is imported, because it reads its configuration then. The
-first migration takes seconds, so its outcome is kept in the cache, one for each release of Airflow,
-and every later home begins with a copy.
+Everything here happens before Airflow is imported, because it reads its configuration then.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
-from muster.backends.local.places import locked
+from muster.airflow.embedded.database import DATABASE, migrate
+from muster.airflow.site import kept_name
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 
-DATABASE = "airflow.db"
 LOG_BYTES = 50 << 20
 
 
@@ -62,6 +57,7 @@ class EmbeddedHome:
             "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.root / "logs"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            "AIRFLOW__MUSTER__INSTANCE": f"{kept_name(self.settings)}-run",  # `muster up` is another Airflow
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "MUSTER_HOME": str(self.settings.home),
             "MUSTER_CACHE": str(self.settings.cache),
@@ -80,37 +76,13 @@ class EmbeddedHome:
         before = os.environ.get("AIRFLOW_HOME")
         if "airflow" in sys.modules and before != str(self.root):
             raise MusterError(f"Airflow was imported with AIRFLOW_HOME={before}; this run needs {self.root}")
-        _forget_airflow(os.environ)
-        os.environ.update(self.environment())
+        forget_airflow(os.environ)
         try:
             (self.root / "logs").mkdir(parents=True, exist_ok=True)
-            self._migrate()
+            os.environ.update(self.environment())
+            migrate(self.root, cache=self.settings.cache, environment=self.environment())
         except OSError as error:
             raise SpecError(f"MUSTER_HOME {self.settings.home} cannot be written: {error}") from error
-
-    def _migrate(self) -> None:
-        release = version("apache-airflow")
-        marker = self.root / f"migrated-{release}"
-        if marker.exists() and self.database.exists():
-            return
-        with locked(self.root / "migration.lock"):
-            if self.database.exists():  # of an older release, or a crash came before the marker
-                _initialise(self.environment())
-            else:
-                _copy_whole(self._template(release), self.database)
-            marker.touch()
-
-    def _template(self, release: str) -> Path:
-        """Return a migrated database that nobody used, made now if the cache has none."""
-        template = self.settings.cache / "airflow" / f"airflow-{release}.db"
-        if not template.exists():
-            template.parent.mkdir(parents=True, exist_ok=True)
-            fresh = template.with_name(f".{template.name}.{os.getpid()}")
-            fresh.unlink(missing_ok=True)
-            conn = f"sqlite:///{fresh}"
-            _initialise({**self.environment(), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": conn})
-            fresh.replace(template)
-        return template
 
 
 @cache
@@ -126,28 +98,8 @@ def quieten(log: Path) -> None:
     configure_logging(log_level="INFO", colors=False, output=log.open("a", encoding="utf-8", buffering=1))
 
 
-def _forget_airflow(environment: Mapping[str, str]) -> None:
+def forget_airflow(environment: MutableMapping[str, str]) -> None:
     """Drop the settings of another Airflow; secrets and connections of this shell stay."""
     for name in list(environment):
         if name.startswith("AIRFLOW__"):
-            del os.environ[name]
-
-
-def _initialise(environment: Mapping[str, str]) -> None:
-    """Create or migrate a database, in a process of its own: this one may not know the right one yet."""
-    command = [sys.executable, "-c", "from airflow.utils.db import initdb; initdb()"]
-    ended = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    if ended.returncode:
-        last = (ended.stderr.strip() or ended.stdout.strip() or "no message").splitlines()[-1]
-        raise MusterError(f"Airflow's database cannot be migrated: {last}")
-
-
-def _copy_whole(source: Path, target: Path) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(source, temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+            del environment[name]

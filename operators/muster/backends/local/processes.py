@@ -89,6 +89,12 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def children(parent: int) -> list[int]:
+    """Return the processes that `parent` started itself, zombies left out."""
+    every = ((pid, _stat(pid)) for pid in _pids())
+    return [pid for pid, fields in every if fields and int(fields[_PARENT]) == parent and fields[2] != "Z"]
+
+
 def marked(job_id: str) -> list[int]:
     """Return every process of this user that was started with MUSTER_JOB_ID=`job_id`."""
     mark = f"{JOB_VARIABLE}={job_id}".encode()

@@ -1,0 +1,80 @@
+"""What ``muster up`` asks its Airflow: whether all of it is well, and which Dags it has found."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from muster.airflow.up.home import USER, UpHome
+
+# This shell's proxy is not asked for what is on this machine.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_PAGE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the Dag folder holds, as Airflow read it.
+
+    :param errors: why a file cannot be imported, by file.
+    """
+
+    dags: tuple[str, ...]
+    errors: Mapping[str, str]
+
+
+class Api:
+    """The public REST API of one Airflow."""
+
+    def __init__(self, home: UpHome) -> None:
+        self._home = home
+        self._token: str | None = None
+
+    def well(self, *, since: datetime) -> set[str]:
+        """Return the components that answer; a heartbeat from before `since` was another process's.
+
+        :raises OSError: there is no answer.
+        """
+        health = self._ask("/api/v2/monitor/health", token=None)
+        return {"api-server"} | {
+            name.replace("_", "-")
+            for name in ("scheduler", "triggerer", "dag_processor")
+            if health[name]["status"] == "healthy"
+            and datetime.fromisoformat(health[name][f"latest_{name}_heartbeat"]) >= since
+        }
+
+    def found(self, *, since: datetime) -> Found:
+        """Return the Dags that were parsed since a moment, and the files that cannot be.
+
+        :raises OSError: there is no answer.
+        """
+        if self._token is None:
+            self._token = self._log_in()
+        dags = self._ask(f"/api/v2/dags?limit={_PAGE}&exclude_stale=true", token=self._token)["dags"]
+        errors = self._ask(f"/api/v2/importErrors?limit={_PAGE}", token=self._token)["import_errors"]
+        return Found(
+            dags=tuple(sorted(dag["dag_id"] for dag in dags if _after(dag["last_parsed_time"], since))),
+            errors={e["filename"]: e["stack_trace"] for e in errors if _after(e["timestamp"], since)},
+        )
+
+    def _log_in(self) -> str:
+        body = {"username": USER, "password": self._home.password()}
+        return str(self._ask("/auth/token", token=None, body=body)["access_token"])
+
+    def _ask(self, path: str, *, token: str | None, body: Mapping[str, str] | None = None) -> Any:
+        request = urllib.request.Request(  # noqa: S310 an address of ours
+            self._home.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {token}"} if token else {}),
+        )
+        with _OPENER.open(request, timeout=5) as answer:
+            return json.load(answer)
+
+
+def _after(moment: str | None, since: datetime) -> bool:
+    return moment is not None and datetime.fromisoformat(moment) >= since

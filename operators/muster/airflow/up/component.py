@@ -1,0 +1,72 @@
+"""One of Airflow's processes, run so that nothing it forks outlives it: ``python -m muster.airflow.up.component scheduler``.
+
+Airflow's processes fork (workers, tasks, parsers, the triggerer's loop) and leave their children behind
+when they are killed. From prctl(2): a parent-death signal is sent when the parent ends, and is not
+inherited by a fork, so every fork asks for it anew. A muster job is no fork but a new program, which
+this does not touch: jobs and deployments go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+_JOBS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob"}
+
+
+def main(words: list[str]) -> None:
+    """Become the Airflow command that `words` say."""
+    forks_die_with_us()
+    if words[0] in _JOBS:
+        bury_predecessors(_JOBS[words[0]])
+    sys.argv = ["airflow", *words]
+    from airflow.__main__ import main as airflow
+
+    airflow()  # type: ignore[no-untyped-call]
+
+
+def forks_die_with_us() -> None:
+    """Have the kernel kill each process forked from here on when the one that forked it ends."""
+    libc = ctypes.CDLL(None)  # loaded now: after a fork another thread's lock could be held for ever
+    forking = threading.local()
+
+    def before() -> None:
+        # The kernel watches the thread that forks, and only a main thread lives as long as its process.
+        main = threading.current_thread() is threading.main_thread()
+        forking.parent = os.getpid() if main else None
+
+    def in_child() -> None:
+        if forking.parent is None:
+            return
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != forking.parent:  # it died before the kernel was told
+            os._exit(1)
+
+    os.register_at_fork(before=before, after_in_child=in_child)
+
+
+def bury_predecessors(job_type: str) -> None:
+    """Tell Airflow's database that an earlier process of this kind is dead.
+
+    Airflow finds out by the age of its heartbeat; here there is one of a kind at a time, so it is
+    known. The new scheduler gives its predecessor's tasks out again at once, the triggerer its triggers.
+    """
+    from airflow.jobs.job import Job, JobState
+    from airflow.sdk import timezone
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        session.execute(
+            update(Job)
+            .where(Job.job_type == job_type, Job.state == JobState.RUNNING)
+            .values(state=JobState.FAILED, end_date=timezone.utcnow())
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

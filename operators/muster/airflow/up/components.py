@@ -1,0 +1,135 @@
+"""Airflow's processes as children of one: started, started again when they die, and ended with all they began."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.backends.local.processes import Process, children, descendants
+from muster.backends.local.spawn import die_with
+from muster.core.errors import BackendError
+
+LOG_BYTES = 50 << 20
+LONGEST_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+TAIL_LINES = 12
+_MODULE = "muster.airflow.up.component"
+
+
+@dataclass
+class Component:
+    """One long-lived process of Airflow's.
+
+    :param words: of the ``airflow`` command that it runs.
+    :param log: where its output goes.
+    :ivar deaths: how often it died, one time soon after the other.
+    """
+
+    name: str
+    words: Sequence[str]
+    log: Path
+    environment: Mapping[str, str]
+    deaths: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    due: float = 0.0
+    pool: set[Process] = field(default_factory=set)
+
+    def start(self) -> None:
+        """Start it; the kernel kills it when this process ends, however that is."""
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+            self.log.replace(self.log.with_suffix(".old"))
+        self.started, self.pool = time.monotonic(), set()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, *self.words],
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that Ctrl-C is ours alone
+                preexec_fn=_Begin(os.getpid()),
+            )
+
+    def ended(self) -> str | None:
+        """How it ended, if it has; a person's words."""
+        code = None if self.process is None else self.process.poll()
+        if code is None:
+            return None
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def lost_worker(self) -> bool:
+        """Whether one of the processes that it keeps has died while it itself goes on."""
+        if self.process is None:
+            return False
+        now = {process for pid in children(self.process.pid) if (process := Process.find(pid))}
+        lost, self.pool = self.pool - now, now
+        return bool(lost)
+
+    def plan_restart(self) -> float:
+        """Return in how many seconds it is started again: at once, then later with each early death."""
+        now = time.monotonic()
+        self.deaths = 1 if now - self.started > STEADY_SECONDS else self.deaths + 1
+        pause = min(2.0 ** (self.deaths - 1), LONGEST_PAUSE_SECONDS)
+        self.process, self.due = None, now + pause
+        return pause
+
+    def kill(self) -> None:
+        """Kill it, and with it whatever it forked, and return when it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self) -> list[str]:
+        """Its last lines."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - 16_384))
+            return log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """What happens between fork and exec."""
+
+    parent: int
+
+    def __call__(self) -> None:
+        die_with(self.parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def stop(components: Sequence[Component], *, grace_seconds: float = 3.0) -> None:
+    """End them and everything below them, but not muster's jobs and deployments, and return when it is gone.
+
+    A running task is not waited for: its job goes on, and the next start adopts it.
+
+    :raises BackendError: something does not die within ten seconds.
+    """
+    running = [c.process for c in components if c.process is not None]
+    below = {p for process in running for pid in descendants(process.pid) if (p := Process.find(pid))}
+    for process in running:
+        process.terminate()
+    _wait(lambda: all(process.poll() is not None for process in running), grace_seconds)
+    for process in running:
+        process.kill()
+        process.wait()
+    for left in below:
+        left.kill()
+    if not _wait(lambda: not any(left.alive for left in below), 10.0):
+        stuck = sorted(left.pid for left in below if left.alive)
+        raise BackendError(f"processes {stuck} of Airflow's do not die when killed: end them by hand")
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,201 @@
+"""The AIRFLOW_HOME of ``muster up``: its settings, secrets, first user and database.
+
+All settings are in its ``airflow.cfg``, so ``AIRFLOW_HOME=.muster/up airflow …`` in another terminal is
+the same Airflow. The folder is its owner's alone: whoever reads it is let in by the Airflow.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from configparser import RawConfigParser
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from muster.airflow.embedded.database import DATABASE, let_many_write, migrate
+from muster.airflow.embedded.home import forget_airflow
+from muster.airflow.site import kept_name
+from muster.core.errors import SpecError
+from muster.core.settings import Settings
+
+ADDRESS = "127.0.0.1"
+USER = "admin"
+PATIENCE = {"timeout": 30}  # seconds that one of several processes waits for SQLite's one writer
+NO_PORT = 9  # of the log servers that are not started; below 1024, so nobody else pretends to be one
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpHome:
+    """One AIRFLOW_HOME below MUSTER_HOME, and where its Airflow answers.
+
+    :param dags: the folder whose Dags it knows.
+    """
+
+    settings: Settings
+    dags: Path
+    port: int
+
+    @property
+    def root(self) -> Path:
+        """AIRFLOW_HOME."""
+        return self.settings.home / "up"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the ``muster up`` of this home."""
+        return self.root / "up.lock"
+
+    @property
+    def url(self) -> str:
+        """Where its pages and its API are."""
+        return f"http://{ADDRESS}:{self.port}"
+
+    @property
+    def passwords(self) -> Path:
+        """Who may log in, as JSON: ``{"admin": "…"}``."""
+        return self.root / "passwords.json"
+
+    def log(self, component: str) -> Path:
+        """Where one of its processes logs to."""
+        return self.root / "logs" / f"{component}.log"
+
+    def password(self) -> str:
+        """The first user's password."""
+        return str(json.loads(self.passwords.read_text(encoding="utf-8"))[USER])
+
+    def make(self) -> None:
+        """Make the folder, which only its owner may enter.
+
+        :raises SpecError: there is no folder of Dags, or the home cannot be written.
+        """
+        if not self.dags.is_dir():
+            raise SpecError(
+                f"no folder of Dags at {self.dags}: go to the folder that holds dags/, or name it with --dags"
+            )
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+            (self.root / "logs").mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def prepare(self) -> bool:
+        """Write the settings and see to secrets and database; whether the password is a new one.
+
+        :raises SpecError: the home cannot be written.
+        :raises MusterError: the database cannot be migrated.
+        """
+        try:
+            kept = _kept(self.root / "secrets.json", _draw_secrets)
+            fresh = not self.passwords.exists()
+            _kept(self.passwords, lambda: {USER: secrets.token_urlsafe(12)})
+            self._write_options(kept)
+            migrate(self.root, cache=self.settings.cache, environment=self.environment())
+            let_many_write(self.root / DATABASE)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return fresh
+
+    def environment(self) -> dict[str, str]:
+        """What its processes are started with: this shell's variables, and nothing of another Airflow."""
+        environment = dict(os.environ)
+        forget_airflow(environment)
+        direct = [part for part in (os.environ.get("NO_PROXY"), ADDRESS) if part]
+        return environment | {
+            "AIRFLOW_HOME": str(self.root),
+            "MUSTER_HOME": str(self.settings.home),
+            "MUSTER_CACHE": str(self.settings.cache),
+            "NO_PROXY": ",".join(direct),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def options(self) -> dict[str, dict[str, str]]:
+        """Airflow's settings, by section: what suits one machine and one person."""
+        return {
+            "core": {
+                "dags_folder": str(self.dags),
+                "load_examples": "False",
+                "executor": "LocalExecutor",
+                "parallelism": str(max(4, os.cpu_count() or 1)),
+                "dags_are_paused_at_creation": "False",
+                "dagbag_import_error_traceback_depth": "50",
+                "hostname_callable": "muster.airflow.up.home.hostname",
+                "execution_api_server_url": f"{self.url}/execution/",
+                "simple_auth_manager_users": f"{USER}:admin",
+                "simple_auth_manager_passwords_file": str(self.passwords),
+            },
+            "database": {
+                "sql_alchemy_conn": f"sqlite:///{self.root / DATABASE}",
+                "sql_alchemy_connect_args": "muster.airflow.up.home.PATIENCE",
+                "load_default_connections": "False",
+            },
+            "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
+            "scheduler": {
+                "scheduler_idle_sleep_time": "0.1",
+                "scheduler_health_check_threshold": "20",
+                "orphaned_tasks_check_interval": "10",
+                "task_instance_heartbeat_timeout": "20",
+                "task_instance_heartbeat_timeout_detection_interval": "5",
+            },
+            "triggerer": {"triggerer_health_check_threshold": "20"},
+            "dag_processor": {"refresh_interval": "10"},
+            "logging": {
+                "base_log_folder": str(self.root / "logs"),
+                "dag_processor_child_process_log_directory": str(self.root / "logs" / "dag_processor"),
+                "colored_console_log": "False",
+                "worker_log_server_port": str(NO_PORT),
+                "trigger_log_server_port": str(NO_PORT),
+            },
+            "usage_data_collection": {"enabled": "False"},
+            "muster": {"instance": f"{kept_name(self.settings)}-up"},  # `muster run` is another Airflow
+        }
+
+    def _write_options(self, kept: Mapping[str, str]) -> None:
+        parser = RawConfigParser()
+        options = self.options()
+        options["core"]["fernet_key"] = kept["fernet"]
+        options["api"]["secret_key"] = kept["pages"]
+        options["api_auth"] = {"jwt_secret": kept["tokens"]}
+        for section, values in options.items():
+            parser[section] = {name: value.replace("%", "%%") for name, value in values.items()}
+        text = StringIO()
+        parser.write(text)
+        _write_private(self.root / "airflow.cfg", text.getvalue())
+
+    def _unwritable(self, error: OSError) -> SpecError:
+        return SpecError(f"MUSTER_HOME {self.settings.home} cannot be written: {error}")
+
+
+def hostname() -> str:
+    """Name this machine for Airflow, without asking a name server."""
+    return "localhost"
+
+
+def _draw_secrets() -> dict[str, str]:
+    return {
+        "fernet": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "pages": secrets.token_urlsafe(32),
+        "tokens": secrets.token_urlsafe(64),
+    }
+
+
+def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """Return what a private file holds, drawn and written on first use."""
+    if not path.exists():
+        _write_private(path, json.dumps(draw()) + "\n")
+    kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    return kept
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a whole file that only its owner may read, from its first byte on."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.replace(path)

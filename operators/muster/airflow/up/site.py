@@ -1,0 +1,212 @@
+"""``muster up``: an Airflow on loopback from its first process to its last."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from muster.airflow.up.api import Api, Found
+from muster.airflow.up.components import Component, stop
+from muster.airflow.up.home import ADDRESS, UpHome
+from muster.backends.local.places import locked_if_free
+from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.settings import Settings
+
+HEALTHY_SECONDS = 45.0
+EARLY_DEATHS = 3
+_LOOK_SECONDS = 0.5
+_SETTLED_SECONDS = 3.0
+_LONGEST_PARSE_SECONDS = 30.0
+_STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+COMMANDS = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+
+
+class Audience(Protocol):
+    """Who is told how it goes."""
+
+    def note(self, text: str) -> None:
+        """Something happened."""
+
+    def warning(self, text: str, lines: list[str]) -> None:
+        """Something went wrong and is being mended; `lines` are the log's last ones, if they help."""
+
+    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+        """All of it is well, and its Dags have been read."""
+
+
+def run(*, dags: Path, port: int, audience: Audience, settings: Settings | None = None) -> None:
+    """Keep an Airflow going until SIGINT, SIGTERM or SIGHUP; nothing of it is left afterwards.
+
+    Processes of Airflow's that die are started again. Should this process be killed, the kernel
+    kills all of them. Jobs and deployments have supervisors of their own and go on.
+
+    :raises SpecError: no Dags, a home that cannot be written, a port that is taken.
+    :raises MusterError: this home has an Airflow already, or a process of it does not stay alive.
+    """
+    home = UpHome(settings=settings or Settings.load(), dags=dags.absolute(), port=port)
+    home.make()
+    with locked_if_free(home.lock) as mine:
+        if not mine:
+            raise MusterError(
+                f"an Airflow of {home.settings.home} is up already{_where(home)}: use that one, end it with "
+                "Ctrl-C, or set MUSTER_HOME to another folder"
+            )
+        check_port(port)
+        new_password = home.prepare()
+        with _signals_waited_for():
+            _Site(home, audience).run(new_password=new_password)
+
+
+def check_port(port: int) -> None:
+    """See whether a port of loopback can be listened on. :raises SpecError: it cannot."""
+    try:
+        socket.create_server((ADDRESS, port)).close()
+    except OSError as error:
+        raise SpecError(
+            f"port {port} of {ADDRESS} cannot be had ({error.strerror}): end what listens there, or name "
+            "another with --port"
+        ) from error
+
+
+class _Site:
+    """One Airflow going on."""
+
+    def __init__(self, home: UpHome, audience: Audience) -> None:
+        self._home = home
+        self._audience = audience
+        self._api = Api(home)
+        environment = home.environment()
+        self._components = [
+            Component(name=name, words=words, log=home.log(name), environment=environment)
+            for name, words in COMMANDS.items()
+        ]
+        self._began = time.monotonic()
+        self._since = datetime.now(UTC)
+        self._well: set[str] = set()
+        self._warned = False
+
+    def run(self, *, new_password: bool) -> None:
+        try:
+            for component in self._components:
+                component.start()
+            if self._become_healthy() and self._read_dags(new_password):
+                while not _told_to_stop(_LOOK_SECONDS):
+                    self._look_after()
+            self._audience.note("stopping")
+        finally:
+            stop(self._components)
+
+    def _become_healthy(self) -> bool:
+        """Wait for every component; whether they came before somebody said stop."""
+        while len(self._well) < len(COMMANDS):
+            if _told_to_stop(_LOOK_SECONDS):
+                return False
+            self._look_after()
+            self._say_who_is_new()
+            self._warn_if_late()
+        return True
+
+    def _say_who_is_new(self) -> None:
+        try:
+            now = self._api.well(since=self._since)
+        except OSError:
+            return
+        for name in (name for name in COMMANDS if name in now - self._well):
+            self._audience.note(f"{name} is well after {self._seconds():.1f} s")
+        self._well |= now
+
+    def _warn_if_late(self) -> None:
+        if self._warned or self._seconds() < HEALTHY_SECONDS:
+            return
+        self._warned = True
+        missing = [c for c in self._components if c.name not in self._well]
+        names = ", ".join(c.name for c in missing)
+        self._audience.warning(
+            f"still waiting for {names} after {HEALTHY_SECONDS:.0f} s; {missing[0].log} ends with:",
+            missing[0].tail(),
+        )
+
+    def _read_dags(self, new_password: bool) -> bool:
+        """Wait until the folder has been read; whether that came before somebody said stop."""
+        found, changed = Found(dags=(), errors={}), time.monotonic()
+        deadline = changed + _LONGEST_PARSE_SECONDS
+        while time.monotonic() < min(changed + _SETTLED_SECONDS, deadline):
+            if _told_to_stop(_LOOK_SECONDS):
+                return False
+            self._look_after()
+            now = self._found(found)
+            if now != found:
+                found, changed = now, time.monotonic()
+        self._audience.ready(self._home, found, new_password=new_password)
+        return True
+
+    def _found(self, before: Found) -> Found:
+        try:
+            return self._api.found(since=self._since)
+        except OSError:  # the API server has just died and is being started again
+            return before
+
+    def _look_after(self) -> None:
+        """Start again what has died."""
+        for component in self._components:
+            if (how := component.ended()) is not None:
+                self._again(component, how)
+            elif component.process is None and time.monotonic() >= component.due:
+                component.start()
+            elif component.name == "scheduler" and component.lost_worker():
+                # It may have died holding the lock of the queue that the others wait at.
+                component.kill()
+                self._again(component, "lost a worker")
+
+    def _again(self, component: Component, how: str) -> None:
+        pause = component.plan_restart()
+        if component.deaths >= EARLY_DEATHS and component.name not in self._well:
+            tail = "\n".join(component.tail())
+            raise BackendError(
+                f"{component.name} does not stay alive: it {how} {component.deaths} times; "
+                f"{component.log} ends with:\n{tail}"
+            )
+        self._audience.warning(
+            f"{component.name} {how}: it is started again in {pause:.0f} s",
+            component.tail() if component.deaths >= EARLY_DEATHS else [],
+        )
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+@contextmanager
+def _signals_waited_for() -> Iterator[None]:
+    """Hold back the signals that end us, and a child's end, so that they come only where they are waited for."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS | {signal.SIGCHLD})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _told_to_stop(wait_seconds: float) -> bool:
+    """Wait a moment, less where a child ended; whether somebody asked for the end."""
+    came = signal.sigtimedwait(_STOPS | {signal.SIGCHLD}, wait_seconds)
+    return came is not None and came.si_signo in _STOPS
+
+
+def _where(home: UpHome) -> str:
+    """Say where the Airflow that holds the lock answers: its settings are there to be read."""
+    from configparser import RawConfigParser
+
+    parser = RawConfigParser()
+    parser.read(home.root / "airflow.cfg", encoding="utf-8")
+    return f" at {parser['api']['base_url']}" if "api" in parser else ""

@@ -1,0 +1,56 @@
+"""``muster up``: Airflow on this machine, with its pages, its schedules and the Dags of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.screen import note, safe, say
+
+if TYPE_CHECKING:
+    from muster.airflow.up.api import Found
+    from muster.airflow.up.home import UpHome
+
+PORT = 8080
+
+
+def up(
+    *,
+    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = PORT,
+) -> None:
+    """Keep Airflow running on this machine, until Ctrl-C.
+
+    Its pages are on loopback, behind a password. What dies of it is started again; Ctrl-C leaves
+    nothing of it. Jobs that run then go on, and the next start takes them up again.
+    """
+    note("starting Airflow")
+    from muster.airflow.up.site import run
+
+    run(dags=dags, port=port, audience=_Screen())
+
+
+class _Screen:
+    """Tells the person at the terminal."""
+
+    def note(self, text: str) -> None:
+        note(f"  {safe(text)}")
+
+    def warning(self, text: str, lines: list[str]) -> None:
+        note(safe(text), style="yellow")
+        for line in lines:
+            note(f"  {safe(line)}")
+
+    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+        say()
+        say(f"Airflow is up at {home.url}   Ctrl-C ends it", bold=True)
+        secret = home.password() if new_password else f"in {safe(home.passwords)}"
+        say(f"  user admin, password {secret}")
+        say(f"  Dags in {safe(home.dags)}: {safe(', '.join(found.dags)) or 'none'}")
+        if new_password:
+            note(f"  the password is kept in {safe(home.passwords)} and not shown again")
+        for file, trace in found.errors.items():
+            last = [line for line in trace.splitlines() if line.strip()][-1:]
+            note(f"  {safe(file)} cannot be imported: {safe(*last)}", style="red")
