@@ -6,7 +6,7 @@ processes on one machine (:mod:`muster.backends.local`), later a Kubernetes clus
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
 from muster.core.deployment import DeploymentSpec, DeploymentStatus
@@ -40,16 +40,21 @@ class Backend(Protocol):
     def status(self, job_id: str) -> JobStatus:
         """Report the job as it is now; never wait. :raises NotFound: no such job."""
 
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        """Report many jobs at once for little more than the cost of one; leave out what is not known."""
+
     def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event.
 
         :param after: the cursor of the last event that was seen, to go on after a disconnect.
         """
 
-    def cancel(self, job_id: str, *, owner: str | None = None) -> None:
+    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
         """End the job and leave no process. Idempotent; nothing happens for another owner's job.
 
         :param owner: who asks; None is an operator at the command line and always may.
+        :param wait: whether to return only when nothing of it runs any more. Where not, the job's end
+            is certain on return, and its ranks may still have their grace.
         """
 
     def deploy(self, spec: DeploymentSpec) -> None:

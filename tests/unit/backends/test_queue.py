@@ -85,7 +85,7 @@ def test_a_gang_starts_whole_or_not_at_all(queue: Queue, started: Started) -> No
     queue.enter(ticket("one", gpus=1))
     queue.enter(ticket("two", gpus=2))
     assert started.admit() == ["one"]
-    assert queue.reason("two") == "waiting for 2 GPUs: 1 of 2 free"
+    assert queue.reasons()["two"] == "waiting for 2 GPUs: 1 of 2 free"
 
 
 def test_what_waits_is_not_overtaken_by_what_would_delay_it(queue: Queue, started: Started) -> None:
@@ -93,7 +93,7 @@ def test_what_waits_is_not_overtaken_by_what_would_delay_it(queue: Queue, starte
     queue.enter(ticket("big", memory_gib=8))
     queue.enter(ticket("small", memory_gib=1))
     assert started.admit() == ["running"]
-    assert queue.reason("small") == "waiting for 1 GiB of memory: 0 of 10 free; 1 job before it"
+    assert queue.reasons()["small"] == "waiting for 1 GiB of memory: 0 of 10 free; 1 job before it"
     started.crash("running")
     assert started.admit() == ["running", "big", "small"]
 

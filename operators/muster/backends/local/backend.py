@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from muster.backends.local.admission import Resolve, from_environment
@@ -54,13 +54,17 @@ class LocalBackend:
         """Report the job as it is now; never wait."""
         return self._jobs.status(job_id)
 
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        """Report many jobs at once; leave out what is not known."""
+        return self._jobs.statuses(job_ids)
+
     def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event."""
         return self._jobs.watch(job_id, after=after)
 
-    def cancel(self, job_id: str, *, owner: str | None = None) -> None:
+    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
         """End the job and leave no process; nothing happens for another owner's job."""
-        self._jobs.cancel(job_id, owner=owner)
+        self._jobs.cancel(job_id, owner=owner, wait=wait)
 
     def deploy(self, spec: DeploymentSpec) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 from muster.backends.local.admission import Admission, Resolve, from_environment
 from muster.backends.local.attempt import check_inputs
@@ -107,17 +109,31 @@ class LocalJobs:
         if status.state.ended:
             return status
         self._admission.admit(wait=False)
-        waits = self._queue.waits(job_id)
-        alive = waits or self._queue.holds(job_id)
-        status = self._ledger.status(job_id)  # it may have moved, or ended, while we looked
+        return self._look(status, self._queue.reasons)
+
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        """Report many jobs as they are now, and let in whoever can start; the queue is read once for all."""
+        self._admission.admit(wait=False)
+        reasons = cache(self._queue.reasons)
+        found = {}
+        for job_id in job_ids:
+            with suppress(NotFound):
+                found[job_id] = self._look(self._ledger.status(job_id), reasons)
+        return found
+
+    def _look(self, status: JobStatus, reasons: Callable[[], Mapping[str, str]]) -> JobStatus:
+        """Add to what is recorded of a job whether anybody works on it, and what it waits for."""
         if status.state.ended:
             return status
-        if waits:
-            return replace(status, alive=True, reason=self._queue.reason(job_id) or status.reason)
-        if not alive:
-            lost = "its supervisor is gone; submit it again to go on from its checkpoint"
-            return replace(status, alive=False, reason=lost)
-        return replace(status, alive=True)
+        if self._queue.waits(status.job_id):
+            return replace(status, alive=True, reason=reasons().get(status.job_id) or status.reason)
+        if self._queue.holds(status.job_id):
+            return replace(status, alive=True)
+        status = self._ledger.status(status.job_id)  # it may have ended while we looked
+        if status.state.ended:
+            return status
+        lost = "its supervisor is gone; submit it again to go on from its checkpoint"
+        return replace(status, alive=False, reason=lost)
 
     async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended."""
@@ -141,7 +157,7 @@ class LocalJobs:
             age = time.monotonic() - since
             await asyncio.sleep(min(max(age / 20, _SOONEST_SECONDS), _LATEST_SECONDS))
 
-    def cancel(self, job_id: str, *, owner: str | None = None) -> None:
+    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
         """End the job and leave no process; see :meth:`muster.backends.base.Backend.cancel`.
 
         :raises BackendError: something of it does not die.
@@ -155,8 +171,9 @@ class LocalJobs:
         if self._queue.withdraw(job_id, lambda: self._bury(job_id, "cancelled while it waited")):
             return
         self._ask_to_end(job_id)
-        spec = self._ledger.spec(job_id)
-        self._await_end(job_id, spec.grace_seconds + _CANCEL_MARGIN_SECONDS)
+        if wait:
+            spec = self._ledger.spec(job_id)
+            self._await_end(job_id, spec.grace_seconds + _CANCEL_MARGIN_SECONDS)
         self._tidy(job_id)
 
     def _tidy(self, job_id: str) -> None:

@@ -160,15 +160,13 @@ class Queue:
             if mine:
                 self._admit(start, overdue)
 
-    def reason(self, job_id: str) -> str:
-        """Say what a waiting job waits for."""
-        room = self._room()
+    def reasons(self) -> dict[str, str]:
+        """Say of every waiting job what it waits for."""
+        room, found = self._room(), {}
         for before, ticket in enumerate(self._tickets()):
-            lacking = room.lacks(ticket)
-            if ticket.job_id == job_id:
-                return _waiting(lacking, before, self._machine)
+            found[ticket.job_id] = _waiting(room.lacks(ticket), before, self._machine)
             room.take(ticket)
-        return ""
+        return found
 
     def _admit(self, start: Callable[[Claim, int], bool], overdue: Callable[[Ticket, str], None]) -> None:
         room = self._room()
