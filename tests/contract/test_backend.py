@@ -101,6 +101,34 @@ class BackendContract:
         assert status.ended is not None
         assert status.submitted <= status.started <= status.ended
 
+    def test_progress_and_links_are_in_the_status_while_it_runs_and_after(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = (
+            "import time; from pathlib import Path\n"
+            "print('muster: epoch=1/3 loss=nan'); print('muster: epoch=1/3 loss=0.5')\n"
+            "print('muster: link MLflow=https://example.com/1')\n"
+            "print('muster: link Bad=javascript:alert(1)', flush=True)\n"
+            "while not Path('{outputs.made}/go').exists(): time.sleep(0.01)\n"
+            "print('muster: epoch=3/3')"
+        )
+        backend.submit(job(code, outputs={"made": Output(volume="a/made")}), job_id="one")
+        until(lambda: backend.status("one").progress)
+        status = backend.status("one")
+        assert {name: str(number) for name, number in status.progress.items()} == {
+            "epoch": "1/3",
+            "loss": "0.5",
+        }
+        assert dict(status.links) == {"MLflow": "https://example.com/1"}
+        staging = backend.store.staging("one")
+        assert staging is not None
+        (staging.output("main", 0, "made") / "go").touch()
+        status, lines = finish(backend, "one")
+        assert str(status.progress["epoch"]) == "3/3"
+        assert status.result is not None
+        assert dict(status.result.links) == {"MLflow": "https://example.com/1"}
+        assert "[rank 0] muster: epoch=3/3" in lines
+
     def test_the_next_job_reads_what_the_one_before_wrote(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
@@ -250,6 +278,24 @@ class BackendContract:
         assert not backend.status("owned").state.ended
         backend.cancel("owned", owner="ti-2")
         assert backend.status("owned").state is JobState.CANCELLED
+
+    def test_a_cancel_that_is_not_waited_for_comes_all_the_same(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job(SLEEP), job_id="job-a")
+        until(lambda: b"up" in backend.store.ledger.read("job-a")[0])
+        backend.cancel("job-a", wait=False)
+        until(lambda: backend.status("job-a").state is JobState.CANCELLED)
+        until(lambda: not self.leftovers("job-a"))
+
+    def test_many_are_reported_as_each_is_alone(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        backend.submit(job("pass"), job_id="job-done")
+        finish(backend, "job-done")
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id="job-runs")
+        until(lambda: b"up" in backend.store.ledger.read("job-runs")[0])
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id="job-waits")
+        ids = ["job-done", "job-runs", "job-waits"]
+        assert backend.statuses([*ids, "job-unknown"]) == {each: backend.status(each) for each in ids}
 
     def test_ranks_get_their_grace_to_save(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         code = (

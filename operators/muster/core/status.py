@@ -9,6 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from muster.core.errors import SpecError
+from muster.core.progress import Progress
 from muster.core.verdict import Verdict
 
 
@@ -38,14 +39,16 @@ class JobResult:
     :param metrics: what rank 0's entrypoint returned: finite numbers by name.
     :param modules: the author's modules that rank 0 had imported, relative to the snapshot;
         None where that is not known (a command).
+    :param links: where user code said that there is more to see, by title.
     """
 
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     modules: tuple[str, ...] | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("outputs", "metrics"):
+        for name in ("outputs", "metrics", "links"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
@@ -57,6 +60,8 @@ class JobStatus:
     :param restarts: how often the gang was started again.
     :param alive: whether somebody works on it; False on a job that has not ended means that its
         supervisor is gone, and submitting the same job_id again picks it up.
+    :param progress: the newest numbers that user code told (:mod:`muster.core.progress`), a few
+        seconds old at most; `links` what it linked to, by title.
     """
 
     job_id: str
@@ -70,6 +75,12 @@ class JobStatus:
     owner: str | None = None
     verdict: Verdict | None = None
     result: JobResult | None = None
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("progress", "links"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,31 @@ class ExitCode(IntEnum):
 
 
 class Cause(str, Enum):
-    """Why a job ended without success."""
+    """Why a job ended without success, and what is tried again.
+
+    ================  ====================  ===================  ==========================================
+    cause             gang starts again     Airflow tries again  why
+                      (free)                (costs a retry)
+    ================  ====================  ===================  ==========================================
+    user error        no                    no                   the same code fails the same way
+    spec error        no                    no                   what was asked for is wrong
+    out of memory     no                    no                   as much is needed at the next try
+    GPU out of memory no                    no                   as much is needed at the next try
+    rank lost         from its checkpoint   then                 somebody killed it; not the author's fault
+    hang              from its checkpoint   no                   it hung again each time it was started
+    evicted           from its checkpoint   then                 the cluster's own doing
+    node lost         from its checkpoint   then                 the cluster's own doing
+    image unavailable no                    yes                  a registry or network may be back
+    never scheduled   no                    no                   no machine is big enough
+    queue timeout     no                    yes                  there may be room at another time
+    run timeout       no                    yes                  a slow or stuck machine looks like that
+    commit failed     no                    yes                  somebody may have made room on the disk
+    backend error     no                    yes                  not the author's fault
+    cancelled         no                    no                   somebody wanted that
+    ================  ====================  ===================  ==========================================
+
+    A gang starts again ``max_restarts`` times; *then* is after that.
+    """
 
     USER_ERROR = "user error"
     SPEC_ERROR = "spec error"
@@ -55,7 +79,17 @@ class Cause(str, Enum):
 
 
 _RESTARTS = frozenset({Cause.RANK_LOST, Cause.HANG, Cause.EVICTED, Cause.NODE_LOST})
-_FINAL = frozenset({Cause.USER_ERROR, Cause.SPEC_ERROR, Cause.UNSCHEDULABLE, Cause.CANCELLED})
+_FINAL = frozenset(
+    {
+        Cause.USER_ERROR,
+        Cause.SPEC_ERROR,
+        Cause.OUT_OF_MEMORY,
+        Cause.GPU_OUT_OF_MEMORY,
+        Cause.HANG,
+        Cause.UNSCHEDULABLE,
+        Cause.CANCELLED,
+    }
+)
 
 # what would end a line or steer a terminal, and bytes of a file's name that were no UTF-8 (PEP 383)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")

@@ -49,7 +49,7 @@ _ADVICE = {
     Cause.SPEC_ERROR: "mend the Dag or the entrypoint; asking again cannot help",
     Cause.OUT_OF_MEMORY: "give the stage more memory_gib, or hold less at once{place}",
     Cause.GPU_OUT_OF_MEMORY: "make the batch smaller{place}, or ask for a GPU class with more memory",
-    Cause.RANK_LOST: "the gang starts again from its checkpoint; if it goes on, look for kill -9 or too little memory",
+    Cause.RANK_LOST: "it was started as often as max_restarts allows: look for who kills it (kill -9, too little memory)",
     Cause.HANG: "every rank's stack is in the log; often one rank waits in a collective that another never enters",
 }
 

@@ -170,7 +170,7 @@ _ADVICE = {
     Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
     Cause.SPEC_ERROR: "mend the Dag or the code; asking again cannot help",
     Cause.COMMIT_FAILED: "make room on the disk that holds the store and the jobs, then run again",
-    Cause.RANK_LOST: "the gang starts again; if it goes on, look at the machine's processes and memory",
+    Cause.RANK_LOST: "look at the machine's processes and memory: it was tried as often as max_restarts allows",
 }
 
 

@@ -23,6 +23,7 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.said = b""
+        self.turns = 0
         self.cancel = False
         self.python = sys.executable
 
@@ -38,6 +39,7 @@ class Runner:
             [self.replica(spec, index) for index in range(len(programs))],
             [spawn((self.python, "-c", program), {}) for program in programs],
             log=self.log,
+            turn=self.turn,
             cancelled=lambda: self.cancel,
             deadline=time.monotonic() + seconds,
         )
@@ -45,6 +47,9 @@ class Runner:
             return started.run()
         finally:
             started.close()
+
+    def turn(self) -> None:
+        self.turns += 1
 
     def log(self, lines: bytes) -> None:
         assert lines.endswith(b"\n")

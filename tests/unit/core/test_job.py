@@ -128,6 +128,12 @@ def test_causes_say_who_tries_again():
         Cause.EVICTED,
         Cause.NODE_LOST,
     }
-    assert not any(
-        c.retried for c in (Cause.USER_ERROR, Cause.SPEC_ERROR, Cause.UNSCHEDULABLE, Cause.CANCELLED)
-    )
+    assert {c for c in Cause if not c.retried} == {
+        Cause.USER_ERROR,
+        Cause.SPEC_ERROR,
+        Cause.OUT_OF_MEMORY,
+        Cause.GPU_OUT_OF_MEMORY,
+        Cause.HANG,
+        Cause.UNSCHEDULABLE,
+        Cause.CANCELLED,
+    }

@@ -35,11 +35,13 @@ def commit(store: Store, job_id: str, folder: JobFolder) -> JobResult:
         raise NotFound(f"job {job_id}: no attempt of it was ever started")
     first = store.ledger.spec(job_id).roles[0].name
     report = _read(folder, staging.attempt, first)
+    links = store.ledger.status(job_id).links
     versions = store.commit(job_id, attempt=staging.attempt, metrics=report.metrics, modules=report.modules)
     return JobResult(
         outputs={name: tuple(version.address for version in made) for name, made in versions.items()},
         metrics=report.metrics,
         modules=report.modules,
+        links=links,
     )
 
 

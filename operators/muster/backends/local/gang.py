@@ -32,11 +32,13 @@ class Gang:
 
     :param workers: the worker of each of `replicas`, started and waiting to be told what it is.
     :param log: takes whole lines.
+    :param turn: is called several times a second, whether or not a line came.
     """
 
     replicas: Sequence[Replica]
     workers: Sequence[Worker]
     log: Callable[[bytes], None]
+    turn: Callable[[], None]
     cancelled: Callable[[], bool]
     deadline: float
     members: list[Member] = field(default_factory=list)
@@ -82,6 +84,7 @@ class Gang:
                 self._poll.unregister(member.worker.output)  # else its end would wake us again and again
         if any(lines):
             self.log(b"".join(lines))
+        self.turn()
         if any(member.running for member in self.members):
             self._mind(time.monotonic())
 

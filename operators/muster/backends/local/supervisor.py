@@ -8,10 +8,10 @@ itself, the next one takes the job up: a sealed attempt is committed, another st
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from muster.backends.local.environments import Environments
 from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import left_behind
+from muster.backends.local.masking import Masking
+from muster.backends.local.news import News
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants, end_strays
 from muster.backends.local.spawn import Worker, spawn
@@ -31,8 +33,6 @@ from muster.core.wire import dumps, loads
 from muster.volumes.folder import FolderStore
 
 _UNSAID_BYTES = 1 << 20
-_MASK_LENGTH = 4  # shorter values would be found in every other line
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
@@ -43,12 +43,6 @@ def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
     orders = loads(Orders, text)
     os.set_inheritable(orders.claim_handle, False)
     Supervisor(orders, secrets, workers).run()
-
-
-def masked(secrets: Iterable[str]) -> list[str]:
-    """Return the texts to look for: each line of a secret, as a log has it, the longest first."""
-    parts = {part.strip() for text in secrets for part in _CONTROL.split(text)}
-    return sorted((part for part in parts if len(part) >= _MASK_LENGTH), key=len, reverse=True)
 
 
 class _AskedToEnd(Exception):
@@ -63,12 +57,13 @@ class Supervisor:
         self._job_id = orders.job_id
         self._secrets = secrets
         self._early = workers
-        self._masked = masked(secrets.values())
+        self._masking = Masking(secrets.values())
         self._folder = orders.places.job(orders.job_id)
         self._store = FolderStore(orders.settings.store)
         self._ledger = self._store.ledger
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
+        self._news = News(self._status)
         self._told_to_go = False
         self._unsaid = b""
 
@@ -163,7 +158,14 @@ class Supervisor:
             scratch=self._folder.scratch(),
         )
         self._orders.places.mlflow.mkdir(exist_ok=True)
-        gang = Gang(replicas, workers, log=self._log, cancelled=self._asked_to_end, deadline=deadline)
+        gang = Gang(
+            replicas,
+            workers,
+            log=self._hear,
+            turn=self._tell_news,
+            cancelled=self._asked_to_end,
+            deadline=deadline,
+        )
         self._move(JobState.RUNNING, "", started=self._status.started or time.time())
         try:
             verdict = gang.run()
@@ -197,7 +199,8 @@ class Supervisor:
         if isinstance(ended, JobResult):
             self._move_at_last(JobState.SUCCEEDED, result=ended)
             return
-        verdict = replace(ended, message=self._mask(ended.message), advice=self._mask(ended.advice))
+        mask = self._masking.text
+        verdict = replace(ended, message=mask(ended.message), advice=mask(ended.advice))
         self._log((verdict.render(job_id=self._job_id) + "\n").encode())
         state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
         self._move_at_last(state, verdict=verdict)
@@ -214,8 +217,21 @@ class Supervisor:
             self._move(state, "", ended=time.time(), **changes)
 
     def _move(self, state: JobState, reason: str, **changes: object) -> None:
-        self._status = replace(self._status, state=state, reason=reason, **changes)  # type: ignore[arg-type]
+        told = self._news.told
+        self._status = replace(
+            self._status,
+            state=state,
+            reason=reason,
+            progress=told.progress,
+            links=told.links,
+            **changes,  # type: ignore[arg-type]
+        )
         self._ledger.update(self._status)
+
+    def _tell_news(self) -> None:
+        if self._news.due():
+            with suppress(OSError, StoreError):  # the disk is full: no reason to end the job
+                self._move(self._status.state, self._status.reason)
 
     def _progress(self, line: str) -> None:
         self._heed()
@@ -225,20 +241,19 @@ class Supervisor:
     def _say(self, line: str) -> None:
         self._log(f"[muster] {line}\n".encode())
 
-    def _log(self, lines: bytes) -> None:
-        for secret in self._masked:
-            lines = lines.replace(secret.encode(), b"***")
+    def _hear(self, lines: bytes) -> None:
+        self._news.hear(self._log(lines))
+
+    def _log(self, lines: bytes) -> bytes:
+        """Add lines to the job's log, and return them as they stand there."""
+        lines = self._masking.log(lines)
         self._unsaid = (self._unsaid + lines)[-_UNSAID_BYTES:]
         try:
             self._ledger.append(self._job_id, self._unsaid)
         except (OSError, StoreError):
-            return  # the disk is full: no reason to end the job, and the next line says these again
+            return lines  # the disk is full: no reason to end the job, and the next line says these again
         self._unsaid = b""
-
-    def _mask(self, text: str) -> str:
-        for secret in self._masked:
-            text = text.replace(secret, "***")
-        return text
+        return lines
 
     def _cancelled(self) -> bool:
         return self._folder.cancel.exists()

@@ -1,0 +1,114 @@
+"""What user code tells of itself while it runs: how far it is, and where else to look.
+
+One line on stdout, from any rank, in one of two forms; the last one told under a name counts::
+
+    muster: epoch=3/10 loss=0.412 rows=120000
+    muster: link MLflow=https://mlflow.example/#/experiments/1/runs/9f2c
+
+At most 8 names, ``[a-z][a-z0-9_]{0,31}``, each with a finite number, or with how much of how much.
+At most 5 links, to http or https, each under a title of 1 to 40 characters. Whatever else begins
+with ``muster:`` means nothing and is a line like any other. Nobody has to print either.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
+
+MOST_NUMBERS = 8
+MOST_LINKS = 5
+LONGEST_LINE = 2400
+
+_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?"
+_PAIR = re.compile(rf"([a-z][a-z0-9_]{{0,31}})=({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
+_PAIRS = re.compile(rf"muster: ({_PAIR.pattern}(?: {_PAIR.pattern}){{0,{MOST_NUMBERS - 1}}})", re.ASCII)
+# No user and password before the host: what is shown to everybody is no place for them.
+_LINK = re.compile(
+    r"muster: link ([^\s=][^=]{0,39})=(https?://[A-Za-z0-9.\-_\[\]:]{1,255}(?:[/?#][!#-&(-;=?-\[\]_a-z~]{0,2000})?)",
+    re.ASCII,
+)
+_LOGGED = re.compile(rb"^\[rank \d+\] (muster: [a-z].*)$", re.MULTILINE)
+_LOGGED_LINK = re.compile(rb"^\[rank \d+\] (muster: link .*)$", re.MULTILINE)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A number that user code told, and of how much where it said so."""
+
+    value: float
+    total: float | None = None
+
+    def __str__(self) -> str:
+        """``3/10``, or ``0.412``."""
+        return _text(self.value) if self.total is None else f"{_text(self.value)}/{_text(self.total)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """All that counts of what was told so far."""
+
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("progress", "links"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def then(self, later: Told) -> Told:
+        """What counts when `later` was told after this; of too many names the oldest go."""
+        return Told(
+            progress=_newest(self.progress, later.progress, MOST_NUMBERS),
+            links=_newest(self.links, later.links, MOST_LINKS),
+        )
+
+
+def parse(line: str) -> Told | None:
+    """Read one line as its rank wrote it; None where it is a line like any other."""
+    if not line.startswith("muster: ") or len(line) > LONGEST_LINE or not line.isprintable():
+        return None
+    if link := _LINK.fullmatch(line):
+        return Told(links={link[1].strip(): link[2]})
+    if not (pairs := _PAIRS.fullmatch(line)):
+        return None
+    progress = {
+        name: Progress(value=float(value), total=float(total) if total else None)
+        for name, value, total in _PAIR.findall(pairs[1])
+    }
+    return Told(progress=progress) if all(map(_sensible, progress.values())) else None
+
+
+def heard(log: bytes) -> Told:
+    """Read what the ranks told in whole lines of a job's log, ``[rank N]`` before each.
+
+    Only the newest few lines of either form are looked at, however many there are.
+    """
+    if b"] muster: " not in log:
+        return Told()
+    found: Iterable[bytes] = (
+        *_LOGGED_LINK.findall(log)[-MOST_LINKS:],
+        *_LOGGED.findall(log)[-4 * MOST_NUMBERS :],
+    )
+    told = Told()
+    for line in found:
+        told = told.then(parse(line.decode("utf-8", "replace")) or Told())
+    return told
+
+
+def _newest(before: Mapping[str, T], later: Mapping[str, T], most: int) -> dict[str, T]:
+    return dict(list({**before, **later}.items())[-most:])
+
+
+def _sensible(progress: Progress) -> bool:
+    if not math.isfinite(progress.value):
+        return False
+    return progress.total is None or (math.isfinite(progress.total) and progress.total > 0)
+
+
+def _text(number: float) -> str:
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.6g}"

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.core.progress import MOST_LINKS, MOST_NUMBERS, Progress, Told, heard, parse
+from muster.core.status import JobState, JobStatus
+from muster.core.wire import dumps, loads
+
+
+def test_numbers_by_name_and_of_how_much():
+    assert parse("muster: epoch=3/10 loss=0.412 rows=120000 rate=-1.5e-3") == Told(
+        progress={
+            "epoch": Progress(value=3, total=10),
+            "loss": Progress(value=0.412),
+            "rows": Progress(value=120_000),
+            "rate": Progress(value=-0.0015),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "title"),
+    [
+        ("https://mlflow.example/#/experiments/1/runs/9f2c", "MLflow"),
+        ("http://127.0.0.1:5000", "Data Docs"),
+        ("http://[::1]:8080/a?b=c&d=%20", "é"),
+        ("https://example.com/" + "a" * 1900, "x" * 40),
+    ],
+)
+def test_a_link_under_its_title(url, title):
+    assert parse(f"muster: link {title}={url}") == Told(links={title: url})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss=0.4",
+        "muster:epoch=3",
+        " muster: epoch=3",
+        "[muster] epoch=3",
+        "muster: ",
+        "muster: training begins",
+        "muster: epoch=3,loss=1",
+        "muster: epoch=3  loss=1",
+        "muster: epoch = 3",
+        "muster: Epoch=3",
+        "muster: loss=nan",
+        "muster: epoch=1 loss=nan",
+        "muster: loss=inf",
+        "muster: loss=1e400",
+        "muster: loss=" + "9" * 400,
+        "muster: loss=1e",
+        "muster: loss=0x10",
+        "muster: loss=1_000",
+        "muster: loss=٣",  # a digit to Python
+        "muster: epoch=1/0",
+        "muster: epoch=1/-3",
+        "muster: epoch=1/inf",
+        "muster: epoch=1/2/3",
+        "muster: " + " ".join(f"n{i}=1" for i in range(MOST_NUMBERS + 1)),
+        "muster: " + " ".join(f"n{i}=1" for i in range(1000)),
+        "muster: " + "n" * 33 + "=1",
+        "muster: epoch=3\x1b[31m",
+        "muster: link MLflow=javascript:alert(1)",
+        "muster: link MLflow=JavaScript://example.com/%0aalert(1)",
+        "muster: link MLflow=data:text/html,x",
+        "muster: link MLflow=//example.com",
+        "muster: link MLflow=https://",
+        "muster: link MLflow=https:///x",
+        "muster: link MLflow=https://user:word@example.com/",
+        "muster: link MLflow=https://example.com/\"onclick='x'",
+        "muster: link MLflow=https://example.com/<script>",
+        "muster: link MLflow=https://example.com/'",
+        "muster: link MLflow=https://example.com/a b",
+        "muster: link MLflow=https://example.com/\u202e",
+        "muster: link MLflow=https://example.com\\@evil.example",
+        "muster: link =https://example.com/",
+        "muster: link " + "x" * 41 + "=https://example.com/",
+        "muster: link a\u200bb=https://example.com/",
+        "muster: link MLflow=https://example.com/" + "a" * 10_000,
+        "muster: " + "a=1 " * 2_000_000,
+    ],
+    ids=lambda line: line[:60],
+)
+def test_anything_else_is_a_line_like_any_other(line):
+    assert parse(line) is None
+
+
+def test_what_is_told_later_counts_and_of_too_many_the_oldest_go():
+    told = Told()
+    for number in range(100):
+        told = told.then(
+            Told(progress={f"n{number}": Progress(value=number), "epoch": Progress(value=number)}, links={})
+        )
+        told = told.then(Told(links={f"t{number}": f"https://example.com/{number}"}))
+    assert len(told.progress) == MOST_NUMBERS
+    assert told.progress["n99"] == Progress(value=99)
+    assert list(told.links) == [f"t{number}" for number in range(100 - MOST_LINKS, 100)]
+
+
+def test_a_log_is_heard_from_its_ranks_and_nobody_else():
+    log = (
+        b"muster: epoch=1\n[muster] muster: epoch=2\n[rank 0] muster: epoch=3/4 loss=0.5\n"
+        b"[rank 1] muster: loss=0.25\n[rank 0] says [rank 1] muster: epoch=9\n"
+        b"[rank 0] muster: link MLflow=https://example.com/1\n[rank 12] muster: link A b=https://example.com/2\n"
+        b"[rank 0] muster: \xff=1\n"
+    )
+    assert heard(log) == Told(
+        progress={"epoch": Progress(value=3, total=4), "loss": Progress(value=0.25)},
+        links={"MLflow": "https://example.com/1", "A b": "https://example.com/2"},
+    )
+
+
+def test_of_a_flood_the_last_numbers_count_and_no_link_is_lost():
+    flood = b"".join(b"[rank 0] muster: step=%d\n" % step for step in range(20_000))
+    told = heard(b"[rank 0] muster: link MLflow=https://example.com/1\n" + flood)
+    assert told.progress == {"step": Progress(value=19_999)}
+    assert told.links == {"MLflow": "https://example.com/1"}
+
+
+def test_it_is_written_for_people():
+    assert [str(p) for p in parse("muster: epoch=3/10 loss=0.4123456789 rows=120000").progress.values()] == [
+        "3/10",
+        "0.412346",
+        "120000",
+    ]
+
+
+def test_a_status_carries_it_through_the_ledger():
+    told = parse("muster: epoch=3/10")
+    status = JobStatus(
+        job_id="a-job",
+        state=JobState.RUNNING,
+        submitted=1.0,
+        progress=told.progress,
+        links={"MLflow": "https://example.com/"},
+    )
+    assert loads(JobStatus, dumps(status)) == status
