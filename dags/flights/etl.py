@@ -81,8 +81,9 @@ def features(features: Path, *, since: str, month: str) -> dict[str, float]:
     connection = ibis.duckdb.connect(memory_limit=MEMORY, temp_directory=tempfile.gettempdir())
     raw = Raw(**{name: connection.create_table(name, table) for name, table in read_raw().items()})
     table = build(raw, months[0], months[-1]).order_by("partition", *KEY).to_pyarrow()
-    for one in months:
+    for done, one in enumerate(months, start=1):
         _write(table.filter(pc.field("partition") == one), one, features)
+        print(f"muster: month={done}/{len(months)} rows={table.num_rows}", flush=True)
     late_rate = pc.mean(table[TARGET]).as_py()
     print(f"{table.num_rows:,} flights in {len(months)} months, {late_rate:.1%} of them late", flush=True)
     return {"rows": table.num_rows, "months": len(months), "late_rate": late_rate}

@@ -233,9 +233,10 @@ def _seed(plan: Plan, epoch: int) -> int:
 
 
 def _line(plan: Plan, *, epoch: int, loss: float, rows_per_second: float, auc_held: float) -> str:
-    speed = f"{rows_per_second:,.0f} rows/s"
+    """What muster shows of a job that runs; the AUC is that on the days held back."""
     return (
-        f"epoch {epoch} of {plan.epochs}: loss {loss:.4f}, {speed}, AUC {auc_held:.4f} on the days held back"
+        f"muster: epoch={epoch}/{plan.epochs} loss={loss:.4f} auc_held={auc_held:.4f} "
+        f"rows_per_second={rows_per_second:.0f}"
     )
 
 

@@ -52,3 +52,9 @@ def record(
             )
         mlflow.log_metrics(dict(metrics))
     print(f"MLflow: run {run.info.run_id} of experiment {EXPERIMENT}", flush=True)
+    server = mlflow.get_tracking_uri().rstrip("/")
+    if server.startswith("http"):
+        print(
+            f"muster: link MLflow={server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}",
+            flush=True,
+        )

@@ -264,7 +264,7 @@ def test_the_flights_model_is_the_same_after_a_rank_was_killed(author: Author) -
     shutil.copytree(ROOT / "dags" / "flights", folder, ignore=shutil.ignore_patterns("__pycache__"))
     author.write("flights", FLIGHTS, told=TOLD)
     running = author.start("run", "flights")
-    kill_rank(author, "killed", 1, after="epoch 2 of 6")
+    kill_rank(author, "killed", 1, after="muster: epoch=2/6")
     assert running.wait(timeout=300) == 0, author.log.read_text()[-3000:]
     (job,) = [job for job in author.ask("jobs", "ls") if job["name"] == "flights.killed"]
     assert author.ask("jobs", "show", job["job_id"])["status"]["restarts"] == 1

@@ -176,7 +176,7 @@ class GangOperator(JobOperator):
 
 
 def summary(status: JobStatus, *, many: Collection[str] = ()) -> dict[str, Any]:
-    """What goes into XCom of a job that succeeded: its id, its versions' addresses, its metrics.
+    """What goes into XCom of a job that succeeded: its id, its versions' addresses, its metrics, its links.
 
     :param many: the outputs that are a list of addresses, however many there are.
     """
@@ -185,7 +185,8 @@ def summary(status: JobStatus, *, many: Collection[str] = ()) -> dict[str, Any]:
         name: list(addresses) if name in many else addresses[0]
         for name, addresses in status.result.outputs.items()
     }
-    return {"job_id": status.job_id, "versions": versions, "metrics": dict(status.result.metrics)}
+    links = {"links": dict(status.result.links)} if status.result.links else {}
+    return {"job_id": status.job_id, "versions": versions, "metrics": dict(status.result.metrics), **links}
 
 
 def report(log: Any, result: Mapping[str, Any]) -> None:
@@ -194,3 +195,5 @@ def report(log: Any, result: Mapping[str, Any]) -> None:
         log.info("%s: %s", name, versions if isinstance(versions, str) else ", ".join(versions))
     for name, value in result["metrics"].items():
         log.info("%s = %.6g", name, value)
+    for title, url in result.get("links", {}).items():
+        log.info("%s: %s", title, url)

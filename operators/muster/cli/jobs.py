@@ -90,7 +90,11 @@ def _why(status: JobStatus) -> str:
     if status.verdict is not None:
         rank = "" if status.verdict.rank is None else f", rank {status.verdict.rank}"
         return f"{status.verdict.cause.value}{rank}: {status.verdict.message}"
-    return status.reason
+    return status.reason or (_progress(status) if not status.state.ended else "")
+
+
+def _progress(status: JobStatus) -> str:
+    return " ".join(f"{name}={number}" for name, number in status.progress.items())
 
 
 @app.command("show", epilog=example("muster jobs show flights-train"))
@@ -114,11 +118,14 @@ def show(job: Which, *, as_json: Json = False) -> None:
 
 def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:
     yield "state", status.state.value
-    yield "reason", "" if status.verdict else _why(status)
+    yield "reason", "" if status.verdict else status.reason
+    yield "progress", _progress(status)
     yield "submitted", when(status.submitted)
     yield "took", seconds(_took(status)) if status.started else None
     yield "restarts", status.restarts or None
     yield "owner", status.owner
+    for title, url in status.links.items():
+        yield f"link {title}", url
     if status.result is not None:
         for name, versions in status.result.outputs.items():
             yield f"output {name}", ", ".join(versions)

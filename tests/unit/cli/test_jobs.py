@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.progress import heard
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
@@ -90,6 +91,19 @@ class TestReading:
             "mend train.py",
             f"full log: muster jobs logs {FAILED}",
         ]
+
+    def test_progress_and_links_are_shown(self, muster: Run, jobs: FolderStore) -> None:
+        told = heard(
+            b"[rank 0] muster: epoch=3/10 loss=0.25\n[rank 0] muster: link MLflow=https://a.example/1\n"
+        )
+        status = jobs.ledger.status(RUNNING)
+        jobs.ledger.update(replace(status, progress=told.progress, links=told.links))
+        shown = muster("jobs", "show", RUNNING).out
+        assert "epoch=3/10 loss=0.25" in shown
+        assert "https://a.example/1" in shown
+        document = muster("jobs", "show", RUNNING, "--json").json()["status"]
+        assert document["progress"]["epoch"] == {"value": 3.0, "total": 10.0}
+        assert document["links"] == {"MLflow": "https://a.example/1"}
 
     def test_show_json(self, muster: Run) -> None:
         document = muster("jobs", "show", FAILED, "--json").json()
