@@ -1,0 +1,122 @@
+"""The page as an application that Airflow's api-server mounts at ``/muster``."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import FileResponse, RedirectResponse, Response
+from starlette.datastructures import MutableHeaders
+
+from muster.airflow.plugin.access import plugins
+from muster.airflow.plugin.board import Board
+from muster.airflow.plugin.routes import Json, Site, api, documents
+from muster.backends.choose import choose_backend
+from muster.core.errors import Conflict, MusterError, NotFound, SpecError
+from muster.core.job import SecretRef
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+# What the page itself may do: run and load what lies beside it, and be framed by Airflow.
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_STATUS = ((NotFound, 404), (SpecError, 400), (Conflict, 409))
+
+
+def create_app() -> FastAPI:
+    """Build the page. It opens its store with the first request, not before."""
+    app = FastAPI(
+        title="muster",
+        dependencies=[plugins],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.site = cache(open_site)
+    app.add_middleware(Headers)
+    app.add_exception_handler(MusterError, _refused)
+    app.add_exception_handler(OSError, _refused)
+    app.add_exception_handler(HTTPException, _http)
+    app.include_router(api)
+    app.include_router(documents)
+    static = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
+
+    @app.get("/")
+    def page() -> FileResponse:
+        return _static(static["index.html"])
+
+    @app.get("/static/{name}")
+    def beside(name: str) -> FileResponse:
+        if name not in static:
+            raise HTTPException(404, f"the page has no file {name!r:.80}")
+        return _static(static[name])
+
+    return app
+
+
+def open_site() -> Site:
+    """Open what the page reads. It has no secrets, so a job that needs some waits for one who does."""
+    backend = choose_backend(resolve=_no_secret)
+    return Site(backend, Board(backend))
+
+
+def _no_secret(secret: SecretRef) -> str:
+    raise KeyError(secret.name)
+
+
+def _static(path: Path) -> FileResponse:
+    return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
+
+
+class Headers:
+    """Puts the headers of the page on every response that does not bring its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and mark its response."""
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """Say what muster said; what is wrong with the store is not the browser's doing."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
+    return Json({"detail": str(error)}, status_code=status)
+
+
+async def _http(request: Request, error: Any) -> Response:
+    """Lead a person without a session to Airflow's login; answer everything else as it is."""
+    if error.status_code == 401 and request.scope["path"].endswith("/muster/"):
+        return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307)
+    return await http_exception_handler(request, error)

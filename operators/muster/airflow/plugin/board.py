@@ -1,0 +1,185 @@
+"""The jobs as the page lists them: what has ended is read once, what has not each time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from muster.backends.base import Backend
+from muster.core.errors import MusterError, NotFound
+from muster.core.job import JobSpec
+from muster.core.status import JobStatus
+from muster.core.wire import plain
+from muster.volumes.base import Ledger
+
+LOG_BYTES = 128 << 10
+
+# what steers a terminal, and every other control character but the tab and the line's end
+_STEERING = re.compile(
+    "\x1b\\[[0-9;:?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job of the ledger; only its id and `error` where the ledger's files cannot be read."""
+
+    job_id: str
+    status: JobStatus | None = None
+    spec: JobSpec | None = None
+    error: str = ""
+
+    @property
+    def dag_id(self) -> str:
+        """The Dag that asked; empty where none did, or where that cannot be read."""
+        return self.spec.origin.dag_id if self.spec else ""
+
+    @property
+    def state(self) -> str:
+        """Its state, as people read it."""
+        return self.status.state.value if self.status else "unreadable"
+
+    @property
+    def ended(self) -> bool:
+        """Whether what is known of it will not change."""
+        return self.status is not None and self.status.state.ended
+
+
+class Board:
+    """Every job of one store, newest first. Any number of threads may ask."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._ended: dict[str, Job] = {}
+
+    def listed(
+        self, *, permitted: Callable[[str], bool], state: str, text: str, offset: int, limit: int
+    ) -> dict[str, Any]:
+        """One page of the jobs that `permitted` lets see by their Dag, and how many there are by state.
+
+        :param state: only jobs in this state; `text` only those whose id or name holds it.
+        """
+        wanted = text.lower()
+        seen = [
+            job
+            for job in self._jobs()
+            if permitted(job.dag_id) and wanted in f"{job.job_id} {job.spec.name if job.spec else ''}".lower()
+        ]
+        chosen = [job for job in seen if state in ("", job.state)]
+        page = [row(self._now(job)) for job in chosen[offset : offset + limit]]
+        return {"jobs": page, "total": len(chosen), "states": Counter(job.state for job in seen)}
+
+    def one(self, job_id: str) -> Job:
+        """One job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
+        known = self._ended.get(job_id)
+        if known is not None:
+            return known
+        ledger = self._backend.store.ledger
+        return Job(job_id=job_id, status=self._backend.status(job_id), spec=ledger.spec(job_id))
+
+    def _jobs(self) -> Iterable[Job]:
+        ledger = self._backend.store.ledger
+        found = [job for job_id in reversed(ledger.jobs()) if (job := self._recorded(ledger, job_id))]
+        self._ended = {job.job_id: job for job in found if job.ended}  # what gc took away goes here too
+        return found
+
+    def _recorded(self, ledger: Ledger, job_id: str) -> Job | None:
+        if job_id in self._ended:
+            return self._ended[job_id]
+        try:
+            return Job(job_id=job_id, status=ledger.status(job_id), spec=ledger.spec(job_id))
+        except NotFound:
+            return None  # gc took it away
+        except MusterError as error:
+            return Job(job_id=job_id, error=str(error))
+
+    def _now(self, job: Job) -> Job:
+        """With why it waits and whether somebody works on it, which only the backend knows."""
+        if job.ended or job.status is None:
+            return job
+        try:
+            return self.one(job.job_id)
+        except MusterError as error:
+            return Job(job_id=job.job_id, spec=job.spec, error=str(error))
+
+
+def row(job: Job) -> dict[str, Any]:
+    """One line of the list, as JSON values. Times are seconds since the epoch."""
+    return {
+        "job_id": job.job_id,
+        "state": job.state,
+        "error": job.error,
+        **_asked(job.spec),
+        **_became(job.status),
+    }
+
+
+def _asked(spec: JobSpec | None) -> dict[str, Any]:
+    if spec is None:
+        return {}
+    return {
+        "name": spec.name,
+        "origin": plain(spec.origin),
+        "queue": spec.queue,
+        "priority": spec.priority,
+        "ranks": spec.world_size,
+        "gpus": sum(role.replicas * role.resources.gpus for role in spec.roles),
+    }
+
+
+def _became(status: JobStatus | None) -> dict[str, Any]:
+    if status is None:
+        return {}
+    return {
+        "submitted": status.submitted,
+        "started": status.started,
+        "ended": status.ended,
+        "reason": status.reason,
+        "restarts": status.restarts,
+        "alive": status.alive,
+        "verdict": plain(status.verdict),
+        "progress": {
+            name: {"text": str(number), **plain(number)} for name, number in status.progress.items()
+        },
+        "links": dict(status.links),
+    }
+
+
+def detail(job: Job) -> dict[str, Any]:
+    """All that the page shows of one job; no variables and no secrets, which are the author's own."""
+    assert job.spec is not None
+    assert job.status is not None
+    result = job.status.result
+    return {
+        **row(job),
+        "image": job.spec.image,
+        "launcher": job.spec.launcher.value,
+        "roles": plain(job.spec.roles),
+        "inputs": {name: [v.address for v in given.versions] for name, given in job.spec.inputs.items()},
+        "outputs": {name: list(result.outputs.get(name, ())) if result else [] for name in job.spec.outputs},
+        "writes": {name: output.volume for name, output in job.spec.outputs.items()},
+        "params": plain(job.spec.params),
+        "metrics": dict(result.metrics) if result else {},
+        "run_timeout_seconds": job.spec.run_timeout_seconds,
+    }
+
+
+def log(ledger: Ledger, job_id: str, *, after: int | None) -> dict[str, Any]:
+    """Part of a job's log: its end, or what follows on byte `after`.
+
+    :return: the text, the byte after it, the byte before which something was left out, and the length.
+    """
+    size = ledger.log_bytes(job_id)
+    start = max(0, size - LOG_BYTES) if after is None else min(after, size)
+    data, end = ledger.read(job_id, after=start, limit_bytes=LOG_BYTES)
+    if after is None and start:  # begun in the middle of a line
+        _, _, data = data.partition(b"\n")
+    return {
+        "text": _STEERING.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")),
+        "next": end,
+        "skipped_bytes": end - len(data) if after is None else 0,
+        "bytes": size,
+    }

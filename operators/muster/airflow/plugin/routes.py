@@ -1,0 +1,163 @@
+"""What the page asks for: JSON under ``/muster/api``, and users' files under ``/muster/files``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import FileResponse, JSONResponse
+
+from muster.airflow.plugin import board, files, versions
+from muster.airflow.plugin.access import Who, assets, same_site
+from muster.backends.base import Backend
+from muster.core.errors import NotFound
+from muster.core.names import check_job_id, check_label, check_volume
+from muster.core.status import JobState
+from muster.core.wire import plain
+
+MOST_ROWS = 200
+
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS)]
+Offset = Annotated[int, Query(ge=0, le=10**9)]
+Text = Annotated[str, Query(max_length=200)]
+Number = Annotated[int | None, Query(ge=0, le=10**15)]
+
+
+class Json(JSONResponse):
+    """JSON in ASCII: a file's name may hold bytes that are no UTF-8, and no response may fail over it."""
+
+    def render(self, content: Any) -> bytes:
+        """Write `content`, without spaces."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the page reads: a backend with its store, and the jobs known so far."""
+
+    backend: Backend
+    board: board.Board
+
+
+def site(request: Request) -> Site:
+    """The one of this process; it is opened with the first request."""
+    opened: Callable[[], Site] = request.app.state.site
+    return opened()
+
+
+Here = Annotated[Site, Depends(site)]
+
+api = APIRouter(prefix="/api", default_response_class=Json)
+documents = APIRouter(prefix="/files")
+
+
+@api.get("/jobs")
+def jobs(
+    here: Here,
+    who: Who,
+    state: JobState | None = None,
+    text: Text = "",
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> Json:
+    """The jobs that the user may see, newest first."""
+    return Json(
+        here.board.listed(
+            permitted=who.may, state=state.value if state else "", text=text, offset=offset, limit=limit
+        )
+    )
+
+
+@api.get("/jobs/{job_id}")
+def job(here: Here, who: Who, job_id: str) -> Json:
+    """One job, and what the user may do about it."""
+    found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
+    may = {
+        "log": who.may(found.dag_id, DagAccessEntity.TASK_LOGS),
+        "cancel": not found.ended and who.may(found.dag_id, method="PUT"),
+    }
+    return Json({**board.detail(found), "may": may})
+
+
+@api.get("/jobs/{job_id}/log")
+def log(here: Here, who: Who, job_id: str, after: Number = None) -> Json:
+    """The end of a job's log, or what follows on byte `after`."""
+    found = _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
+    return Json({**board.log(here.backend.store.ledger, job_id, after=after), "ended": found.ended})
+
+
+@api.post("/jobs/{job_id}/cancel", dependencies=[Depends(same_site)])
+def cancel(here: Here, who: Who, job_id: str) -> Json:
+    """End a job, and answer when nothing of it is left: its ranks get time to save."""
+    found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
+    who.need(found.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
+    here.backend.cancel(job_id)
+    return Json(board.row(here.board.one(job_id)))
+
+
+def _job(here: Site, who: Who, job_id: str, entity: DagAccessEntity) -> board.Job:
+    found = here.board.one(check_job_id(job_id))
+    who.need(found.dag_id, entity)
+    return found
+
+
+@api.get("/volumes", dependencies=[assets])
+def volumes(here: Here) -> Json:
+    """Every volume with its newest version."""
+    return Json({"volumes": versions.volumes(here.backend.store)})
+
+
+@api.get("/volumes/{name:path}", dependencies=[assets])
+def volume(here: Here, who: Who, name: str, before: Number = None, limit: Limit = 50) -> Json:
+    """The newest versions of a volume, or those before a number."""
+    store = here.backend.store
+    return Json(versions.versions(store, check_volume(name), permitted=who.may, before=before, limit=limit))
+
+
+@api.get("/version", dependencies=[assets])
+def version(here: Here, who: Who, address: Text) -> Json:
+    """One version, by any address that names one, and the deployments that serve it."""
+    found = versions.version(here.backend.store, address, permitted=who.may)
+    served = [
+        status["name"]
+        for status in _deployments(here)
+        if any(revision["model"]["address"] == found["address"] for revision in status["revisions"])
+    ]
+    return Json({**found, "served_by": served})
+
+
+@api.get("/lineage", dependencies=[assets])
+def lineage(here: Here, who: Who, address: Text) -> Json:
+    """What a version was made from, as a picture's nodes and edges."""
+    return Json(versions.lineage(here.backend.store, address, permitted=who.may))
+
+
+@api.get("/deployments", dependencies=[assets])
+def deployments(here: Here) -> Json:
+    """What answers predictions, each with its revisions."""
+    return Json({"deployments": _deployments(here)})
+
+
+@api.get("/deployments/{name}", dependencies=[assets])
+def deployment(here: Here, name: str) -> Json:
+    """One deployment, with its revisions."""
+    if check_label("deployment", name) not in here.backend.deployments():
+        raise NotFound(f"no deployment {name}: `muster deployments ls` lists what there is")
+    return Json(plain(here.backend.deployment(name)))
+
+
+def _deployments(here: Site) -> list[dict[str, Any]]:
+    return [plain(here.backend.deployment(name)) for name in here.backend.deployments()]
+
+
+@documents.get("/{where:path}", dependencies=[assets])
+def file(here: Here, who: Who, where: str) -> FileResponse:
+    """One file of a version, in a sandbox."""
+    store, address = here.backend.store, files.parse(where)
+    record = store.record(f"{address.volume}@{address.value}")
+    who.need(record.origin.dag_id, DagAccessEntity.XCOM)
+    return files.show(store, address)

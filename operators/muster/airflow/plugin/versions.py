@@ -1,0 +1,131 @@
+"""The volumes and their versions as the page shows them; only what is on the screen is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from muster.airflow.plugin.graph import draw
+from muster.core.address import pinned
+from muster.core.errors import MusterError, NotFound
+from muster.core.wire import plain
+from muster.volumes.base import Record, Store, Version
+from muster.volumes.lineage import ancestors
+
+Permitted = Callable[[str], bool]
+"""Whether the user may see what a Dag made, by its id."""
+
+MOST_ANCESTORS = 400
+MOST_FILES = 500
+
+
+def volumes(store: Store) -> list[dict[str, Any]]:
+    """Every volume with its newest version."""
+    return [_volume(store, name) for name in store.volumes()]
+
+
+def _volume(store: Store, name: str) -> dict[str, Any]:
+    try:
+        newest = store.newest(name, limit=1)
+        return {
+            "volume": name,
+            "versions": store.count(name),
+            "newest": _facts(newest[0]) if newest else None,
+        }
+    except MusterError as error:
+        return {"volume": name, "versions": None, "newest": None, "error": str(error)}
+
+
+def versions(
+    store: Store, volume: str, *, permitted: Permitted, before: int | None, limit: int
+) -> dict[str, Any]:
+    """The newest versions below number `before`, each with its metrics where the user may see them.
+
+    :raises NotFound: there is no such volume; the message says which there are.
+    """
+    found = store.newest(volume, limit=limit, before=before)
+    if not found and before is None:
+        store.resolve(volume)  # says what there is instead
+    return {
+        "volume": volume,
+        "total": store.count(volume),
+        "versions": [_row(store, version, permitted) for version in found],
+    }
+
+
+def _row(store: Store, version: Version, permitted: Permitted) -> dict[str, Any]:
+    record = store.record(version.address)
+    shown = permitted(record.origin.dag_id)
+    return {
+        **_facts(version),
+        "job_id": record.job_id if shown and record.output else "",
+        "note": record.note,
+        "metrics": dict(record.metrics) if shown else {},
+    }
+
+
+def _facts(version: Version) -> dict[str, Any]:
+    return {**plain(version), "address": version.address}
+
+
+def version(store: Store, address: str, *, permitted: Permitted) -> dict[str, Any]:
+    """One version: what it is, where it comes from, what it was made from, and its first files.
+
+    One whose data gc deleted is shown too: its record and the list of its files are kept.
+
+    :raises SpecError: not an address of one version. :raises NotFound: there is none.
+    """
+    record = store.record(address)
+    exact = pinned(record.volume, record.number)
+    files = store.manifest(exact)
+    shown = permitted(record.origin.dag_id)
+    try:
+        there: Version | None = store.resolve(exact)[0]
+    except NotFound:
+        there = None
+    return {
+        "address": exact,
+        "volume": record.volume,
+        "number": record.number,
+        "digest": record.digest,
+        "partition": record.partition,
+        "created": record.created,
+        "deleted": there is None,
+        "size_bytes": sum(entry.size_bytes for entry in files.values()),
+        "retired": there.retired if there else None,
+        "pins": list(there.pins) if there else [],
+        "record": _made(record) if shown else None,
+        "files": [
+            {"path": path, "size_bytes": files[path].size_bytes} for path in islice(sorted(files), MOST_FILES)
+        ],
+        "total_files": len(files),
+        "lineage": lineage(store, exact, permitted=permitted),
+    }
+
+
+def _made(record: Record) -> dict[str, Any]:
+    return {
+        "job_id": record.job_id if record.output else "",
+        "job_name": record.job_name,
+        "output": record.output,
+        "origin": plain(record.origin),
+        "inputs": {name: [v.address for v in given] for name, given in record.inputs.items()},
+        "params": plain(record.params),
+        "metrics": dict(record.metrics),
+        "image": record.image,
+        "entrypoint": record.entrypoint,
+        "code": record.code,
+        "siblings": list(record.siblings),
+        "note": record.note,
+    }
+
+
+def lineage(store: Store, address: str, *, permitted: Permitted) -> dict[str, Any]:
+    """What a version was made from, all the way back, as a picture's nodes and edges.
+
+    :raises NotFound: there is no such version.
+    """
+    found = list(islice(ancestors(store, address), MOST_ANCESTORS + 1))
+    picture = draw(found[:MOST_ANCESTORS], permitted=permitted)
+    return {**picture, "complete": len(found) <= MOST_ANCESTORS}
