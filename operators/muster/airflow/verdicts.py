@@ -6,9 +6,6 @@ without a cause: Airflow prints a traceback after it, and that should be short.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster.airflow.waiting import Stopped
@@ -43,12 +40,20 @@ def refusal(error: MusterError) -> AirflowException:
     return AirflowFailException(text) if isinstance(error, _FINAL) else AirflowException(text)
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn muster's errors into Airflow's, once, at the edge."""
-    try:
-        yield
-    except MusterError as error:
-        raise refusal(error) from None
-    except Stopped:
-        raise AirflowException("stopped\nthe task's process was told to stop") from None
+class translated:  # noqa: N801 - it reads as what it does, ``with translated():``
+    """Turn muster's errors into Airflow's, once, at the edge, and cut the traceback off.
+
+    Airflow prints it after the message, and an author has no use for frames of ours.
+    """
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Raise Airflow's exception in the place of ours."""
+        if isinstance(error, MusterError):
+            raise refusal(error) from None
+        if isinstance(error, Stopped):
+            raise AirflowException("stopped\nthe task's process was told to stop") from None
+        if isinstance(error, AirflowException):
+            raise error.with_traceback(None) from None
