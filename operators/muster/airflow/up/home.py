@@ -111,6 +111,7 @@ class UpHome:
             "MUSTER_CACHE": str(self.settings.cache),
             "NO_PROXY": ",".join(direct),
             "PYTHONUNBUFFERED": "1",
+            "SPT_NOENV": "1",  # else a changed process title erases what the process was started with
         }
 
     def options(self) -> dict[str, dict[str, str]]:

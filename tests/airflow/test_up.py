@@ -1,0 +1,152 @@
+"""``muster up``: all of Airflow's processes come, come back, and leave together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.e2e.author import until
+from tests.site import COMPONENTS, Site
+
+from muster.backends.local.processes import Process
+
+HELLO = """
+    from datetime import datetime
+    from airflow.sdk import dag, task
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={"name": "world"})
+    def hello():
+        @task
+        def greet(params):
+            print(f"hello {params['name']}")
+            return params["name"]
+
+        greet()
+
+    hello()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        site.write("hello", HELLO)
+        site.write("broken", "from airflow.sdk import dag\nimport that_is_not_there\n")
+        site.up()
+        yield site
+
+
+def alive(pid: int | None) -> bool:
+    return pid is not None and Process.find(pid) is not None
+
+
+def test_it_says_where_it_is_what_it_found_and_what_it_could_not_read(site: Site) -> None:
+    said = site.log.read_text()
+    assert f"Airflow is up at {site.url}" in said
+    assert "Dags in" in said
+    assert "hello" in said
+    assert "that_is_not_there" in said
+    assert site.password() in said
+
+
+def test_nobody_is_let_in_without_the_password(site: Site) -> None:
+    assert stat.S_IMODE((site.home / "up").stat().st_mode) == 0o700
+    for name in ("passwords.json", "secrets.json", "airflow.cfg"):
+        assert stat.S_IMODE((site.home / "up" / name).stat().st_mode) == 0o600
+    assert httpx.get(f"{site.url}/api/v2/dags", trust_env=False).status_code == 401
+    assert httpx.get(f"{site.url}/auth/token", trust_env=False).status_code == 403
+    wrong = {"username": "admin", "password": "admin"}
+    assert httpx.post(f"{site.url}/auth/token", json=wrong, trust_env=False).status_code == 401
+
+
+def test_only_loopback_is_listened_on(site: Site) -> None:
+    inodes = {link.split("[")[1].rstrip("]") for pid in [site.pid, *site.airflow()] for link in _sockets(pid)}
+    rows = [
+        line.split()
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+    ]
+    listening = {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+    assert listening == {"0100007F"}
+
+
+def _sockets(pid: int) -> list[str]:
+    try:
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
+    return [link for link in links if link.startswith("socket:")]
+
+
+def test_a_dag_runs_when_it_is_triggered(site: Site) -> None:
+    run_id = site.trigger("hello", {"name": "you"})
+    assert site.wait("hello", run_id) == "success"
+    assert site.xcom("hello", run_id, "greet") == "you"
+    assert "hello you" in site.task_log("hello", run_id, "greet")
+
+
+def test_the_port_and_the_home_are_one_airflows(site: Site) -> None:
+    again = site.muster("up", "--port", str(site.port))
+    assert again.returncode == 1
+    assert f"is up already at {site.url}" in again.stderr
+    elsewhere = Site(site.folder / "other")
+    taken = elsewhere.muster("up", "--port", str(site.port))
+    assert taken.returncode == 1
+    assert f"port {site.port} of 127.0.0.1 cannot be had" in taken.stderr
+    assert not (elsewhere.home / "up" / "airflow.db").exists()
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_what_is_killed_comes_back(site: Site, name: str) -> None:
+    before, below = site.component(name), site.below(name)
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    assert until(lambda: not any(map(alive, [before, *below])), seconds=10)
+    assert until(lambda: site.component(name) not in (None, before), seconds=30)
+    assert f"{name} was killed by SIGKILL: it is started again" in site.log.read_text()
+    assert site.wait("hello", site.trigger("hello")) == "success"
+
+
+def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
+    for worker in site.workers():
+        os.kill(worker, signal.SIGKILL)
+        break
+    assert until(lambda: "scheduler lost a worker" in site.log.read_text(), seconds=10)
+    assert site.wait("hello", site.trigger("hello")) == "success"
+
+
+def test_ctrl_c_leaves_nothing_and_it_comes_up_again(site: Site) -> None:
+    assert site.stop(signal.SIGINT) == 0
+    site.up()
+    assert site.log.read_text().count(site.password()) == 1  # shown when it was drawn
+    assert site.wait("hello", site.trigger("hello")) == "success"
+    os.kill(site.pid, signal.SIGKILL)
+    assert until(lambda: not site.airflow(), seconds=10), site.airflow()
+
+
+def test_a_home_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    with Site(tmp_path) as site:
+        site.home.write_text("a file where a folder should be")
+        refused = site.muster("up", "--port", str(site.port))
+    assert refused.returncode == 1
+    assert "cannot be written" in refused.stderr
+
+
+def test_no_folder_of_dags_is_refused_at_once(tmp_path: Path) -> None:
+    with Site(tmp_path) as site:
+        refused = site.muster("up", "--dags", "nowhere")
+    assert refused.returncode == 1
+    assert "no folder of Dags at" in refused.stderr
+
+
+def test_a_port_that_may_not_be_had_is_said(tmp_path: Path) -> None:
+    with Site(tmp_path) as site, socket.create_server(("127.0.0.1", 0)) as listener:
+        refused = site.muster("up", "--port", str(listener.getsockname()[1]))
+    assert refused.returncode == 1
+    assert "name another with --port" in refused.stderr

@@ -1,0 +1,265 @@
+# ruff: noqa: A005 it is tests.site, nobody's site
+"""A whole Airflow in a test: ``muster up`` on a free port of loopback, in a folder of its own, asked over its API.
+
+A module that needs one starts it once, with its Dags already written (Airflow looks for new files
+every ten seconds)::
+
+    @pytest.fixture(scope="module")
+    def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+        with Site(tmp_path_factory.mktemp("site")) as site:
+            site.write("hello", DAG)  # dags/hello/dag.py
+            site.up()
+            yield site
+
+
+    def test_it_runs(site: Site) -> None:
+        run_id = site.trigger("hello", {"name": "you"})
+        assert site.wait("hello", run_id) == "success"
+
+Leaving the context ends everything that has to do with the folder, jobs included. Mark such a module
+``slow``; a start takes about ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.e2e.author import Author, until
+
+from muster.backends.local.processes import children, descendants
+
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
+USER = "admin"
+_OURS_NOT_AIRFLOWS = ("muster.backends.local", "spawn_early")  # supervisors of jobs and deployments
+
+
+class Site(Author):
+    """An author who works with Airflow's pages; everything else is an :class:`Author`'s.
+
+    :ivar port: where its Airflow answers.
+    :ivar log: what ``muster up`` says.
+    """
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        super().__init__(folder, **environment)
+        (folder / "dags").mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self._up: subprocess.Popen[bytes] | None = None
+
+    def __exit__(self, *details: object) -> None:
+        self.client.close()
+        super().__exit__(*details)
+
+    # its life
+
+    def up(self, *words: str, seconds: float = 120) -> None:
+        """Start ``muster up`` and return when it says that all of it is up."""
+        said = self.log.stat().st_size if self.log.exists() else 0
+        self._up = self.start("up", "--port", str(self.port), *words)
+        ready = until(
+            lambda: b"Airflow is up at" in self.log.read_bytes()[said:] or self._up.poll() is not None,
+            seconds=seconds,
+        )
+        assert ready, f"not up after {seconds} s: {self.log.read_text()[-4000:]}"
+        assert self._up.poll() is None, self.log.read_text()[-4000:]
+        self.log_in()
+
+    @property
+    def pid(self) -> int:
+        """The process of ``muster up`` itself."""
+        assert self._up is not None
+        return self._up.pid
+
+    def stop(self, number: int = signal.SIGINT, *, seconds: float = 30) -> int:
+        """Send ``muster up`` a signal and return its exit code, after all of its Airflow is gone."""
+        assert self._up is not None
+        self._up.send_signal(number)
+        code = self._up.wait(timeout=seconds)
+        assert until(lambda: not self.airflow(), seconds=10), self.airflow()
+        return code
+
+    # its processes
+
+    def airflow(self) -> dict[int, str]:
+        """Every process of its Airflow, and not the supervisors of muster's jobs and deployments."""
+        return {
+            pid: words
+            for pid, words in self.processes().items()
+            if f"AIRFLOW_HOME={self.home / 'up'}".encode() in _environ(pid)
+            and not any(mark in words for mark in _OURS_NOT_AIRFLOWS)
+            and b"MUSTER_JOB_ID=" not in _environ(pid)
+        }
+
+    def component(self, name: str) -> int | None:
+        """The process of one of :data:`COMPONENTS` now; None while it is being started again."""
+        marks = {"api-server": ("up.component api-server", "airflow api_server")}.get(
+            name, (f"up.component {name}",)
+        )
+        return next((p for p in children(self.pid) if any(mark in _words(p) for mark in marks)), None)
+
+    def workers(self) -> list[int]:
+        """LocalExecutor's processes, busy ones and idle ones."""
+        scheduler = self.component("scheduler")
+        return [] if scheduler is None else children(scheduler)
+
+    def tasks(self) -> list[int]:
+        """The processes in which tasks run now."""
+        return [child for worker in self.workers() for child in children(worker)]
+
+    def below(self, name: str) -> list[int]:
+        """All that one component began."""
+        pid = self.component(name)
+        return [] if pid is None else descendants(pid)
+
+    # its API
+
+    def log_in(self, user: str = USER) -> None:
+        """Have :attr:`client` send the user's token from here on."""
+        answer = self.client.post("/auth/token", json={"username": user, "password": self.password(user)})
+        assert answer.status_code == 201, answer.text
+        self.client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+
+    def password(self, user: str = USER) -> str:
+        """What a user logs in with."""
+        return str(json.loads((self.home / "up" / "passwords.json").read_text())[user])
+
+    def ask_api(self, method: str, path: str, **options: Any) -> Any:
+        """Return the JSON that ``/api/v2`` answers, once it does: a component may be starting again."""
+        answer: httpx.Response | None = None
+
+        def answered() -> bool:
+            nonlocal answer
+            try:
+                answer = self.client.request(method, f"/api/v2/{path.lstrip('/')}", **options)
+            except httpx.TransportError:
+                return False
+            return answer.status_code < 500
+
+        assert until(answered, seconds=60), f"{method} {path}: {answer and answer.text}"
+        assert answer is not None
+        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def trigger(
+        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
+    ) -> str:
+        """Begin a run, once the Dag is known, and return its id."""
+        assert until(lambda: dag_id in self.dags(), seconds=60), f"there are {self.dags()}"
+        body = {"logical_date": None, "conf": dict(conf or {})} | ({"dag_run_id": run_id} if run_id else {})
+        return str(self.ask_api("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def dags(self) -> set[str]:
+        """The Dags that Airflow has read so far."""
+        return {dag["dag_id"] for dag in self.ask_api("GET", "dags", params={"limit": 100})["dags"]}
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """The state of a run now."""
+        return str(self.ask_api("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def wait(self, dag_id: str, run_id: str, *, seconds: float = 180) -> str:
+        """Return how a run ended."""
+        ended = until(lambda: self.run_state(dag_id, run_id) in ("success", "failed"), seconds=seconds)
+        assert ended, (
+            f"{run_id} is {self.run_state(dag_id, run_id)} after {seconds} s: {self.states(dag_id, run_id)}"
+        )
+        return self.run_state(dag_id, run_id)
+
+    def task(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> dict[str, Any]:
+        """A task instance as the API shows it: its ``state``, ``try_number`` and so on."""
+        mapped = f"/{map_index}" if map_index >= 0 else ""
+        found = self.ask_api("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}{mapped}")
+        return dict(found)
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """The state of each task of a run; mapped ones as ``task[3]``."""
+        found = self.ask_api("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {
+            ti["task_id"] + (f"[{ti['map_index']}]" if ti["map_index"] >= 0 else ""): str(ti["state"])
+            for ti in found
+        }
+
+    def wait_task(
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        states: Collection[str] = ENDED,
+        *,
+        map_index: int = -1,
+        seconds: float = 120,
+    ) -> dict[str, Any]:
+        """Return a task instance once it is in one of `states`."""
+        found: dict[str, Any] = {}
+
+        def there() -> bool:
+            nonlocal found
+            found = self.task(dag_id, run_id, task_id, map_index=map_index)
+            return str(found["state"]) in states
+
+        assert until(there, seconds=seconds), (
+            f"{task_id} is {found.get('state')}, not {states}, after {seconds} s"
+        )
+        return found
+
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Do what the page's *Mark as …* does: ``success``, ``failed`` or ``skipped``."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self.ask_api("PATCH", path, json={"new_state": state})
+
+    def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
+        """Do what the page's *Mark run as …* does."""
+        self.ask_api("PATCH", f"dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
+
+    def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
+        """Do what the page's *Clear* does."""
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": list(task_ids), "only_failed": False}
+        self.ask_api("POST", f"dags/{dag_id}/clearTaskInstances", json=body | {"reset_dag_runs": True})
+
+    def task_log(
+        self, dag_id: str, run_id: str, task_id: str, *, try_number: int = 1, map_index: int = -1
+    ) -> str:
+        """The task log as the page shows it, a line for each event."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        shown = self.ask_api("GET", path, params={"map_index": map_index, "full_content": True})
+        return "\n".join(_line(event) for event in shown["content"])
+
+    def xcom(
+        self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1
+    ) -> Any:
+        """What a task returned or pushed."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.ask_api("GET", path, params={"map_index": map_index, "deserialize": True})["value"]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _line(event: Mapping[str, Any] | str) -> str:
+    return event if isinstance(event, str) else str(event.get("event", ""))
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
