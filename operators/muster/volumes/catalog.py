@@ -31,11 +31,11 @@ class Catalog:
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
-        return [n for n in self._layout.numbers(volume) if self._facts(volume, n) is not None]
+        return [n for n in self._layout.numbers(volume) if self._there(volume, n)]
 
     def holds(self, volume: str) -> bool:
         """Whether a version is visible, a deleted one included; reads one of them, as a rule."""
-        return any(self._facts(volume, n) is not None for n in reversed(self._layout.numbers(volume)))
+        return any(self._there(volume, n) for n in reversed(self._layout.numbers(volume)))
 
     def count(self, volume: str) -> int:
         """How many versions have their data; reads none of them."""
@@ -44,16 +44,24 @@ class Catalog:
     def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
         """The newest versions whose data is there, newest first; reads no others."""
         numbers = (n for n in reversed(self._layout.numbers(volume)) if before is None or n < before)
-        found = (self.version(volume, number) for number in numbers)
+        found = (self._readable(volume, number) for number in numbers)
         return list(islice((version for version in found if version is not None), limit))
 
     def live(self, volume: str) -> list[Version]:
-        """Every version whose data is there, oldest first, retired ones included."""
-        found = (self.version(volume, number) for number in self._layout.numbers(volume))
+        """Every version whose data is there, oldest first, retired ones included, damaged ones left out."""
+        found = (self._readable(volume, number) for number in self._layout.numbers(volume))
         return [version for version in found if version is not None]
 
+    def damaged(self, volume: str) -> list[Version]:
+        """Every version whose data is there and of which nobody can tell what it is, as far as it is known."""
+        return [
+            self._remains(volume, number)
+            for number in self._layout.numbers(volume)
+            if self._is_damaged(volume, number) and (self._layout.version(volume, number) / "data").is_dir()
+        ]
+
     def version(self, volume: str, number: int) -> Version | None:
-        """One visible version whose data is there, or None."""
+        """One visible version whose data is there, or None. :raises Corrupt: it is damaged."""
         if not (self._layout.version(volume, number) / "data").is_dir():
             return None
         return None if self._facts(volume, number) is None else self.described(volume, number)
@@ -91,6 +99,8 @@ class Catalog:
             return (self._number(wanted.volume, int(wanted.value)),)
         versions = self.live(wanted.volume)
         if not versions:
+            for damaged in self.damaged(wanted.volume):
+                self.version(damaged.volume, damaged.number)  # it says what is wrong, and what to do
             raise NotFound(self._no_volume(wanted.volume))
         if wanted.select is Select.DIGEST:
             return (_by_digest(wanted, versions),)
@@ -127,9 +137,51 @@ class Catalog:
                 self._known[key] = (read_head(folder / "MANIFEST"), record)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            except SpecError as error:
-                raise Corrupt(f"{folder / 'RECORD.json'} cannot be read: {error}") from error
+            except (SpecError, Corrupt, OSError) as error:
+                if not self._promised(volume, number):
+                    return None
+                raise Corrupt(
+                    f"{volume}@{number} is damaged ({error}): no selector finds it; retire it (`muster volumes "
+                    f"retire {volume}@{number}`) and run the stage that wrote it again, or restore the store "
+                    "from a backup"
+                ) from error
         return self._known[key]
+
+    def _readable(self, volume: str, number: int) -> Version | None:
+        return None if self._is_damaged(volume, number) else self.version(volume, number)
+
+    def _there(self, volume: str, number: int) -> bool:
+        return self._is_damaged(volume, number) or self._facts(volume, number) is not None
+
+    def _is_damaged(self, volume: str, number: int) -> bool:
+        try:
+            self._facts(volume, number)
+        except Corrupt:
+            return True
+        return False
+
+    def _promised(self, volume: str, number: int) -> bool:
+        """Whether a commit record names a version that cannot say itself whose it is."""
+        for path in (self._layout.root / "commits").glob("*.json"):
+            with suppress(Corrupt):  # fsck names it
+                made = committed(self._layout, path.stem) or {}
+                if any((volume, number) in places for places in made.values()):
+                    return True
+        return False
+
+    def _remains(self, volume: str, number: int) -> Version:
+        """What is known of a damaged version: where it is, since when, and whether it was retired."""
+        folder = self._layout.version(volume, number)
+        return Version(
+            volume=volume,
+            number=number,
+            digest="",
+            size_bytes=0,
+            files=0,
+            created=folder.stat().st_ctime,
+            retired=_text(folder / "RETIRED"),
+            pins=pins(folder),
+        )
 
     def _no_volume(self, volume: str) -> str:
         known = sorted(name for name in self._layout.volumes() if self.live(name))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.address import pinned
-from muster.core.errors import StoreError
+from muster.core.errors import Corrupt, StoreError
 from muster.volumes import manifest
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
@@ -91,7 +91,10 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
 
 def _share(folder: Path, entries: Sequence[Entry], previous: Path) -> None:
     """Hard-link files that equal one of the version before; where that fails, keep one's own bytes."""
-    known = {entry.hash: entry for entry in manifest.read(previous / "MANIFEST").values()}
+    try:
+        known = {entry.hash: entry for entry in manifest.read(previous / "MANIFEST").values()}
+    except Corrupt:
+        return  # it is damaged, which fsck says, and no reason to keep a new version out
     replaced = temporary(folder.parent)
     replaced.mkdir()
     for number, entry in enumerate(entries):

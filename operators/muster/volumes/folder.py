@@ -168,9 +168,9 @@ class FolderStore:
 
     def unpin(self, address: str, *, reason: str) -> Version:
         """Take one reason away."""
-        version = self._one(address)
+        version = self._any(address)
         (self.layout.version(version.volume, version.number) / "pins" / _key(reason)).unlink(missing_ok=True)
-        return self._one(version.address)
+        return self._any(version.address)
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         """Keep versions from gc while `holder` reads them."""
@@ -186,26 +186,35 @@ class FolderStore:
         self.layout.delete(self.layout.leases(holder))  # in one step: gc may look, or do the same
 
     def retire(self, address: str, *, reason: str) -> Version:
-        """Hide a version from every selector."""
-        version = self._one(address)
+        """Hide a version from every selector; a damaged one goes with the next gc then."""
+        version = self._any(address)
         with translated(f"retire {address}"):
             write_whole(self.layout.version(version.volume, version.number) / "RETIRED", reason)
-        return self._one(version.address)
+        return self._any(version.address)
 
     def reinstate(self, address: str) -> Version:
         """Let selectors find a retired version again."""
-        version = self._one(address)
+        version = self._any(address)
         with translated(f"reinstate {address}"):
             folder = self.layout.version(version.volume, version.number)
             (folder / "RETIRED").unlink(missing_ok=True)
             sync_folder(folder)
-        return self._one(version.address)
+        return self._any(version.address)
 
     @contextmanager
     def steady(self) -> Iterator[None]:
         """No version is deleted meanwhile: gc takes the same lock, alone."""
         with locked(self.layout.root / "gc.lock", shared=True):
             yield
+
+    def _any(self, address: str) -> Version:
+        """One version, also a damaged one where it is named by its number."""
+        wanted = Address.parse(address)
+        if wanted.value.isdigit():
+            for damaged in self.catalog.damaged(wanted.volume):
+                if damaged.number == int(wanted.value):
+                    return damaged
+        return self._one(address)
 
     def _one(self, address: str) -> Version:
         versions = self.resolve(address)

@@ -25,6 +25,7 @@ from muster.volumes.retention import leftovers
 from muster.volumes.tree import files_of
 
 _RESTORE = "retire this version and run the stage that wrote it again, or restore the store from a backup"
+_RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
 
 Progress = Callable[[str, int, int], None]
 
@@ -98,14 +99,25 @@ def _check_version(folder: Path, address: str, problems: list[Problem], *, deep:
         problems.append(Problem(where=address, what=f"missing: {error.filename}", advice=_RESTORE))
         return {}
     except MusterError as error:
-        problems.append(Problem(where=address, what=f"torn: {error}", advice=_RESTORE))
+        gone = _is_buried(folder)
+        advice = _RESTORE_RECORD if gone else _RESTORE
+        problems.append(Problem(where=address, what=f"torn: {error}", advice=advice, harmless=gone))
+        return {}
+    except OSError as error:
+        what = f"cannot be read ({error.strerror}): {error.filename}"
+        problems.append(Problem(where=address, what=what, advice=_RESTORE))
         return {}
     if record.digest != manifest.read_head(folder / "MANIFEST").digest:
         problems.append(Problem(where=address, what="manifest and record name two digests", advice=_RESTORE))
-    if (folder / "TOMBSTONE").is_file() and not (folder / "data").is_dir():
+    if _is_buried(folder):
         return {}
     problems += _check_data(folder / "data", entries, address, deep=deep)
     return entries
+
+
+def _is_buried(folder: Path) -> bool:
+    """Whether gc took the version's data away."""
+    return (folder / "TOMBSTONE").is_file() and not (folder / "data").is_dir()
 
 
 def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:

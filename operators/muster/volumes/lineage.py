@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from muster.core.address import pinned
-from muster.core.errors import NotFound
+from muster.core.errors import Corrupt, NotFound
 from muster.volumes.base import Record, Store
 from muster.volumes.manifest import Entry
 
@@ -17,7 +17,8 @@ class Ancestor:
 
     :param depth: 0 for where the walk began, 1 for what that was made from, …
     :param reader: the address of the version that was made from it, and `name` the input's name there.
-    :param record: None where this store does not know the version (it was copied from another one).
+    :param record: None where this store does not know the version (it was copied from another one), or
+        cannot read it any more.
     """
 
     address: str
@@ -85,5 +86,5 @@ def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Differen
 def _known(store: Store, address: str) -> Record | None:
     try:
         return store.record(address)
-    except NotFound:
+    except (NotFound, Corrupt):  # fsck names what is damaged; the way back goes on beside it
         return None

@@ -11,12 +11,12 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.volumes.base import Record, Version
 from muster.volumes.catalog import uncommitted
@@ -69,8 +69,10 @@ def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0) -> P
     """
     if keep_last < 1 or job_days < 0:
         raise SpecError(f"keep_last is {keep_last}, job_days {job_days:g}: need 1 or more and 0 or more")
-    live = {version.address: version for volume in store.volumes() for version in store.versions(volume)}
-    kept = _kept(store, live, keep_last)
+    volumes = store.volumes()
+    damaged = {version.address: version for volume in volumes for version in store.catalog.damaged(volume)}
+    live = {version.address: version for volume in volumes for version in store.versions(volume)} | damaged
+    kept = _kept(store, live, damaged.keys(), keep_last)
     jobs = tuple(_old_jobs(store, time.time() - job_days * DAY_SECONDS))
     gone = tuple(version for address, version in live.items() if address not in kept)
     return Plan(
@@ -122,12 +124,17 @@ def leased(store: FolderStore) -> dict[str, str]:
     return found
 
 
-def _kept(store: FolderStore, live: Mapping[str, Version], keep_last: int) -> dict[str, str]:
+def _kept(
+    store: FolderStore, live: Mapping[str, Version], damaged: Collection[str], keep_last: int
+) -> dict[str, str]:
     series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
-    for version in live.values():
-        if version.retired is None:
+    for address, version in live.items():
+        if version.retired is None and address not in damaged:
             series[version.volume, version.partition].append(version)
     kept = {
+        address: "damaged: retire it, and it goes" for address in damaged if live[address].retired is None
+    }
+    kept |= {
         version.address: f"one of the last {keep_last}"
         for many in series.values()
         for version in many[-keep_last:]
@@ -157,9 +164,18 @@ def _awaited(store: FolderStore) -> Iterator[tuple[str, str]]:
 
 
 def _inputs(store: FolderStore, address: str) -> Iterator[str]:
-    for versions in store.record(address).inputs.values():
+    record = _record(store, address)
+    for versions in record.inputs.values() if record else ():
         for pinned in versions:
             yield pinned.address
+
+
+def _record(store: FolderStore, address: str) -> Record | None:
+    """Where a version comes from; None where it is damaged and does not say it any more."""
+    try:
+        return store.record(address)
+    except Corrupt:
+        return None
 
 
 def _old_jobs(store: FolderStore, before: float) -> Iterator[str]:
@@ -191,7 +207,8 @@ def leftovers(store: FolderStore) -> Iterator[str]:
 
 def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> Iterator[str]:
     """Snapshots of code, and of images' locks, that no kept version was made with and no job names."""
-    users: list[Record | JobSpec] = [store.record(address) for address in kept]
+    records = (_record(store, address) for address in kept)
+    users: list[Record | JobSpec] = [record for record in records if record]
     users += [store.ledger.spec(job_id) for job_id in store.ledger.jobs() if job_id not in going]
     used = {digest for user in users for digest in (user.code, user.image_digest)}
     for folder in sorted((store.layout.root / "code").iterdir()):

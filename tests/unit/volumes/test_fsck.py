@@ -2,8 +2,12 @@ import os
 
 import pytest
 
+from muster.core.errors import Corrupt
 from muster.volumes import fsck
 from muster.volumes.durability import write_whole
+from muster.volumes.folder import FolderStore
+from muster.volumes.lineage import ancestors
+from muster.volumes.retention import collect, plan
 
 
 @pytest.fixture
@@ -64,6 +68,14 @@ def tear_manifest(folder):
 
 def tear_record(folder):
     rewrite(folder / "RECORD.json", (folder / "RECORD.json").read_bytes()[:-10])
+
+
+def tear_head(folder):
+    rewrite(folder / "MANIFEST", (folder / "MANIFEST").read_bytes()[:70])
+
+
+def empty_record(folder):
+    rewrite(folder / "RECORD.json", b"")
 
 
 def swap_digest(folder):
@@ -133,3 +145,53 @@ def test_a_file_that_cannot_be_read_hides_no_other_damage(work, store, unprivile
     what = {problem.where: problem.what for problem in fsck.check(store, deep=True).problems}
     assert what[first.address] == "cannot be read (Permission denied): 'x'"
     assert what[second.address] == "writable file: 'x'"
+
+
+@pytest.mark.parametrize("damage", [tear_manifest, tear_head, tear_record, empty_record])
+def test_one_damaged_version_hides_no_other(work, store, damage):
+    first = work.run("a-1", {"x": b"1"})
+    second = work.run("a-2", {"x": b"2"})
+    third = work.run("a-3", {"x": b"3"}, inputs={"before": second})
+    damage(store.layout.version(second.volume, second.number))
+    again = FolderStore(store.layout.root)  # it knows nothing from before
+    assert again.resolve("flights/features@latest") == (third,)
+    assert again.resolve(first.address) == (first,)
+    assert again.volumes() == ["flights/features"]
+    assert [each.address for each in ancestors(again, third.address)] == [third.address, second.address]
+    assert found(again)[0].startswith("torn: ")
+    assert type(work)(store.layout.root).run("a-4", {"x": b"2"}).number == 4
+
+
+@pytest.mark.parametrize("damage", [tear_head, tear_record, empty_record])
+def test_a_damaged_version_is_named_retired_and_taken_away(work, store, damage):
+    work.run("a-1", {"x": b"1"})
+    second = work.run("a-2", {"x": b"2"})
+    damage(store.layout.version(second.volume, second.number))
+    again = FolderStore(store.layout.root)
+    with pytest.raises(Corrupt, match=r"features@2 is damaged .*retire"):
+        again.resolve(second.address)
+    assert "damaged" in plan(again).kept[second.address]
+    assert collect(again).plan.versions == ()
+    assert again.retire(second.address, reason="torn").retired == "torn"
+    assert [version.number for version in collect(again).plan.versions] == [2]
+    assert not again.layout.version(second.volume, 2).joinpath("data").exists()
+    assert fsck.check(again).clean
+    assert type(work)(store.layout.root).run("a-3", {"x": b"2"}).number == 3, (
+        "a number is never given out again"
+    )
+
+
+def test_a_volume_of_which_all_is_damaged_says_so(store, version):
+    tear_record(store.layout.version(version.volume, version.number))
+    with pytest.raises(Corrupt, match="features@1 is damaged"):
+        FolderStore(store.layout.root).resolve("flights/features@latest")
+
+
+def test_a_manifest_that_the_disk_does_not_give_hides_no_other_damage(work, store, unprivileged):
+    first, second = work.run("a-1", {"x": b"1"}), work.run("a-2", {"x": b"2"})
+    (store.layout.version(first.volume, 1) / "MANIFEST").chmod(0o000)
+    (store.path(second.address) / "x").chmod(0o644)
+    what = {problem.where: problem.what for problem in fsck.check(store).problems}
+    assert what[first.address].startswith("cannot be read (Permission denied): ")
+    assert what[second.address] == "writable file: 'x'"
+    assert FolderStore(store.layout.root).resolve("flights/features@latest")[0].number == 2
