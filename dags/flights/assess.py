@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ def score(model: Path, test: list[Path]) -> dict[str, float]:
 
 def predict(model: Path, flights: Any) -> np.ndarray:
     """Return the probabilities that the exported model in folder `model` answers for a table's rows."""
+    answer, categories = load(model)
+    return answer(table.columns(flights, categories))
+
+
+def load(model: Path) -> tuple[Callable[[dict[str, np.ndarray]], np.ndarray], dict[str, list[str]]]:
+    """Return an exported model as a function of its columns, and the categories that these are coded by."""
     import onnxruntime
 
     signature = json.loads((model / "signature.json").read_text())
     categories = {each["name"]: each["categories"] for each in signature["inputs"] if "categories" in each}
     session = onnxruntime.InferenceSession(model / "model.onnx", providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["probability"], table.columns(flights, categories))[0])
+    return lambda columns: np.asarray(session.run(["probability"], columns)[0]), categories
 
 
 def assess(probability: np.ndarray, late: np.ndarray) -> dict[str, float]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, NotFound
+from muster.core.wire import plain
 from muster.volumes.base import Record, Store
 from muster.volumes.manifest import Entry
 
@@ -56,6 +58,31 @@ def ancestors(store: Store, address: str) -> Iterator[Ancestor]:
                         name=name,
                     )
                 )
+
+
+def document(store: Store, address: str) -> dict[str, Any]:
+    """Return one version's record and everything it was made from, as JSON values.
+
+    ``{"version": …, "record": {…}, "ancestors": [{"version", "digest", "depth", "reader", "name",
+    "record"}, …]}``; the record of an ancestor holds no params, which may be long, and is None where
+    this store does not know it.
+    """
+    first, *others = ancestors(store, address)
+    return {
+        "version": first.address,
+        "record": plain(first.record),
+        "ancestors": [
+            {
+                "version": each.address,
+                "digest": each.digest,
+                "depth": each.depth,
+                "reader": each.reader,
+                "name": each.name,
+                "record": {**plain(each.record), "params": {}} if each.record else None,
+            }
+            for each in others
+        ],
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
