@@ -22,6 +22,7 @@ app = group("Versioned volumes: what jobs read and write.")
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many versions, newest first.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; each reason is a pin of its own.")]
+Why = Annotated[str, typer.Option("--reason", help="Why; whoever names the version is told.")]
 
 
 @app.command("ls", epilog=example("muster volumes ls", "muster volumes ls --json | jq -r '.[].volume'"))
@@ -144,6 +145,19 @@ def unpin(address: Where, *, reason: Reason = "by hand") -> None:
     version = open_store().unpin(address, reason=reason)
     left = f"still pinned: {safe(', '.join(version.pins))}" if version.pins else "not pinned"
     say(f"{version.address} is {left}")
+
+
+@app.command("retire", epilog=example("muster volumes retire flights/features@3 --reason 'torn'"))
+def retire(address: Where, *, reason: Why = "by hand") -> None:
+    """Hide a version from every selector."""
+    version = open_store().retire(address, reason=reason)
+    say(f"{version.address} is retired: {safe(reason)}; `muster volumes reinstate` brings it back until gc")
+
+
+@app.command("reinstate", epilog=example("muster volumes reinstate flights/features@3"))
+def reinstate(address: Where) -> None:
+    """Let selectors find a retired version again."""
+    say(f"{open_store().reinstate(address).address} is live")
 
 
 app.command("diff", epilog=example("muster volumes diff flights/model@1 flights/model@2"))(diff)

@@ -67,7 +67,7 @@ def test_the_issue_s_commands_are_there() -> None:
     wanted = {
         (): "demo run tensorboard doctor",
         ("jobs",): "ls show logs cancel",
-        ("volumes",): "ls log show diff put get pin unpin fsck gc",
+        ("volumes",): "ls log show diff put get pin unpin retire reinstate fsck gc",
         ("deployments",): "ls show retire",
         ("images",): "ls build",
     }
@@ -78,7 +78,7 @@ READS = [path for path, command in ALL.items() if any("--json" in p.opts for p i
 
 
 def test_every_command_that_reads_speaks_json() -> None:
-    writes = {"cancel", "pin", "unpin", "get", "retire", "tensorboard", "build", "demo"}
+    writes = {"cancel", "pin", "unpin", "get", "retire", "reinstate", "tensorboard", "build", "demo"}
     assert {path[-1] for path in ALL} - {path[-1] for path in READS} == writes
 
 

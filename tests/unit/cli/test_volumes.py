@@ -140,6 +140,15 @@ class TestPutAndGet:
 
 @pytest.mark.usefixtures("history")
 class TestPins:
+    def test_retire_and_reinstate(self, muster: Run, history: FolderStore) -> None:
+        newest = history.resolve("flights/model@latest")[0]
+        said = muster("volumes", "retire", newest.address, "--reason", "torn").out
+        assert "is retired: torn" in " ".join(said.split())
+        assert history.resolve(newest.address)[0].retired == "torn"
+        assert history.resolve("flights/model@latest")[0] != newest
+        assert "is live" in muster("volumes", "reinstate", newest.address).out
+        assert history.resolve("flights/model@latest")[0] == newest
+
     def test_pin_and_unpin(self, muster: Run, history: FolderStore) -> None:
         assert "in the paper" in muster("volumes", "pin", "flights/model@1", "--reason", "in the paper").out
         assert history.resolve("flights/model@1")[0].pins == ("in the paper",)
