@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from muster.backends.local import attempt
@@ -106,9 +107,17 @@ class Supervisor:
                 self._log(traceback.format_exc().encode())
             return verdict_of(error, committing=self._status.state is JobState.COMMITTING)
         finally:
-            end_descendants()
-            self._folder.drop_scratch()
-            self._store.release(self._job_id)
+            self._leave(
+                end_descendants, self._folder.drop_scratch, partial(self._store.release, self._job_id)
+            )
+
+    def _leave(self, *steps: Callable[[], None]) -> None:
+        """Take each step of a way out; one that fails is told in the log and hides no verdict."""
+        for step in steps:
+            try:
+                step()
+            except (MusterError, OSError) as error:
+                self._say(f"left behind: {error}")
 
     def _attempts(self) -> Verdict | JobResult:
         """Start the gang, again and again while what stopped it is not the author's fault."""
@@ -126,6 +135,7 @@ class Supervisor:
                 f"checkpoint ({left} restart{'s' * (left > 1)} left)"
             )
             left -= 1
+            end_descendants()  # what does not die may hold what the next attempt needs
             self._move(JobState.PREPARING, "starting again", restarts=self._status.restarts + 1)
             verdict = self._attempt(python, deadline)
         return verdict or self._commit()
@@ -170,8 +180,7 @@ class Supervisor:
         try:
             verdict = gang.run()
         finally:
-            end_descendants()
-            gang.close()
+            self._leave(end_descendants, gang.close)
         self._heed()
         return verdict
 
