@@ -37,7 +37,8 @@ class GateOperator(MusterOperator):
     count; where not, `scorer` scores both on the candidate's. Without a champion it passes.
 
     :param volume: the candidate: ``.versions["model"]`` or an address. (templated)
-    :param require: rules by metric, ``{"auc": ">= 0.72"}``.
+    :param require: rules by metric, ``{"auc": ">= 0.65, >= auc_baseline"}``: held against a number, or
+        against another metric of the same model, ``"<= ece_baseline + 0.02"``; commas between several.
     :param not_worse_than: ``"champion"``, the version of the same volume that is served now, or an
         address. (templated)
     :param metric: what is compared; where not given, the one metric of `require`.
@@ -165,7 +166,9 @@ class GateOperator(MusterOperator):
                 self._metric()
 
     def _thresholds(self) -> tuple[Threshold, ...]:
-        return tuple(Threshold.parse(metric, rule) for metric, rule in self.require.items())
+        return tuple(
+            each for metric, rules in self.require.items() for each in Threshold.parse(metric, rules)
+        )
 
     def _metric(self) -> str:
         if self.metric is not None:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from muster.core.errors import SpecError
 
-_RULE = re.compile(r"\s*(>=|<=|>|<)\s*(\S+)\s*\Z")
+_RULE = re.compile(r"\s*(>=|<=|>|<)\s*(.*\S)\s*\Z", re.DOTALL)
+_BESIDE = re.compile(r"([A-Za-z_]\w*)\s*(?:([+-])\s*(\S+))?\Z", re.ASCII)
+_NO_NAMES = ("nan", "inf", "infinity")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -21,32 +23,52 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """What one metric must be, ``>= 0.72``."""
+    """What one metric must be: ``>= 0.72``, or ``>= auc_baseline - 0.005``, another metric of the same model.
+
+    :param beside: the other metric, or empty; `limit` is then what is added to it.
+    """
 
     metric: str
     sign: str
     limit: float
+    beside: str = ""
 
     @classmethod
-    def parse(cls, metric: str, rule: str) -> Threshold:
-        """Read one rule. :raises SpecError: it is not a comparison with a finite number."""
-        match = _RULE.match(rule) if isinstance(rule, str) else None
-        try:
-            limit = float(match[2]) if match else math.nan
-        except ValueError:
-            limit = math.nan
-        if not match or not math.isfinite(limit):
-            raise SpecError(f"rule {rule!r:.60} for metric {metric!r:.60}: expected such as '>= 0.72'")
-        return cls(metric=metric, sign=match[1], limit=limit)
+    def parse(cls, metric: str, rules: str) -> tuple[Threshold, ...]:
+        """Read the rules for a metric, with commas between them.
+
+        :raises SpecError: one is not a comparison with a finite number or a metric.
+        """
+        if not isinstance(rules, str):
+            raise SpecError(_wrong(metric, rules))
+        return tuple(cls._parse(metric, rule) for rule in rules.split(","))
+
+    @classmethod
+    def _parse(cls, metric: str, rule: str) -> Threshold:
+        match = _RULE.match(rule)
+        number = _number(match[2]) if match else None
+        if match and number is not None:
+            return cls(metric=metric, sign=match[1], limit=number)
+        other = _BESIDE.match(match[2]) if match else None
+        step = _number((other[2] or "+") + (other[3] or "0")) if other else None
+        if match is None or other is None or step is None or other[1].lower() in _NO_NAMES:
+            raise SpecError(_wrong(metric, rule))
+        return cls(metric=metric, sign=match[1], limit=step, beside=other[1])
 
     @property
     def higher_is_better(self) -> bool:
         """Whether the rule bounds the metric from below."""
         return self.sign[0] == ">"
 
-    def holds(self, value: float) -> bool:
-        """Whether a value obeys the rule."""
-        return _COMPARE[self.sign](value, self.limit)
+    def check(self, metrics: Mapping[str, float]) -> Check:
+        """Hold it against a model's metrics. :raises SpecError: one is missing or not a number."""
+        found = finite(metrics, self.metric, whose="the candidate")
+        if not self.beside:
+            limit, wanted = self.limit, f"{self.sign} {self.limit:g}"
+        else:
+            other = finite(metrics, self.beside, whose="the candidate")
+            limit, wanted = other + self.limit, f"{self.sign} {self.beside} {other:.6g}{_step(self.limit)}"
+        return Check(metric=self.metric, found=found, wanted=wanted, holds=_COMPARE[self.sign](found, limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +104,7 @@ def decide(
     :param comparison: None where there is no champion to compare with.
     :raises SpecError: a metric is missing or not a number.
     """
-    checks = []
-    for each in thresholds:
-        found = finite(metrics, each.metric, whose="the candidate")
-        wanted = f"{each.sign} {each.limit:g}"
-        checks.append(Check(metric=each.metric, found=found, wanted=wanted, holds=each.holds(found)))
+    checks = [each.check(metrics) for each in thresholds]
     if comparison is not None:
         checks.append(_against_champion(comparison))
     return tuple(checks)
@@ -117,10 +135,30 @@ def _against_champion(comparison: Comparison) -> Check:
     champion = finite(comparison.champion, name, whose="the champion")
     better = comparison.higher_is_better
     limit = champion - tolerance if better else champion + tolerance
-    allowed = f" less {tolerance:g}" if better else f" plus {tolerance:g}"
+    allowed = _step(-tolerance if better else tolerance)
     return Check(
         metric=name,
         found=candidate,
-        wanted=f"{'>=' if better else '<='} the champion's {champion:.6g}{allowed if tolerance else ''}",
+        wanted=f"{'>=' if better else '<='} the champion's {champion:.6g}{allowed}",
         holds=candidate >= limit if better else candidate <= limit,
+    )
+
+
+def _step(step: float) -> str:
+    return f" {'plus' if step > 0 else 'less'} {abs(step):g}" if step else ""
+
+
+def _number(text: str) -> float | None:
+    """A finite number, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _wrong(metric: str, rule: object) -> str:
+    return (
+        f"rule {rule!r:.60} for metric {metric!r:.60}: expected such as '>= 0.72', or beside another metric "
+        "'>= auc_baseline - 0.005'"
     )

@@ -23,15 +23,60 @@ AUC = Threshold(metric="auc", sign=">=", limit=0.72)
     ],
 )
 def test_a_rule_is_a_comparison_with_a_number(rule: str, value: float, holds: bool) -> None:
-    assert Threshold.parse("m", rule).holds(value) is holds
+    (threshold,) = Threshold.parse("m", rule)
+    assert threshold.check({"m": value}).holds is holds
 
 
 @pytest.mark.parametrize(
-    "rule", ["0.72", "== 0.72", ">= ", ">= high", ">= nan", ">= inf", "> 1 or True", 0.72, ""]
+    "rule",
+    [
+        "0.72",
+        "== 0.72",
+        ">= ",
+        ">= two words",
+        ">= nan",
+        ">= -Infinity",
+        ">= m + nan",
+        ">= m +",
+        ">= 0.7,",
+        ">= m - 1 - 1",
+        ">= inf",
+        "> 1 or True",
+        0.72,
+        "",
+    ],
 )
 def test_what_is_no_such_rule_is_refused(rule: str) -> None:
     with pytest.raises(SpecError, match=r"'auc'.*expected such as '>= 0\.72'"):
         Threshold.parse("auc", rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted", "holds"),
+    [
+        (">= auc_baseline", ">= auc_baseline 0.74", True),
+        ("> auc_baseline + 0.02", "> auc_baseline 0.74 plus 0.02", False),
+        (">= auc_baseline - 1e-3", ">= auc_baseline 0.74 less 0.001", True),
+        ("<auc_baseline+.02", "< auc_baseline 0.74 plus 0.02", True),
+    ],
+)
+def test_a_rule_may_hold_a_model_against_another_metric_of_its_own(
+    rule: str, wanted: str, holds: bool
+) -> None:
+    (threshold,) = Threshold.parse("auc", rule)
+    metrics = {"auc": 0.75, "auc_baseline": 0.74}
+    assert threshold.check(metrics) == Check(metric="auc", found=0.75, wanted=wanted, holds=holds)
+
+
+def test_several_rules_for_one_metric_all_hold_or_the_gate_is_closed() -> None:
+    rules = Threshold.parse("auc", ">= 0.65, >= auc_baseline")
+    checks = decide(rules, {"auc": 0.66, "auc_baseline": 0.74}, None)
+    assert [check.holds for check in checks] == [True, False]
+
+
+def test_a_metric_to_compare_with_that_is_not_there_is_named() -> None:
+    with pytest.raises(SpecError, match="no metric 'auc_basline'; it has auc, auc_baseline"):
+        decide(Threshold.parse("auc", ">= auc_basline"), {"auc": 0.7, "auc_baseline": 0.7}, None)
 
 
 def test_without_a_champion_the_thresholds_decide() -> None:
