@@ -2,6 +2,10 @@
 
 A snapshot's digest covers relative paths, contents and the executable bit, nothing else: the same
 folder on another machine, or a day later, is the same snapshot.
+
+A snapshot is kept and may be read by whoever reads the store, so what usually holds a secret stays
+behind: `SECRETS`, and `NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore
+syntax) names more, and brings back what is meant to travel: ``!fonts.key``.
 """
 
 from __future__ import annotations
@@ -25,10 +29,32 @@ if TYPE_CHECKING:  # it is only needed where a snapshot is made
 LIMIT_BYTES = 100 << 20
 LIMIT_FILES = 20_000
 IGNORE_FILE = ".musterignore"
-ALWAYS_IGNORED = (
-    ".git",
+SECRETS = (
     ".env",
+    ".env.*",
     "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    ".netrc",
+    ".pgpass",
+    ".pypirc",
+    ".git-credentials",
+    ".aws",
+    ".docker",
+    ".gnupg",
+    ".kube",
+    ".ssh",
+)
+NO_CODE = (
+    ".git",
     "__pycache__",
     "*.pyc",
     ".venv",
@@ -42,8 +68,8 @@ ALWAYS_IGNORED = (
 def collect(folder: Path) -> list[str]:
     """Return the paths below `folder` that travel with a job, sorted.
 
-    What :data:`ALWAYS_IGNORED` and ``.musterignore`` (gitignore syntax) name stays behind. A link
-    travels as what it leads to.
+    What :data:`SECRETS`, :data:`NO_CODE` and ``.musterignore`` name stays behind. A link travels as
+    what it leads to.
 
     :raises SpecError: a link leaves the folder or leads to what stays behind, a file is a device,
         there are too many files or too many bytes.
@@ -126,7 +152,7 @@ def _patterns(root: Path) -> GitIgnoreSpec:
     own = root / IGNORE_FILE
     try:
         lines = own.read_text().splitlines() if own.is_file() else []
-        return GitIgnoreSpec.from_lines([*lines, *ALWAYS_IGNORED])
+        return GitIgnoreSpec.from_lines([*SECRETS, *NO_CODE, *lines])
     except ValueError as error:
         raise SpecError(f"{own} cannot be read as gitignore patterns: {error}") from error
 
@@ -138,10 +164,12 @@ def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int
     real = Path(os.path.realpath(root / path))  # it does not raise where links lead in a circle
     if not real.is_relative_to(root):
         raise SpecError(
-            f"code file {path!r:.200} leads to {real}, outside of {root}: copy it there, or ignore it"
+            f"code file {path!r:.200} leads to {real}, outside of {root}: copy it there, or name the link in {IGNORE_FILE}"
         )
     if ignored is not None and ignored.match_file(real.relative_to(root)):
-        raise SpecError(f"code file {path!r:.200} leads to {real}, which stays behind: ignore the link too")
+        raise SpecError(
+            f"code file {path!r:.200} leads to {real}, which stays behind: name the link in {IGNORE_FILE} too"
+        )
     try:
         found = real.stat()
     except OSError as error:
@@ -153,6 +181,9 @@ def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int
     return found.st_size
 
 
+        raise SpecError(
+            f"code file {path!r:.200} is no plain path below {root}: rename it, or name it in {IGNORE_FILE}"
+        )
 def _copy(base: Path, new: Path, path: str) -> str:
     """Copy one file, a link as what it leads to, and return its line of the digest."""
     real = (base / path).resolve()

@@ -36,10 +36,15 @@ def test_what_is_no_code_or_secret_stays_behind(folder):
     assert snapshot.collect(folder) == [".musterignore", "dag.py", "pkg/keep/data.csv", "pkg/train.py"]
 
 
-def test_what_always_stays_behind_cannot_be_asked_for(folder):
-    add(folder, ".env")
-    (folder / ".musterignore").write_text("!.env\n")
-    assert ".env" not in snapshot.collect(folder)
+@pytest.mark.parametrize(
+    "path",
+    [".env.production", "pkg/tls.key", "id_rsa", "pkg/id_ed25519.pub", "a.p12", ".netrc", ".ssh/config"],
+)
+def test_what_usually_holds_a_secret_travels_only_where_it_is_named(folder, path):
+    add(folder, path)
+    assert path not in snapshot.collect(folder)
+    (folder / ".musterignore").write_text(f"!{path}\n" + "!.ssh/\n" * path.startswith(".ssh"))
+    assert path in snapshot.collect(folder)
 
 
 def test_a_link_travels_as_what_it_leads_to(store, folder):
@@ -91,6 +96,13 @@ def test_what_cannot_travel_is_refused_by_name(folder, make):
         snapshot.collect(folder)
     (folder / ".musterignore").write_text("li*\n")
     assert snapshot.collect(folder) == [".musterignore", "dag.py", "pkg/train.py"]
+
+
+@pytest.mark.parametrize("make", [outside, to_ignored, to_folder, newline])
+def test_a_refusal_says_where_a_name_is_ignored(folder, make):
+    make(folder)
+    with pytest.raises(SpecError, match=r"name (it|the link) in \.musterignore"):
+        snapshot.collect(folder)
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "pkg/../dag.py", "link", "nothing", "pkg", ""])
