@@ -143,6 +143,27 @@ def test_two_champions_of_one_volume_need_a_name(home: EmbeddedHome) -> None:
         champion_of(backend, "f/model", deployment=None)
 
 
+def test_a_champion_that_was_made_from_the_evaluation_set_is_not_compared_with(home: EmbeddedHome) -> None:
+    """A backfilled month against the model of a later one, which was trained on that month."""
+    from muster.airflow.gate import trained_on
+    from muster.volumes.base import Record
+
+    def month(number: int) -> Pinned:
+        return Pinned(address=f"volume://f/features@{number}", digest=f"b3:{number:064}")
+
+    champion = Record(
+        volume="f/model",
+        number=9,
+        digest="b3:" + "0" * 64,
+        created=0.0,
+        job_id="train-1",
+        output="model",
+        inputs={"train": (month(1), month(2)), "test": (month(3),)},
+    )
+    assert trained_on(champion, [month(2)], evaluation="test") == ["volume://f/features@2"]
+    assert trained_on(champion, [month(3), month(4)], evaluation="test") == []
+
+
 def test_both_scores_are_jobs_of_the_gate(
     train: Callable[..., RunResult], dag_folder: Path, store: FolderStore
 ) -> None:

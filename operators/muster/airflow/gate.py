@@ -34,7 +34,9 @@ class GateOperator(MusterOperator):
 
     The thresholds are held against the metrics in the version's record. The champion is compared
     with on one evaluation set only: where both were evaluated on the same, their recorded metrics
-    count; where not, `scorer` scores both on the candidate's. Without a champion it passes.
+    count; where not, `scorer` scores both on the candidate's. Without a champion it passes, and with
+    one that was made from any of the evaluation set (a backfill's later model) it is not compared: it
+    would know the answers.
 
     :param volume: the candidate: ``.versions["model"]`` or an address. (templated)
     :param require: rules by metric, ``{"auc": ">= 0.65, >= auc_baseline"}``: held against a number, or
@@ -124,7 +126,7 @@ class GateOperator(MusterOperator):
         champion = self._champion(task, candidate)
         comparison = self._compare(task, record, champion) if champion else None
         checks = decide(self._thresholds(), record.metrics, comparison)
-        self._say(candidate, champion, table(checks))
+        self._say(candidate, champion if comparison else None, table(checks))
         failed = [line for check, line in zip(checks, table(checks), strict=True) if not check.holds]
         if failed:
             raise AirflowFailException(
@@ -196,6 +198,15 @@ class GateOperator(MusterOperator):
             return None  # it is the champion itself: a run that goes on after its deployment
         name = self._evaluation(record)
         then = task.backend.store.record(champion.address)
+        seen = trained_on(then, record.inputs[name], evaluation=name)
+        if seen:
+            self.log.info(
+                "not compared with the champion %s: it was made from %s, which is in the candidate's %s",
+                champion.address,
+                ", ".join(seen),
+                name,
+            )
+            return None
         ours, theirs = record.inputs[name], then.inputs.get(name, ())
         metrics = (record.metrics, then.metrics)
         if [each.digest for each in ours] != [each.digest for each in theirs]:
@@ -290,6 +301,13 @@ def champion_of(backend: Backend, volume: str, *, deployment: str | None) -> Pin
             f"{volume} is served by {', '.join(sorted(served))}: say with deployment= whose is meant"
         )
     return next(iter(served.values()), None)
+
+
+def trained_on(champion: Record, evaluation_set: Sequence[Pinned], *, evaluation: str) -> list[str]:
+    """The versions of an evaluation set that a champion was made from, other than to be evaluated on."""
+    others = (versions for name, versions in champion.inputs.items() if name != evaluation)
+    known = {pinned.digest for versions in others for pinned in versions}
+    return [pinned.address for pinned in evaluation_set if pinned.digest in known]
 
 
 def _one(task: TaskRun, address: Any) -> Version:
