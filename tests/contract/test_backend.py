@@ -129,6 +129,35 @@ class BackendContract:
         assert dict(status.result.links) == {"MLflow": "https://example.com/1"}
         assert "[rank 0] muster: epoch=3/3" in lines
 
+    def test_one_rank_that_talks_is_enough_for_a_gang_not_to_hang(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = (
+            "import os, time\n"
+            "for step in range(20):\n"
+            "    time.sleep(0.1)\n"
+            "    if os.environ['MUSTER_RANK'] == '0': print('step', step, flush=True)"
+        )
+        backend.submit(job(code, replicas=2, hang_timeout_seconds=0.8), job_id="quiet")
+        status, _ = finish(backend, "quiet")
+        assert status.state is JobState.SUCCEEDED
+
+    def test_a_hang_shows_every_stack_before_each_restart_and_is_final(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = "import time\ndef waits(): time.sleep(600)\nprint('up', flush=True); waits()"
+        spec = job(code, replicas=2, hang_timeout_seconds=0.8, max_restarts=1)
+        backend.submit(spec, job_id="hangs")
+        status, lines = finish(backend, "hangs")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.HANG
+        assert status.restarts == 1
+        stacks = [line for line in lines if line.endswith(" in waits") and line.startswith("[rank ")]
+        again = next(i for i, line in enumerate(lines) if "starts again" in line)
+        assert {line[:8] for line in lines[:again] if line in stacks} == {"[rank 0]", "[rank 1]"}
+        assert {line[:8] for line in lines[again:] if line in stacks} == {"[rank 0]", "[rank 1]"}
+        assert not self.leftovers("hangs")
+
     def test_the_next_job_reads_what_the_one_before_wrote(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:

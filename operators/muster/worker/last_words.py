@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ NEAR_THE_END = 60  # an older traceback was logged and survived, it did not end 
 _NO_FRAME = "  <no Python frame>"
 _CRASH = "Fatal Python error: "
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
+_WORKER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_OURS = re.compile(rf'  File "(?:{re.escape(_WORKER)}/|<frozen )')
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 
 
@@ -117,7 +120,10 @@ def _crash(block: Sequence[str]) -> LastWords:
     """Read faulthandler's dump, which has the innermost frame first."""
     currents = [i for i, line in enumerate(block) if line.startswith("Current thread")]
     start = currents[0] if currents else 0
-    frames = [line for line in block[start:] if line.startswith(("Current", "  File"))][: TRACE_LINES - 1]
+    frames = [line for line in block[start:] if line.startswith(("Current", "  File"))]
+    while frames and _OURS.match(frames[-1]):  # the outermost ones: how we came to call the author's
+        frames.pop()
+    frames = frames[: TRACE_LINES - 1]
     return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)))
 
 

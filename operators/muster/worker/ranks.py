@@ -18,11 +18,13 @@ from functools import partial
 
 from muster.worker.lines import LineBuffer
 from muster.worker.processes import Forked, adopt_orphans, end_descendants, has_children, spawn
+from muster.worker.silence import Silence
 
 TAIL_LINES = 400
 FAULT_GRACE_SECONDS = 5.0
 FOLLOWER_SECONDS = 3.0  # a rank that only lost its peer ends first at times; the culprit gets this long
 ABORT_SECONDS = 5.0
+HANG_SPREAD_SECONDS = 2.0  # the replicas of a gang find a hang so far apart
 LEFTOVER_SECONDS = 0.5
 LONGEST_SLEEP_SECONDS = 5.0
 _READ_BYTES = 1 << 20
@@ -86,8 +88,7 @@ class Ranks:
     """The ranks of one replica.
 
     :param grace_seconds: between SIGTERM to the worker and the end of everything.
-    :param hang_seconds: no line and no progress for so long is a hang; 0 never is.
-    :param progress: when, in seconds since the epoch, the job last changed a file that counts.
+    :param silence: tells when the whole gang hangs.
     :param follows: whether a rank that failed only lost a peer.
     """
 
@@ -95,18 +96,15 @@ class Ranks:
         self,
         *,
         grace_seconds: float,
-        hang_seconds: float = 0.0,
-        progress: Callable[[], float] = lambda: 0.0,
+        silence: Silence,
         follows: Callable[[Rank], bool] = lambda _: False,
     ) -> None:
         self.ranks: list[Rank] = []
         self.interrupted_at: float | None = None
         self.hung = False
         self._grace = grace_seconds
-        self._hang = hang_seconds
-        self._progress = progress
+        self._silence = silence
         self._follows = follows
-        self._heard = time.time()
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -173,6 +171,7 @@ class Ranks:
     def _turn(self) -> None:
         self._wait(self._patience())
         now = time.time()
+        self._mind_hang(now)
         if self.interrupted_at is not None and self._kill_at is None:
             # the backend kills the worker when the grace is over, so we are done a little earlier
             self._stop(now, patience=max(self._grace * 0.8, self._grace - 3.0))
@@ -181,7 +180,6 @@ class Ranks:
             self._stop(now, patience=min(self._grace, FAULT_GRACE_SECONDS))
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
-        self._mind_hang(now)
 
     def _wait(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
@@ -191,8 +189,8 @@ class Ranks:
     def _patience(self) -> float:
         now = time.time()
         due = [at - now for at in (self._stop_at, self._kill_at) if at is not None]
-        if self._hang and not self.hung:
-            due.append(self._heard + self._hang - now)
+        if not self.hung:
+            due.append(self._silence.left(now))
         return max(0.05, min([LONGEST_SLEEP_SECONDS, *due]))
 
     def _reap(self) -> None:
@@ -228,14 +226,15 @@ class Ranks:
                 os.kill(rank.pid, number)
 
     def _mind_hang(self, now: float) -> None:
-        if not self._hang or self.hung or self._kill_at is not None or now < self._heard + self._hang:
+        if self.hung or self._kill_at is not None:
             return
-        self._heard = max(self._heard, self._progress())
-        if now < self._heard + self._hang:
+        # Told to stop about when this would be a hang, we are told because a peer found it to be one.
+        if not self._silence.is_hang(now, sooner=0.0 if self.interrupted_at is None else HANG_SPREAD_SECONDS):
             return
         self.hung = True
         say(
-            f"no line and no progress for {self._hang:g} s: this is a hang; every rank shows its stack and ends"
+            f"no line and no progress for {self._silence.seconds:g} s: this is a hang; "
+            "every rank shows its stack and ends"
         )
         self._kill_at = now + ABORT_SECONDS
         self._signal(signal.SIGABRT)  # with PYTHONFAULTHANDLER it prints the stack of every thread
@@ -251,7 +250,7 @@ class Ranks:
             rank.output = -1
             self._pass_on(rank, rank.lines.close())
             return False
-        self._heard = time.time()
+        self._silence.broken()
         self._pass_on(rank, rank.lines.feed(data))
         return True
 

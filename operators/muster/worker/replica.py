@@ -26,6 +26,7 @@ from muster.worker.launchers import rank_environment
 from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
+from muster.worker.silence import Silence
 
 FOLLOWER_LENGTH = 160
 
@@ -65,8 +66,11 @@ def _run_ranks(replica: Replica) -> Report:
     spec = replica.spec
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
-        hang_seconds=spec.hang_timeout_seconds,
-        progress=lambda: _last_change(replica),
+        silence=Silence(
+            spec.hang_timeout_seconds,
+            sign=os.path.dirname(replica.sealed),
+            watched=(replica.checkpoints, *replica.staging.values()),
+        ),
         follows=lost_peer,
     )
     plans = plan_ranks(replica)
@@ -192,8 +196,3 @@ def _conclude(replica: Replica, report: Report) -> NoReturn:
         except OSError as error:
             say(f"the report cannot be written to {replica.report}: {error}")
     os._exit(report.exit_code)
-
-
-def _last_change(replica: Replica) -> float:
-    """When something was last added to the checkpoints or to an output."""
-    return max(os.stat(folder).st_mtime for folder in (replica.checkpoints, *replica.staging.values()))

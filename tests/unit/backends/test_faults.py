@@ -123,3 +123,17 @@ def test_a_worker_that_breaks_by_itself_is_not_started_again(ended: Ended) -> No
     assert fault is not None
     assert fault.cause is Cause.BACKEND_ERROR
     assert not fault.cause.restarts_gang
+
+
+def test_a_hang_is_told_of_all_replicas_that_hung(ended: Ended) -> None:
+    hung = [ended(index, ExitCode.HANG, cause=Cause.HANG, at=10.0 + index) for index in (0, 1)]
+    for index, member in enumerate(hung):
+        text = f"no line and no progress for 5 s: rank {index} at t.py:{index}"
+        verdict = Verdict(cause=Cause.HANG, message=text, advice="do", rank=index)
+        Path(member.replica.report).write_text(
+            dumps(Report(exit_code=ExitCode.HANG, verdict=verdict, at=index))
+        )
+    fault = first_fault(hung)
+    assert fault is not None
+    assert fault.message == "no line and no progress for 5 s: rank 0 at t.py:0, rank 1 at t.py:1"
+    assert fault.rank is None
