@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.backends.base import Backend
@@ -69,8 +69,8 @@ class Board:
             if permitted(job.dag_id) and wanted in f"{job.job_id} {job.spec.name if job.spec else ''}".lower()
         ]
         chosen = [job for job in seen if state in ("", job.state)]
-        page = [row(self._now(job)) for job in chosen[offset : offset + limit]]
-        return {"jobs": page, "total": len(chosen), "states": Counter(job.state for job in seen)}
+        page = self._now(chosen[offset : offset + limit])
+        return {"jobs": [row(job) for job in page], "total": len(chosen), "states": Counter(job.state for job in seen)}
 
     def one(self, job_id: str) -> Job:
         """One job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
@@ -96,14 +96,10 @@ class Board:
         except MusterError as error:
             return Job(job_id=job_id, error=str(error))
 
-    def _now(self, job: Job) -> Job:
-        """With why it waits and whether somebody works on it, which only the backend knows."""
-        if job.ended or job.status is None:
-            return job
-        try:
-            return self.one(job.job_id)
-        except MusterError as error:
-            return Job(job_id=job.job_id, spec=job.spec, error=str(error))
+    def _now(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those that go on as they are now: why one waits and whether it is alive, only the backend knows."""
+        live = self._backend.statuses(job.job_id for job in jobs if job.status and not job.ended)
+        return [replace(job, status=live.get(job.job_id, job.status)) for job in jobs]
 
 
 def row(job: Job) -> dict[str, Any]:

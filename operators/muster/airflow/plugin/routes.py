@@ -92,10 +92,10 @@ def log(here: Here, who: Who, job_id: str, after: Number = None) -> Json:
 
 @api.post("/jobs/{job_id}/cancel", dependencies=[Depends(same_site)])
 def cancel(here: Here, who: Who, job_id: str) -> Json:
-    """End a job, and answer when nothing of it is left: its ranks get time to save."""
+    """End a job: its end is certain then, and its ranks get time to save."""
     found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
     who.need(found.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
-    here.backend.cancel(job_id)
+    here.backend.cancel(job_id, wait=False)
     return Json(board.row(here.board.one(job_id)))
 
 

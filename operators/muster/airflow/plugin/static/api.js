@@ -1,0 +1,33 @@
+// Asks the server, and turns what it refuses into one text for people.
+
+export class Refused extends Error {}
+
+async function ask(url, options) {
+  let response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", redirect: "error", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("Airflow's api-server does not answer. This page tries again by itself.");
+  }
+  if (response.status === 401) throw new Refused("Your session has ended: log in to Airflow again.");
+  let answer;
+  try { answer = await response.json(); } catch { answer = {}; }
+  if (!response.ok) throw new Refused(said(answer) ?? `the server answered with status ${response.status}`);
+  return answer;
+}
+
+function said({ detail }) {
+  if (typeof detail === "string") return detail;
+  return detail?.map?.((each) => `${each.loc?.at(-1)}: ${each.msg}`).join("; ");
+}
+
+const query = (parameters) => {
+  const given = Object.entries(parameters ?? {}).filter(([, v]) => v !== "" && v !== null && v !== undefined);
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+};
+
+export const get = (where, parameters, signal) => ask(`api/${where}${query(parameters)}`, { signal });
+
+// The header says that this page sent it: no other site's form or script can.
+export const post = (where) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" } });

@@ -1,0 +1,119 @@
+// Shows what the address after # names, keeps it up to date, and says what went wrong where something did.
+
+import { Refused } from "./api.js";
+import { deployment, deployments } from "./deployments.js";
+import { h } from "./dom.js";
+import { job, jobs } from "./jobs.js";
+import { file, version, versions, volumes } from "./volumes.js";
+
+const main = document.querySelector("main");
+const framed = window.parent !== window;
+let leave = new AbortController();
+
+const decoded = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+
+function choose(hash) {
+  const [where, search] = hash.replace(/^#\/?/, "").split("?", 2);
+  const [room, ...rest] = where.split("/").map(decoded);
+  const name = rest.join("/");
+  const asked = Object.fromEntries(new URLSearchParams(search ?? ""));
+  if (room === "volumes" && name.includes("@")) return [room, version, name];
+  if (room === "volumes") return name ? [room, versions, name, asked] : [room, volumes];
+  if (room === "files") return ["volumes", file, name];
+  if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
+  return name && room === "jobs" ? ["jobs", job, name] : ["jobs", jobs, asked];
+}
+
+async function show() {
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  const [room, view, ...words] = choose(location.hash);
+  for (const link of document.querySelectorAll("nav a[href^='#']"))
+    link.toggleAttribute("aria-current", link.hash === `#/${room}`);
+  remember();
+  const put = (...children) => { if (!signal.aborted) place(children); };
+  try {
+    await view({ put, signal }, ...words);
+  } catch (error) {
+    if (!signal.aborted) fail(error);
+  }
+  if (!signal.aborted) entitle();
+}
+
+// Replaces what is shown; whatever had the focus has it again, and nothing jumps.
+function place(children) {
+  const active = document.activeElement;
+  const mark = main.contains(active) && (active.id || active.getAttribute("href"));
+  const [top, left] = [scrollY, scrollX];
+  main.replaceChildren(...children.flat().filter(Boolean));
+  if (mark) {
+    const same = [...main.querySelectorAll("[id],[href]")].find((e) => e.id === mark || e.getAttribute("href") === mark);
+    same?.focus({ preventScroll: true });
+  }
+  scrollTo(left, top);
+}
+
+function fail(error) {
+  const text = error instanceof Refused ? error.message : `This page made a mistake: ${error?.stack ?? error}`;
+  main.querySelector(":scope > .error")?.remove();
+  main.querySelector(":scope > .quiet:only-child")?.remove();
+  main.prepend(h("p", { role: "alert", class: "error" }, text));
+}
+
+function entitle() {
+  const heading = main.querySelector("h1");
+  document.title = heading ? `${heading.textContent} · muster` : "muster";
+}
+
+// Inside Airflow its own address names the place too, so that a reload or a sent link comes back here.
+function remember() {
+  if (!framed) return;
+  try {
+    const outer = window.parent;
+    const [before, found] = outer.location.pathname.split(/(\/plugin\/muster)(?=\/|$)/);
+    if (!found) return;
+    outer.history.replaceState(outer.history.state, "", `${before}${found}${location.pathname}${location.hash}`);
+  } catch { /* framed by something else than Airflow */ }
+}
+
+// Airflow's frame may neither open windows nor leave itself. A link out of the page is followed by
+// Airflow's own document, which this page shares an origin with.
+function follow(event) {
+  const link = event.target.closest?.("a[rel~='external'], a.home");
+  if (!link || !framed) return;
+  event.preventDefault();
+  const outer = window.parent.document;
+  const same = link.origin === location.origin;
+  const copy = outer.createElement("a");
+  Object.assign(copy, { href: link.href, target: same ? "_self" : "_blank", rel: "noopener noreferrer" });
+  outer.body.append(copy);
+  copy.click();
+  copy.remove();
+}
+
+// Airflow's own switch between dark and light, where this page is inside it.
+function theme() {
+  try {
+    const chosen = window.parent.document.documentElement.classList;
+    const name = ["dark", "light"].find((each) => chosen.contains(each));
+    if (framed && name) document.documentElement.dataset.theme = name;
+  } catch { /* framed by something else than Airflow */ }
+}
+
+document.documentElement.classList.toggle("framed", framed);
+document.addEventListener("click", follow);
+addEventListener("hashchange", async () => {
+  scrollTo(0, 0);
+  await show();
+  main.focus({ preventScroll: true });
+});
+addEventListener("error", (event) => fail(event.error ?? event.message));
+addEventListener("unhandledrejection", (event) => fail(event.reason));
+if (framed) {
+  theme();
+  try {
+    new MutationObserver(theme).observe(window.parent.document.documentElement, { attributeFilter: ["class"] });
+  } catch { /* framed by something else than Airflow */ }
+}
+show();

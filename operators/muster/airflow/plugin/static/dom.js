@@ -1,0 +1,96 @@
+// Builds the page's elements. Every text from outside becomes a text node, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function build(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  return element;
+}
+
+export const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
+export const s = (tag, attributes, ...children) =>
+  build(document.createElementNS(SVG, tag), attributes, children);
+
+// A table with a caption for those who do not see it. A column is [title, class]; a row [cells, class].
+export function table(caption, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "quiet" }, empty);
+  const head = columns.map(([title, kind]) => h("th", { scope: "col", class: kind }, title));
+  const body = rows.map(([cells, kind]) =>
+    h("tr", { class: kind }, cells.map((cell, n) => h("td", { class: columns[n][1] }, cell))),
+  );
+  return h("div", { class: "wide" },
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+}
+
+// A list of facts; those without a value are left out.
+export function facts(pairs) {
+  const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return h("dl", {}, known.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+export const state = (name) => h("span", { class: `state ${name.split(" ")[0]}` }, name);
+
+export const path = (text) => text.split("/").map(encodeURIComponent).join("/");
+
+export const short = (address) => address.replace(/^volume:\/\//, "");
+
+export const toVersion = (address, text) =>
+  h("a", { href: `#/volumes/${path(short(address)).replaceAll("%40", "@")}`, class: "mono" }, text ?? short(address));
+
+export const toVolume = (name) => h("a", { href: `#/volumes/${path(name)}`, class: "mono" }, name);
+
+export const toJob = (id, text) => h("a", { href: `#/jobs/${encodeURIComponent(id)}`, class: "mono" }, text ?? id);
+
+// A link out of the page. Only http and https; anything else is shown as the text it is.
+export function outward(url, text) {
+  let known;
+  try { known = new URL(url, document.baseURI); } catch { return h("span", {}, text); }
+  if (!["http:", "https:"].includes(known.protocol)) return h("span", {}, text);
+  return h("a", { href: known.href, rel: "external noopener noreferrer" }, text);
+}
+
+// The task that asked, as Airflow's UI shows it.
+export function toTask(origin) {
+  if (!origin?.dag_id) return null;
+  const [dag, run, task] = [origin.dag_id, origin.run_id, origin.task_id].map(encodeURIComponent);
+  const mapped = origin.map_index >= 0 ? `/mapped/${origin.map_index}` : "";
+  return outward(`../dags/${dag}/runs/${run}/tasks/${task}${mapped}`, `${origin.dag_id} · ${origin.task_id}`
+    + (origin.map_index >= 0 ? `[${origin.map_index}]` : ""));
+}
+
+export function bytes(count) {
+  if (count === null || count === undefined) return "";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let power = 0;
+  while (count >= 1000 && power < units.length - 1) { count /= 1000; power += 1; }
+  return `${power && count < 100 ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
+}
+
+export function span(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  const total = Math.max(0, seconds);
+  if (total < 60) return `${total < 10 ? total.toFixed(1) : Math.round(total)} s`;
+  const [d, hours, m] = [Math.floor(total / 86400), Math.floor((total / 3600) % 24), Math.floor((total / 60) % 60)];
+  if (d) return `${d} d ${hours} h`;
+  return hours ? `${hours} h ${m} min` : `${m} min ${Math.floor(total % 60)} s`;
+}
+
+// When something was, as how long ago; the exact time is the title.
+export function ago(seconds) {
+  if (!seconds) return "";
+  const date = new Date(seconds * 1000);
+  const local = new Date(date - date.getTimezoneOffset() * 60000).toISOString();
+  const old = Date.now() / 1000 - seconds;
+  const text = old < 7 * 86400 ? `${span(Math.round(old))} ago` : local.slice(0, 16).replace("T", " ");
+  return h("time", { datetime: date.toISOString(), title: local.slice(0, 19).replace("T", " "), class: "tight" }, text);
+}
+
+export const number = (value) =>
+  Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(5)).toString();
+
+export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many ?? `${one}s`}`;
