@@ -9,18 +9,35 @@ from __future__ import annotations
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster.airflow.waiting import Stopped
-from muster.core.errors import Conflict, Corrupt, ImageError, MusterError, NotFound, SpecError
+from muster.core.errors import (
+    BackendError,
+    CannotSchedule,
+    Conflict,
+    Corrupt,
+    DeploymentError,
+    ImageError,
+    MusterError,
+    NotFound,
+    SpecError,
+    StoreError,
+)
 from muster.core.status import JobStatus
-from muster.core.verdict import Cause
+from muster.core.verdict import Cause, one_line
 
 _FINAL = (SpecError, NotFound, Corrupt)
-_KINDS: dict[type[MusterError], str] = {
-    SpecError: Cause.SPEC_ERROR.value,
-    NotFound: "not found",
-    Conflict: "conflict",
-    Corrupt: "corrupt version",
-    ImageError: Cause.IMAGE_UNAVAILABLE.value,
+# What is said first and last of an error that no job has; the error itself names the thing.
+_KINDS: dict[type[MusterError], tuple[str, str]] = {
+    CannotSchedule: (Cause.UNSCHEDULABLE.value, "ask for less, or run it on a bigger machine"),
+    SpecError: (Cause.SPEC_ERROR.value, "mend the Dag or its code; trying again as it is cannot help"),
+    NotFound: ("not found", "run what makes it first, or name what is there: muster volumes ls"),
+    Conflict: ("conflict", "somebody else was first and goes on: muster jobs ls"),
+    Corrupt: ("corrupt version", "see what is damaged: muster volumes fsck --deep"),
+    StoreError: ("store error", "nothing half-done is visible; mend what the message names and run again"),
+    ImageError: (Cause.IMAGE_UNAVAILABLE.value, "mend the image or the network, then run again"),
+    BackendError: (Cause.BACKEND_ERROR.value, "run it again; muster doctor looks at the machine"),
+    DeploymentError: ("deployment refused", "what served before still does; mend what the message names"),
 }
+_ANY = ("error", "mend what the message names and run again")
 
 
 def failure(status: JobStatus) -> AirflowException:
@@ -33,10 +50,27 @@ def failure(status: JobStatus) -> AirflowException:
     return AirflowException(text) if status.verdict.cause.retried else AirflowFailException(text)
 
 
+def overdue(status: JobStatus, limit: str) -> AirflowException:
+    """The exception for a job that had to be ended because the task's time was over."""
+    return AirflowException(
+        f"timeout\nthe task came to its {limit}, and its job was ended\n"
+        f"raise the {limit}, or find what takes so long in the job's log\n"
+        f"full log: muster jobs logs {status.job_id}"
+    )
+
+
+def left_running(job_id: str) -> AirflowException:
+    """The exception for a try whose process is stopped while its job goes on."""
+    return AirflowException(
+        f"stopped\nthe task's process was told to stop; job {job_id} goes on\n"
+        f"the next try adopts it\nfull log: muster jobs logs {job_id}"
+    )
+
+
 def refusal(error: MusterError) -> AirflowException:
-    """The exception for what muster refused before or beside a job."""
-    kind = next((name for known, name in _KINDS.items() if isinstance(error, known)), "muster")
-    text = f"{kind}\n{error}"
+    """The exception for what muster refused before or beside a job: what it is, what was said, what to do."""
+    kind, advice = next((words for known, words in _KINDS.items() if isinstance(error, known)), _ANY)
+    text = f"{kind}\n{one_line(str(error))}\n{advice}"
     return AirflowFailException(text) if isinstance(error, _FINAL) else AirflowException(text)
 
 

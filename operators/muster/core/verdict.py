@@ -112,9 +112,7 @@ class Verdict:
 
     def __post_init__(self) -> None:
         for field in ("message", "advice"):
-            text = _CONTROL.sub(" ", getattr(self, field)).strip()
-            text = text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"
-            object.__setattr__(self, field, text)
+            object.__setattr__(self, field, one_line(getattr(self, field)))
 
     def render(self, *, job_id: str) -> str:
         """Four lines at most: cause and rank, message, what to do, where the full log is."""
@@ -122,3 +120,9 @@ class Verdict:
         return (
             f"{self.cause.value}{where}\n{self.message}\n{self.advice}\nfull log: muster jobs logs {job_id}"
         )
+
+
+def one_line(text: str) -> str:
+    """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
+    text = _CONTROL.sub(" ", text).strip()
+    return text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"

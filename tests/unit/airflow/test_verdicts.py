@@ -1,0 +1,71 @@
+"""What an author reads last: never more than four lines, and a next step in them."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from muster.airflow import verdicts
+from muster.airflow.verdicts import failure, refusal, translated
+from muster.airflow.waiting import Stopped
+from muster.core import errors
+from muster.core.errors import MusterError, SpecError
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+
+EVERY_ERROR = [
+    error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, MusterError)
+]
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_what_is_final_fails_at_once_and_the_rest_costs_a_retry(cause: Cause) -> None:
+    verdict = Verdict(cause=cause, message="it went wrong\n" * 100, advice="mend it", rank=1)
+    status = JobStatus(job_id="a-job", state=JobState.FAILED, submitted=1.0, verdict=verdict)
+    raised = failure(status)
+    assert isinstance(raised, AirflowFailException) is not cause.retried
+    lines = str(raised).splitlines()
+    assert lines[0] == f"{cause.value}, rank 1"
+    assert lines[2:] == ["mend it", "full log: muster jobs logs a-job"]
+
+
+@pytest.mark.parametrize("error", EVERY_ERROR)
+def test_a_refusal_says_what_it_is_and_what_to_do_in_three_lines(error: type[MusterError]) -> None:
+    raised = refusal(error("volume 'a\nb\x1b[2J' is none"))
+    kind, message, advice = str(raised).splitlines()
+    assert kind != verdicts._ANY[0] or error is MusterError
+    assert message == "volume 'a b [2J' is none"
+    assert advice
+
+
+def test_an_authors_mistake_is_not_tried_again() -> None:
+    assert isinstance(refusal(SpecError("no")), AirflowFailException)
+    assert isinstance(refusal(errors.CannotSchedule("no")), AirflowFailException)
+    assert isinstance(refusal(errors.NotFound("no")), AirflowFailException)
+    assert not isinstance(refusal(errors.BackendError("no")), AirflowFailException)
+
+
+@pytest.mark.parametrize("error", [SpecError("no"), AirflowException("a verdict"), Stopped()])
+def test_its_traceback_names_no_file_of_ours_but_the_edge(error: Exception) -> None:
+    def deep(depth: int) -> None:
+        if not depth:
+            raise error
+        deep(depth - 1)
+
+    def perform() -> None:
+        with translated():
+            deep(10)
+
+    with pytest.raises(AirflowException) as caught:
+        perform()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames][1:] == ["perform", "__exit__"]
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_a_defect_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), translated():
+        _ = 1 / 0
