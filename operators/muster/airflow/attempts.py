@@ -7,6 +7,7 @@ job was meant, and the ledger tells how that job is. The decision is a pure func
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -33,7 +34,7 @@ class Attempt:
     :param nonce: drawn when the task runs for the first time or again after it was cleared.
     :param max_tries: Airflow's own; it raises the number when an ended task is cleared.
     :param number: counts the jobs of this nonce from 1.
-    :param reported: whether its failure or cancellation has been a task's outcome.
+    :param reported: whether its failure or cancellation has been a task's outcome, or is going to be.
     """
 
     nonce: str
@@ -82,23 +83,35 @@ class Decision:
     attempt: Attempt
 
 
-def decide(stored: Attempt | None, *, max_tries: int, state: JobState | None, fresh_nonce: str) -> Decision:
+def decide(
+    stored: Attempt | None, *, max_tries: int, state: JobState | None, mine: bool, fresh_nonce: str
+) -> Decision:
     """Choose what a try does.
 
-    :param stored: what an earlier try wrote, if there was one.
+    :param stored: what an earlier try wrote, or this one before it was deferred.
     :param max_tries: what Airflow says now.
     :param state: of the stored attempt's job; None where the ledger has no such job.
+    :param mine: whether this try owns that job.
     :param fresh_nonce: used where the task has to begin anew.
     """
     if stored is None or stored.max_tries != max_tries:
         return Decision(action=Action.START, attempt=Attempt(nonce=fresh_nonce, max_tries=max_tries))
     if state is None:  # the process died between writing the attempt and submitting its job
         return Decision(action=Action.START, attempt=stored)
+    # A cancel in another try's name means that that try was ended or cleared, which may have been
+    # too late for it to write down.
+    if stored.reported or (state is JobState.CANCELLED and not mine):
+        following = replace(stored, number=stored.number + 1, reported=False)
+        return Decision(action=Action.START, attempt=following)
     if not state.ended:
         return Decision(action=Action.ADOPT, attempt=stored)
-    if state is JobState.SUCCEEDED:
-        return Decision(action=Action.TAKE, attempt=stored)
-    if not stored.reported:
-        return Decision(action=Action.REPORT, attempt=stored)
-    following = replace(stored, number=stored.number + 1, reported=False)
-    return Decision(action=Action.START, attempt=following)
+    action = Action.TAKE if state is JobState.SUCCEEDED else Action.REPORT
+    return Decision(action=action, attempt=stored)
+
+
+def newer(one: str, other: str | None) -> bool:
+    """Whether the try `one` began after `other`: Airflow's ids of tries are UUIDs that sort by time (RFC 9562, 7)."""
+    try:
+        return other is not None and uuid.UUID(one) > uuid.UUID(other)
+    except ValueError:
+        return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.fields import check_input, check_resources, check_span
 from muster.airflow.operator import MusterOperator
-from muster.airflow.releasing import curl_line, older, read_smoke, refusal_text
+from muster.airflow.releasing import curl_line, older, read_smoke, refusal_text, revision_of, settled
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import DeploymentError, NotFound, SpecError
 from muster.core.names import check_label
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.code import DagFolder
+    from muster.airflow.jobs import TaskRun
     from muster.airflow.references import VersionReference
+    from muster.airflow.waiting import Patience
     from muster.backends.base import Backend
     from muster.core.job import Pinned
     from muster.volumes.base import Store, Version
@@ -97,20 +100,22 @@ class DeployOperator(MusterOperator):
         backend, folder = task.backend, DagFolder.of(context["dag"])
         model = self._version(backend.store)
         smoke = read_smoke(folder, self.smoke)
-        self._check_order(backend, model)
-        backend.deploy(
-            DeploymentSpec(
-                name=self.name,
-                model=model.pinned,
-                image=self.image,
-                image_digest=image_digest(self.image, folder, task),
-                server=self.server,
-                smoke=smoke,
-                resources=self.job_resources,
-                load_timeout_seconds=self.load_timeout.total_seconds(),
+        if not self.news.get("ended"):  # else it was asked for, and what became of it is seen below
+            self._check_order(backend, model)
+            backend.deploy(
+                DeploymentSpec(
+                    name=self.name,
+                    model=model.pinned,
+                    image=self.image,
+                    image_digest=image_digest(self.image, folder, task),
+                    server=self.server,
+                    smoke=smoke,
+                    resources=self.job_resources,
+                    load_timeout_seconds=self.load_timeout.total_seconds(),
+                )
             )
-        )
-        status = self._await(backend, model.pinned)
+        served = self.news.get("serving")  # by now another may have taken over
+        status = backend.deployment(self.name) if served else self._await(task, model.pinned)
         curl = curl_line(status, smoke)
         self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
         self.log.info("try it: %s", curl)
@@ -133,27 +138,47 @@ class DeployOperator(MusterOperator):
                     "do that; say allow_older=True if it is meant"
                 )
 
-    def _await(self, backend: Backend, model: Pinned) -> DeploymentStatus:
+    def _await(self, task: TaskRun, model: Pinned) -> DeploymentStatus:
         """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
         from airflow.sdk.exceptions import AirflowFailException
 
-        deadline = time.monotonic() + (self.load_timeout + MARGIN).total_seconds()
+        patience, began = self._patience(task), time.monotonic()
         said: RevisionState | None = None
-        while time.monotonic() < deadline:
-            status = backend.deployment(self.name)
-            revision = _revision(status, model)
+        while True:
+            status = task.backend.deployment(self.name)
+            revision = revision_of(status, model.address)
             if revision is not None and revision.state is not said:
                 said = revision.state
                 self.log.info("%s: %s", model.address, said.value)
-            if said is RevisionState.SERVING and status.ready:
+            serves = settled(status, model.address)
+            if serves:
                 return status
-            if revision is not None and said in (RevisionState.REFUSED, RevisionState.RETIRED):
+            if revision is not None and serves is False:
                 raise AirflowFailException(refusal_text(status, revision))
+            self._hand_over(task, model, patience, waited=time.monotonic() - began)
             self.wait.pause(POLL_SECONDS)
-        raise DeploymentError(
-            f"deployment {self.name}: {model.address} does not serve after {self.load_timeout + MARGIN}; "
-            f"see muster deployments show {self.name}"
-        )
+
+    def _patience(self, task: TaskRun) -> Patience:
+        longest = (self.load_timeout + MARGIN).total_seconds()
+        ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
+        return replace(task.patience(), deadline=min(end for end in ends if end is not None))
+
+    def _hand_over(self, task: TaskRun, model: Pinned, patience: Patience, *, waited: float) -> None:
+        """Defer if this process has waited long enough. :raises DeploymentError: nobody should wait longer."""
+        from muster.airflow.trigger import DeploymentTrigger
+
+        now = time.time()
+        if patience.overdue(now):
+            raise DeploymentError(
+                f"deployment {self.name}: {model.address} does not serve in the time that it has "
+                f"(load_timeout {self.load_timeout} and {MARGIN}, or execution_timeout); "
+                f"see muster deployments show {self.name}"
+            )
+        if task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
+            self.log.info("the release goes on; the triggerer waits for it")
+            task.defer(
+                DeploymentTrigger(name=self.name, model=model.address, deadline=patience.deadline or now)
+            )
 
 
 def ahead(backend: Backend, name: str) -> list[Revision]:
@@ -163,7 +188,3 @@ def ahead(backend: Backend, name: str) -> list[Revision]:
     except NotFound:
         return []
     return [one for one in revisions if one.state not in (RevisionState.REFUSED, RevisionState.RETIRED)]
-
-
-def _revision(status: DeploymentStatus, model: Pinned) -> Revision | None:
-    return next((each for each in status.revisions if each.model.address == model.address), None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.sdk.bases.operator import BaseOperator, BaseOperatorMeta
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator, BaseOperatorMeta
 
 from muster.airflow.verdicts import translated
 from muster.airflow.waiting import Wait
@@ -17,6 +18,7 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
+    from airflow.triggers.base import BaseTrigger
 
     from muster.airflow.code import DagFolder
     from muster.airflow.embedded.result import Listener
@@ -85,6 +87,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         kwargs["resources"] = None
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self._wait: Wait | None = None
+        self._news: Mapping[str, Any] = {}
+        self._may_defer = True
 
     @classmethod
     def partial(cls, *, airflow_queue: str | None = None, **kwargs: Any) -> OperatorPartial:
@@ -97,6 +101,30 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
+        return self._work(context)
+
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+        """Go on after a trigger has waited.
+
+        The work is simply done again: each of its steps finds what it did before, so that it does not
+        matter where it stood, nor what became of the trigger.
+
+        :param event: what the trigger has seen.
+        """
+        self._news = event or {}
+        return self._work(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after a deferral, also where the trigger failed or timed out: nothing is lost by that."""
+        if next_method != TRIGGER_FAIL_REPR:
+            return super().resume_execution(next_method, next_kwargs, context)
+        told = next_kwargs or {}
+        self.log.warning("%s", "".join(told.get("traceback") or ()) or told.get("error"))
+        self.log.warning("the trigger failed, so this process itself waits")
+        self._may_defer = False
+        return self._work(context)
+
+    def _work(self, context: Context) -> Any:
         with translated():
             self.wait.check()
             result = self.perform(context)
@@ -133,6 +161,31 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         if self._wait is None:
             self._wait = Wait()
         return self._wait
+
+    @property
+    def hand_over(self) -> Callable[[BaseTrigger], NoReturn] | None:
+        """Defers to a trigger; None where nobody would fire it, or it has failed before."""
+        if self.listener is not None or not self._may_defer:
+            return None
+        return functools.partial(self.defer, method_name="resume")
+
+    @property
+    def news(self) -> Mapping[str, Any]:
+        """What the trigger has seen that waited for this try; empty if none did."""
+        return self._news
+
+    @property
+    def cursors(self) -> Mapping[str, str | None]:
+        """Where the lines of a job go on that a trigger has followed."""
+        job_id = self._news.get("job_id")
+        return {job_id: self._news.get("cursor")} if job_id else {}
+
+    def deadline(self, context: Context) -> float | None:
+        """When the try has to have ended, in seconds since the epoch: Airflow does not see to that while it waits."""
+        if self.execution_timeout is None:
+            return None
+        began: datetime = context["ti"].start_date or datetime.now(tz=timezone.utc)
+        return began.timestamp() + self.execution_timeout.total_seconds()
 
     def on_kill(self) -> None:
         """Note that the process is to stop; whatever waits then raises. Nothing slow happens in here."""

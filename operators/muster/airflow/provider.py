@@ -39,6 +39,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "production",
                         "default": "",
                     },
+                    "inline_wait": {
+                        "description": "Seconds that a task waits for its job in its own process, before it is "
+                        "deferred and the triggerer waits for it. 0 defers at once.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "5",
+                        "default": "20",
+                    },
                 },
             }
         },

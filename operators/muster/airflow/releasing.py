@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.airflow.code import DagFolder
-from muster.core.deployment import DeploymentStatus, Revision, SmokeRequest
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 from muster.volumes.base import Version
 
@@ -46,6 +46,21 @@ def older(model: Version, champion: Version) -> str:
             f"it was made before {champion.address}, which serves" if model.created < champion.created else ""
         )
     return f"@{champion.number} serves" if model.number < champion.number else ""
+
+
+def revision_of(status: DeploymentStatus, address: str) -> Revision | None:
+    """The newest revision of one model version."""
+    return next((each for each in status.revisions if each.model.address == address), None)
+
+
+def settled(status: DeploymentStatus, address: str) -> bool | None:
+    """Whether a release has come to its end: True where it serves, False where it will not, None not yet."""
+    revision = revision_of(status, address)
+    if revision is None:
+        return None
+    if revision.state is RevisionState.SERVING:
+        return True if status.ready else None
+    return False if revision.state in (RevisionState.REFUSED, RevisionState.RETIRED) else None
 
 
 def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:

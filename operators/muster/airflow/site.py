@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 
@@ -11,6 +12,7 @@ from muster.core.job import SecretRef
 from muster.core.settings import Settings
 
 INSTANCE = "instance"
+INLINE_WAIT = "20"
 
 _FIELDS = {
     "": "password",
@@ -63,6 +65,23 @@ def instance(settings: Settings) -> str:
 
     configured = str(conf.get("muster", "instance", fallback=""))
     return configured or kept_name(settings)
+
+
+def inline_wait_seconds() -> float:
+    """Return how long a task waits in its own process: ``[muster] inline_wait``.
+
+    :raises SpecError: it is no number of seconds.
+    """
+    from airflow.sdk.configuration import conf
+
+    text = str(conf.get("muster", "inline_wait", fallback=INLINE_WAIT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise SpecError(f"[muster] inline_wait is {text!r:.40}: expected seconds, 0 or more")
+    return seconds
 
 
 def kept_name(settings: Settings) -> str:

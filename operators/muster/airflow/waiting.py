@@ -5,20 +5,64 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from muster.backends.base import Backend
 from muster.core.errors import BackendError
-from muster.core.status import JobStatus
+from muster.core.status import JobState, JobStatus
 
 Lines = Callable[[Sequence[str]], None]
 Progress = Callable[[JobStatus], None]
 
 PICK_UPS = 3
 _NAP_SECONDS = 0.05
+_BEAT_SECONDS = 1.0
 
 
 class Stopped(Exception):
     """The wait was ended from outside: Airflow told the task's process to stop."""
+
+
+class Overdue(Exception):
+    """The wait came to the time at which the job has to have ended."""
+
+
+class GoesOn(Exception):
+    """The job takes longer than it is waited for here.
+
+    :ivar cursor: where its lines go on.
+    """
+
+    def __init__(self, cursor: str | None) -> None:
+        super().__init__()
+        self.cursor = cursor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a process waits for a job before somebody else does.
+
+    A job that waits for room itself gets only a moment: nobody knows how long that takes, while it
+    costs nothing to try for one whose turn comes at once.
+
+    :param deadline: seconds since the epoch at which the job has to have ended, or None.
+    :param seconds: None waits to the end.
+    """
+
+    seconds: float | None = None
+    queued_seconds: float = 2.0
+    deadline: float | None = None
+
+    def left(self, *, waited: float, queued: bool, now: float) -> float | None:
+        """Seconds that are left to wait; None is without end."""
+        ends = [] if self.deadline is None else [self.deadline - now]
+        if self.seconds is not None:
+            ends.append((min(self.queued_seconds, self.seconds) if queued else self.seconds) - waited)
+        return max(min(ends), 0.0) if ends else None
+
+    def overdue(self, now: float) -> bool:
+        """Whether the deadline has come."""
+        return self.deadline is not None and now >= self.deadline
 
 
 class Wait:
@@ -59,17 +103,30 @@ class Wait:
             time.sleep(min(left, _NAP_SECONDS))
             self.check()
 
-    def follow(self, backend: Backend, job_id: str, *, lines: Lines, progress: Progress) -> JobStatus:
+    def follow(
+        self,
+        backend: Backend,
+        job_id: str,
+        *,
+        lines: Lines,
+        progress: Progress,
+        after: str | None = None,
+        patience: Patience | None = None,
+    ) -> JobStatus:
         """Pass on lines and changes of state until the job has ended, and return its last status.
 
-        A job whose supervisor is gone is picked up again.
+        A job whose supervisor is gone is picked up again. Whatever this raises, the job is left as it is.
 
-        :raises Stopped: :meth:`stop` was called; the job itself is left as it is.
+        :param lines: is called at least once a second, also with none.
+        :param after: the cursor after which lines are passed on.
+        :raises Stopped: :meth:`stop` was called.
+        :raises GoesOn: the job goes on when `patience` has come to its end.
+        :raises Overdue: the job goes on at the deadline of `patience`.
         :raises BackendError: its supervisor was lost again and again.
         """
-        cursor: str | None = None
+        watch = _Watch(backend, job_id, lines, progress, after, patience or Patience())
         for _ in range(PICK_UPS):
-            cursor = self._run(backend, job_id, cursor, lines, progress)
+            self._run(watch)
             status = backend.status(job_id)
             if status.state.ended:
                 return status
@@ -78,24 +135,9 @@ class Wait:
             f"job {job_id}: its supervisor was lost {PICK_UPS} times; see muster jobs show {job_id}"
         )
 
-    def _run(
-        self, backend: Backend, job_id: str, after: str | None, lines: Lines, progress: Progress
-    ) -> str | None:
-        cursor = after
-
-        async def pump() -> None:
-            nonlocal cursor
-            async for event in backend.watch(job_id, after=cursor):
-                if event.lines:
-                    lines(event.lines)
-                cursor = event.cursor
-                if event.status is not None:
-                    progress(event.status)
-                    if not event.status.alive:
-                        return
-
+    def _run(self, watch: _Watch) -> None:
         async def run() -> None:
-            self._loop, self._task = asyncio.get_running_loop(), asyncio.ensure_future(pump())
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.ensure_future(watch.run())
             if self._stopped:  # it came before there was a loop to wake
                 self._task.cancel()
             await self._task
@@ -108,4 +150,58 @@ class Wait:
         finally:
             self._loop = self._task = None
         self.check()
-        return cursor
+
+
+class _Watch:
+    """One job that is watched, perhaps over several supervisors of it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        job_id: str,
+        lines: Lines,
+        progress: Progress,
+        after: str | None,
+        patience: Patience,
+    ) -> None:
+        self._backend = backend
+        self._job_id = job_id
+        self._lines = lines
+        self._progress = progress
+        self._cursor = after
+        self._patience = patience
+        self._began = time.monotonic()
+
+    async def run(self) -> None:
+        """Return when the job has ended or its supervisor is gone."""
+        beat = asyncio.ensure_future(self._beat())
+        try:
+            async with asyncio.timeout(self._left(queued=False)) as limit:
+                await self._pump(limit)
+        except TimeoutError:
+            raise (Overdue() if self._patience.overdue(time.time()) else GoesOn(self._cursor)) from None
+        finally:
+            beat.cancel()
+
+    async def _pump(self, limit: asyncio.Timeout) -> None:
+        async for event in self._backend.watch(self._job_id, after=self._cursor):
+            if event.lines:
+                self._lines(event.lines)
+            self._cursor = event.cursor
+            if event.status is None:
+                continue
+            self._progress(event.status)
+            if not event.status.alive:
+                return
+            left = self._left(queued=event.status.state is JobState.QUEUED)
+            if left is not None and not event.status.state.ended:
+                limit.reschedule(asyncio.get_running_loop().time() + left)
+
+    def _left(self, *, queued: bool) -> float | None:
+        waited = time.monotonic() - self._began
+        return self._patience.left(waited=waited, queued=queued, now=time.time())
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            self._lines(())

@@ -41,7 +41,7 @@ class Backend(Protocol):
         """Report the job as it is now; never wait. :raises NotFound: no such job."""
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
-        """Report many jobs at once for little more than the cost of one; leave out what is not known."""
+        """Report many jobs at once for little more than the cost of one; leave out what cannot be found or read."""
 
     def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event.

@@ -55,7 +55,7 @@ class LocalBackend:
         return self._jobs.status(job_id)
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
-        """Report many jobs at once; leave out what is not known."""
+        """Report many jobs at once; leave out what cannot be found or read."""
         return self._jobs.statuses(job_ids)
 
     def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:

@@ -21,7 +21,7 @@ from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process, end_strays
 from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
-from muster.core.errors import CannotSchedule, Conflict, ImageError, NotFound, SpecError
+from muster.core.errors import CannotSchedule, Conflict, Corrupt, ImageError, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_job_id
 from muster.core.settings import Settings
@@ -117,7 +117,7 @@ class LocalJobs:
         reasons = cache(self._queue.reasons)
         found = {}
         for job_id in job_ids:
-            with suppress(NotFound):
+            with suppress(NotFound, Corrupt):
                 found[job_id] = self._look(self._ledger.status(job_id), reasons)
         return found
 

@@ -1,0 +1,39 @@
+"""How a task instance stands with Airflow: whether what it runs still has somebody who waits for it."""
+
+from __future__ import annotations
+
+from muster.core.job import Origin
+
+GONE = "gone"
+
+_OVER = frozenset({"success", "failed", "skipped", "removed", "upstream_failed", GONE})
+_CLEARED_WHILE_RUNNING = "restarting"
+
+
+def ask(origin: Origin) -> str | None:
+    """Return the state that Airflow has for a task instance now; it may be that of a newer try.
+
+    None is one that was cleared, or reset after its scheduler died, and waits to be scheduled;
+    :data:`GONE` one that was deleted, alone or with its run. Works where Airflow's execution API is
+    at hand: in a task's process, and in a triggerer outside the thread of its loop.
+
+    :raises AirflowRuntimeError: Airflow does not answer.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=origin.dag_id, task_ids=[origin.task_id], run_ids=[origin.run_id]
+    )
+    name = origin.task_id if origin.map_index < 0 else f"{origin.task_id}_{origin.map_index}"
+    state = states.get(origin.run_id, {}).get(name, GONE)
+    return None if state is None else str(state)
+
+
+def over(state: str | None) -> bool:
+    """Whether no try goes on, or will, unless somebody clears the task."""
+    return state in _OVER
+
+
+def ended_by_hand(state: str | None) -> bool:
+    """Whether a try that is told to stop while this is the state was ended, or cleared while it ran."""
+    return over(state) or state == _CLEARED_WHILE_RUNNING

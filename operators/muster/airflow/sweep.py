@@ -1,0 +1,114 @@
+"""Ends the jobs that nobody waits for any more.
+
+Some ends of a task call no hook of ours: its process was killed and no try is left, a triggerer was
+down when the task was marked failed, the run was deleted. So what runs is compared with what Airflow
+says of its tasks, now and then, and what nobody owns is ended. In doubt a job is left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.operator import MusterOperator
+from muster.airflow.standing import ask, over
+from muster.core.errors import NotFound
+from muster.core.job import Origin
+from muster.core.status import JobStatus
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.backends.base import Backend
+
+States = Callable[[Origin], str | None]
+"""How a task instance stands, as :func:`muster.airflow.standing.ask` says."""
+
+YOUNG_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """A job that was ended, and why."""
+
+    job_id: str
+    task: str
+    reason: str
+
+
+class SweepOperator(MusterOperator):
+    """End the jobs of this Airflow that none of its tasks owns any more.
+
+    It returns the ids of those that it ended. Jobs of another Airflow, and what people started
+    themselves, it does not touch.
+    """
+
+    ui_color = "#f1f3f4"
+
+    def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about all tasks
+        """Sweep once."""
+        from muster.airflow.site import connect, instance
+        from muster.core.settings import Settings
+
+        settings = Settings.load()
+        swept = sweep(connect(settings), instance(settings), ask)
+        for each in swept:
+            self.log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
+        self.log.info("%d jobs were ended that nobody owned", len(swept))
+        return {"swept": [each.job_id for each in swept]}
+
+
+def sweep(backend: Backend, instance: str, states: States) -> list[Swept]:
+    """End the jobs of one Airflow that nobody owns; return which, and do not wait for their processes.
+
+    :param instance: the Airflow's name; jobs of others are none of its business.
+    :param states: is asked once for each task instance that has a job.
+    """
+    found = unowned(_running(backend, instance), states, now=time.time())
+    for status, swept in found:
+        # In the owner's name: a try that adopts it at this moment keeps it.
+        backend.cancel(swept.job_id, owner=status.owner, wait=False)
+    return [swept for _, swept in found]
+
+
+def unowned(
+    jobs: Iterable[tuple[JobStatus, Origin]], states: States, *, now: float
+) -> list[tuple[JobStatus, Swept]]:
+    """Choose the jobs to end among those that have not ended."""
+    of_task: dict[Origin, list[JobStatus]] = {}
+    for status, origin in jobs:
+        of_task.setdefault(origin, []).append(status)
+    return [
+        (status, Swept(job_id=status.job_id, task=_name(origin), reason=reason))
+        for origin, started in of_task.items()
+        for status, reason in _of_one_task(started, states(origin))
+        if now - status.submitted >= YOUNG_SECONDS
+    ]
+
+
+def _of_one_task(started: Sequence[JobStatus], state: str | None) -> list[tuple[JobStatus, str]]:
+    """A task has one job at a time, so of several the newest is the one that is meant."""
+    if over(state):
+        return [(status, f"its task is {state}") for status in started]
+    *older, _ = sorted(started, key=lambda status: status.submitted)
+    return [(status, "its task has begun another") for status in older]
+
+
+def _running(backend: Backend, instance: str) -> list[tuple[JobStatus, Origin]]:
+    ledger, found = backend.store.ledger, []
+    for job_id in ledger.jobs():
+        try:
+            status = ledger.status(job_id)
+            origin = None if status.state.ended else ledger.spec(job_id).origin
+        except NotFound:  # gc took it meanwhile
+            continue
+        if origin is not None and origin.instance == instance and origin.run_id:
+            found.append((status, origin))
+    return found
+
+
+def _name(origin: Origin) -> str:
+    index = f"[{origin.map_index}]" if origin.map_index >= 0 else ""
+    return f"{origin.dag_id}.{origin.task_id}{index} of {origin.run_id}"
