@@ -12,6 +12,8 @@ import typer
 from muster.cli.command import Json, example, group
 from muster.cli.progress import progress
 from muster.cli.screen import Table, digest, emit, note, safe, say, seconds, size
+from muster.core.errors import NotFound
+from muster.core.names import check_label
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,16 +36,22 @@ class Image:
 
 def find_images(settings: Settings) -> Iterator[Image]:
     """Yield every image that can be named from this folder: the Dags' own, more folders', the shipped."""
-    from muster.backends.local.environments import LOCK, Environments, image_folders
+    from muster.backends.local.environments import LOCK, Environments
 
-    here = Path.cwd()
     built = {(e.name, e.digest): e for e in Environments(settings.cache).ls() if e.complete}
     seen: set[str] = set()
-    for folder in image_folders(settings, *sorted((here / "dags").glob("*/")), here / "dags", here):
+    for folder in _folders(settings):
         for lock in sorted(folder.glob(f"*/{LOCK}")):
             if lock.parent.name not in seen:
                 seen.add(lock.parent.name)
                 yield _image(lock.parent, built)
+
+
+def _folders(settings: Settings) -> tuple[Path, ...]:
+    from muster.backends.local.environments import image_folders
+
+    here = Path.cwd()
+    return image_folders(settings, *sorted((here / "dags").glob("*/")), here / "dags", here)
 
 
 def _image(folder: Path, built: dict[tuple[str, str], Environment]) -> Image:
@@ -97,6 +105,29 @@ def build(
         image = known.get(name) or _unknown(name, settings)
         took = build_image(settings, image)
         say(f"{safe(image.name)} {'built in ' + seconds(took) if took else 'is built already'}")
+
+
+@app.command("lock", epilog=example("muster images lock train"))
+def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder below images/.")]) -> None:
+    """Resolve an image's requirements.in into its lock, requirements.txt.
+
+    The lock holds hashes and is the same for every platform. Versions that it holds already stay where
+    they can; delete it to renew them.
+    """
+    from muster.backends.local.environments import LOCK, WANTED
+    from muster.backends.local.lock import lock_image
+
+    settings = Settings.load()
+    check_label("image", name)
+    wanted = [folder / name / WANTED for folder in _folders(settings)]
+    found = next((path for path in wanted if path.is_file()), None)
+    if found is None:
+        raise NotFound(
+            f"image {name!r}: no {WANTED} in {', '.join(str(path.parent) for path in wanted)}; write one that "
+            f"names the packages it needs, and run this again"
+        )
+    packages = lock_image(name, found.parent, settings.cache / "uv").read_text().count("==")
+    say(f"{safe(name)} is locked, {packages} packages: {safe(str(found.with_name(LOCK)))}")
 
 
 def _unknown(name: str, settings: Settings) -> Image:

@@ -62,7 +62,7 @@ def test_hostile_names_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_an_image_without_a_lock_is_refused_with_what_to_run(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
-    with pytest.raises(SpecError, match="uv pip compile"):
+    with pytest.raises(SpecError, match="muster images lock train"):
         find_image("train", [tmp_path])
 
 
@@ -195,7 +195,7 @@ import sys
 from pathlib import Path
 from muster.backends.local import build
 from muster.backends.local.environments import Environments
-build._uv_program = lambda: sys.argv[2]
+build.uv_program = lambda: sys.argv[2]
 root = Path(sys.argv[1])
 Environments(root / "cache").ensure("train", root / "train", "b3:" + "ab" * 32)
 """

@@ -49,3 +49,29 @@ def test_an_unknown_image_is_refused_before_anything_is_built(name: str, muster:
     assert (answer.code, answer.error) == (1, None)
     assert answer.err.startswith("muster: image ")
     assert not (tmp_path / "cache").exists()
+
+
+def test_lock_makes_a_lock_that_builds(muster: Run, bare: Path) -> None:
+    (bare / "requirements.txt").unlink()
+    (bare / "requirements.in").write_text("# nothing\n")
+    locked = muster("images", "lock", "bare")
+    assert (locked.code, locked.error) == (0, None)
+    assert "bare is locked, 0 packages" in locked.out
+    assert "bare built in" in muster("images", "build", "bare").out
+
+
+def test_lock_says_what_uv_could_not_resolve_and_leaves_the_lock(muster: Run, bare: Path) -> None:
+    (bare / "requirements.in").write_text("!! no requirement\n")
+    (bare / "requirements.txt").write_text("# as it was\n")
+    answer = muster("images", "lock", "bare")
+    assert (answer.code, answer.error) == (1, None)
+    assert "image bare: uv could not resolve" in answer.err
+    assert "Mend requirements.in" in answer.err
+    assert (bare / "requirements.txt").read_text() == "# as it was\n"
+
+
+@pytest.mark.parametrize("name", ["nothing", "../etl", "a\nb", "x" * 300])
+def test_lock_of_what_is_not_there_is_refused(name: str, muster: Run, tmp_path: Path) -> None:
+    answer = muster("images", "lock", name)
+    assert (answer.code, answer.error) == (1, None)
+    assert answer.err.startswith("muster: image ")

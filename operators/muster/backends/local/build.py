@@ -91,7 +91,7 @@ class Build:
         began = beat = time.monotonic()
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             process = subprocess.Popen(
-                [_uv_program(), "--color", "never", *arguments],
+                [uv_program(), "--color", "never", *arguments],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -173,7 +173,8 @@ def _normal(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def _uv_program() -> str:
+def uv_program() -> str:
+    """Return the path of muster's own uv."""
     from uv import find_uv_bin  # only a build needs it
 
     return find_uv_bin()

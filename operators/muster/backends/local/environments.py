@@ -28,6 +28,7 @@ from muster.volumes.base import Store
 from muster.volumes.tree import remove
 
 LOCK = "requirements.txt"
+WANTED = "requirements.in"
 RECIPE = "image.toml"
 
 Progress = Callable[[str], None]
@@ -65,8 +66,8 @@ def find_image(name: str, folders: Iterable[Path]) -> Path:
             return folder / name
         if (folder / name).is_dir():
             raise SpecError(
-                f"image {name!r}: {folder / name} has no {LOCK}; lock its requirements.in with "
-                f"`uv pip compile --universal --generate-hashes requirements.in -o {LOCK}`"
+                f"image {name!r}: {folder / name} has no {LOCK}; make it from its {WANTED} with "
+                f"`muster images lock {name}`"
             )
     known = sorted({path.parent.name for folder in searched for path in folder.glob(f"*/{LOCK}")})
     raise SpecError(
