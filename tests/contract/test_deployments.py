@@ -84,10 +84,10 @@ class DeploymentsContract:
 
         return write
 
-    def ask(self, deployments: Any, name: str, x: float) -> tuple[str, float]:
+    def ask(self, deployments: Any, name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
         """Return who answers and what."""
         port = int(deployments.deployment(name).url.rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
         connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
         answer = json.loads(connection.getresponse().read())
         connection.close()
@@ -438,6 +438,20 @@ class TestLocalDeployments(DeploymentsContract):
         os.kill(server, signal.SIGKILL)
         until(lambda: server not in servers(name))
         assert self.ask(deployments, name, 3) == ("1", 6.0)
+
+    def test_a_server_that_hangs_is_relieved_and_no_request_fails_that_can_be_answered(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        self.settle(deployments, spec(2))
+        until(lambda: deployments.deployment(name).ready)
+        (hung,) = servers(name)
+        os.kill(hung, signal.SIGSTOP)
+        assert self.ask(deployments, name, 3, seconds=60) == ("1", 6.0)  # it waits until another accepts it
+        assert set(servers(name)) > {hung}
+        os.kill(hung, signal.SIGCONT)  # it may finish, and then it goes
+        until(lambda: hung not in servers(name))
+        assert self.ask(deployments, name, 3) == ("1", 6.0)
+        assert deployments.deployment(name).reason == ""
 
     def test_the_server_knows_no_setting_and_no_secret_of_whoever_deployed(
         self, deployments: Any, spec: Any, name: str, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,9 @@ class Server:
     def alive(self) -> bool:
         return True
 
+    def answers(self) -> bool:
+        return True
+
 
 def test_the_old_server_goes_though_the_new_one_dies_of_its_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from muster.backends.local.deployment_pulse import Pulse
 from muster.backends.local.deployment_smoke import check_answer, infer_request
 from muster.backends.local.spawn import die_with
 from muster.core.address import Address
@@ -62,6 +63,7 @@ class ModelServer:
             self._process = _start(command, self._log, fds=tuple(fds.values()))
             self._private_port: int = private.getsockname()[1]
         self._pidfd = os.pidfd_open(self._process.pid)
+        self._pulse = Pulse(self._private_port)
         self.limit_memory(spec.resources.memory_gib)
 
     @property
@@ -72,6 +74,10 @@ class ModelServer:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    def answers(self) -> bool:
+        """Whether it answers, as far as was seen until now; never waits. To be asked every now and then."""
+        return self._pulse.beats()
 
     def wait(self, seconds: float) -> None:
         """Return when the process has ended or the time is over."""
@@ -153,6 +159,7 @@ class ModelServer:
 
     def close(self) -> None:
         """Give back what belongs to a process that has ended."""
+        self._pulse.close()
         self._control.close()
         os.close(self._pidfd)
 

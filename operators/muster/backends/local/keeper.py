@@ -1,7 +1,7 @@
 """The keeper of one deployment: a detached process that has a model server run and serve what is wanted.
 
-It restarts a server that died with what served, carries a wanted revision from load to traffic, and
-goes when there is nothing left to keep. All it knows is in the deployment's folder, so the next
+It brings a server that died or hangs back with what served, carries a wanted revision from load to
+traffic, and goes when there is nothing left to keep. All it knows is in the deployment's folder, so the next
 keeper goes on where one was killed. It has one thread, because the kernel ends the server with it.
 """
 
@@ -102,6 +102,8 @@ class Keeper:
         state = self._folder.read()
         if state and state.serving and not state.retired and not self._server and now >= self._revive_at:
             self._revive(state.serving)
+        if state and state.serving and self._server and now >= self._revive_at and not self._server.answers():
+            self._relieve(self._server, state.serving)
         return state
 
     def _look_away(self, seconds: float) -> None:
@@ -117,12 +119,28 @@ class Keeper:
             self._server = self._bring_up(spec)
         except MusterError as error:
             self._door.close()
-            self._revive_at = time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            self._wait_longer()
             self._note(f"{spec.model.address} cannot be served: {error}; trying again")
         else:
             self._pause = LOOK_SECONDS
             self._note("")
+
+    def _relieve(self, hung: ModelServer, spec: DeploymentSpec) -> None:
+        """Have another server take over from one that hangs, which may still finish what it can."""
+        self._note("the model server does not answer: another one is brought up beside it")
+        try:
+            self._server = self._bring_up(spec)
+        except MusterError as error:
+            self._wait_longer()
+            self._note(f"the model server does not answer, and no other can be brought up: {error}")
+        else:
+            self._leaving.append((time.monotonic(), hung))
+            self._pause = LOOK_SECONDS
+            self._note("")
+
+    def _wait_longer(self) -> None:
+        self._revive_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def _bring_up(self, spec: DeploymentSpec) -> ModelServer:
         python = self._python(spec, self._note)
