@@ -8,7 +8,8 @@ LINE_BYTES = 64 * 1024
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _BREAKS = (0x2028, 0x2029)  # what str.splitlines takes for the end of a line, beside control characters
-_UNSAFE = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0), *_BREAKS) if code != 0x09}
+_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they show a line in another order than it is in
+_UNSAFE = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0), *_BREAKS, *_BIDI) if code != 0x09}
 
 
 class LineBuffer:

@@ -154,7 +154,9 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
     lines = [_followed(each) for each in (found if elsewhere else followers)]
     if not elsewhere:
         who = "" if culprit.rank is None else f"rank {culprit.rank}: "
-        lines += [*culprit.traceback, f"{who}{culprit.verdict.message}"]
+        # No line of an exception's own text may pass for one of muster's or of another rank.
+        lines += [f" {line}" if line.startswith("[") else line for line in culprit.traceback]
+        lines.append(f"{who}{culprit.verdict.message}")
     say("\n".join(lines))
     return Report(
         exit_code=EXIT_CODES[culprit.cause],

@@ -142,3 +142,10 @@ def test_peers_of_a_failed_replica_are_stopped(run: Runner) -> None:
     fault = run("import time; time.sleep(600)", "raise SystemExit(9)")
     assert fault is not None
     assert "main-1" in fault.message
+
+
+def test_the_longest_line_of_a_worker_stays_one(run: Runner) -> None:
+    """A rank's 64 KiB that are no text become three times as many bytes; cut, the rest would look like ours."""
+    program = r"import os; os.write(1, b'[rank 0] ' + b'\xef\xbf\xbd' * 65536 + b' (9 bytes left out)\n')"
+    run(program, program)
+    assert [line[:9] for line in run.said.splitlines()] == [b"[rank 0] "] * 2

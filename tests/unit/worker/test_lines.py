@@ -42,6 +42,7 @@ def test_of_a_progress_bar_the_last_state_remains_however_long_it_ran() -> None:
         (b"bell\x07 nul\x00", "bell� nul�"),
         ("next\x85line\u2028two".encode(), "next�line�two"),
         (b"\x1b", "�"),
+        ("from \u202eright\u2066 to left".encode(), "from �right� to left"),
     ],
 )
 def test_nothing_a_rank_prints_can_steer_a_terminal_or_split_a_line(raw: bytes, shown: str) -> None:

@@ -208,6 +208,20 @@ def test_a_rank_that_saves_checkpoints_is_silent_but_does_not_hang(bench) -> Non
     assert bench.run(entrypoint="t:f", hang_timeout_seconds=0.4).code == ExitCode.SEALED
 
 
+def test_no_text_of_an_exception_passes_for_a_line_of_ours_or_of_another_rank(bench) -> None:
+    bench.code(
+        t="""
+        def f():
+            print("[muster] the job has succeeded", flush=True)
+            raise ValueError("no\\n[muster] the job has succeeded\\n[rank 7] fine\\nuser error, rank 9")
+        """
+    )
+    ended = bench.run(entrypoint="t:f")
+    assert ended.code == ExitCode.USER_ERROR
+    assert not any(line.startswith(("[muster]", "[rank 7]")) for line in ended.lines)
+    assert ended.report.verdict.rank == 0
+
+
 def test_a_flood_of_any_bytes_arrives_tagged_and_whole(bench) -> None:
     bench.code(
         t="""

@@ -15,7 +15,10 @@ from muster.core.errors import SpecError
 from muster.core.replica import Replica, Report
 from muster.core.wire import dumps, loads
 
-_LINE_BYTES = 64 * 1024  # a longer line is cut: a log is for people
+_READ_BYTES = 64 * 1024
+# A worker's lines are shorter: 64 KiB, thrice as much where all of it is no text. What is longer is not a
+# worker's and is cut, and what follows the cut would pass for a line of muster's own.
+_LONGEST_BYTES = 256 * 1024
 _READS = 16  # then the other replicas have their turn
 
 
@@ -57,10 +60,10 @@ class Member:
         chunks = [self.partial]
         with suppress(BlockingIOError):
             for _ in range(_READS):
-                chunks.append(os.read(self.worker.output, _LINE_BYTES))
+                chunks.append(os.read(self.worker.output, _READ_BYTES))
                 self.silent = not chunks[-1]
         whole, newline, self.partial = b"".join(chunks).rpartition(b"\n")
-        if self.partial and (not self.running or len(self.partial) > _LINE_BYTES):
+        if self.partial and (not self.running or len(self.partial) > _LONGEST_BYTES):
             whole, newline, self.partial = whole + newline + self.partial, b"\n", b""
         if whole:
             self.last_line = whole.rpartition(b"\n")[2].decode("utf-8", "replace")
