@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from muster.backends.base import Backend
@@ -70,7 +71,11 @@ class Board:
         ]
         chosen = [job for job in seen if state in ("", job.state)]
         page = self._now(chosen[offset : offset + limit])
-        return {"jobs": [row(job) for job in page], "total": len(chosen), "states": Counter(job.state for job in seen)}
+        return {
+            "jobs": [row(job) for job in page],
+            "total": len(chosen),
+            "states": Counter(job.state for job in seen),
+        }
 
     def one(self, job_id: str) -> Job:
         """One job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
@@ -141,7 +146,14 @@ def _became(status: JobStatus | None) -> dict[str, Any]:
             name: {"text": str(number), **plain(number)} for name, number in status.progress.items()
         },
         "links": dict(status.links),
+        "made": _made(status),
     }
+
+
+def _made(status: JobStatus) -> list[str]:
+    """The first few versions that a job left behind."""
+    outputs = status.result.outputs.values() if status.result else ()
+    return list(islice((address for addresses in outputs for address in addresses), 3))
 
 
 def detail(job: Job) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 A file of a version is whatever a job's author put there. It comes from the address that Airflow's
 session belongs to, so a script in it would act as whoever looks at it. Therefore each response
 carries ``Content-Security-Policy: sandbox`` with nothing allowed again: the document has an origin
-of its own, no scripts, forms, popups or plugins; and it may load nothing but pictures of the same
-version and what it carries itself. That is enough for the Data Docs and model cards that muster's
-images write, which hold their styles and need no script. Whatever has no harmless type is
+of its own, no scripts, forms, popups or plugins, and loads nothing but what it carries itself. From
+that origin a browser sends no session either, so a picture beside the document would not be let in.
+That is enough for the Data Docs and model cards that muster writes, which are one file each; pictures
+and further documents of a version are listed on its page. Whatever has no harmless type is
 downloaded, and ``nosniff`` keeps a browser from deciding otherwise.
 """
 
@@ -21,7 +22,7 @@ from muster.core.errors import NotFound, SpecError
 from muster.volumes.base import Store
 
 POLICY = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; font-src data:; "
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 TYPES = {

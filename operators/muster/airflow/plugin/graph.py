@@ -1,15 +1,17 @@
-"""Lineage as a picture: which version stands in which column and row, and what goes into what.
+"""Lineage as a picture: which version stands in which column and row, and how the arrows run.
 
-Layered drawing after Sugiyama, Tagawa and Toda (1981) in its simplest form: a version's column is the
-longest way from it to the one that is looked at, so that every arrow goes the same way, and within a
-column each stands near the middle of what was made from it.
+Layered drawing after Sugiyama, Tagawa and Toda (1981), in its simplest form. A version's column is the
+longest way from it to the one that is looked at, so every arrow goes the same way; an arrow over more
+than one column gets a place of its own in those between, so it crosses no box; and within a column
+everything stands near the middle of what was made from it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -21,49 +23,55 @@ FOLD = 6
 Edge = tuple[str, str]
 """From an input to what was made from it."""
 
+Permitted = Callable[[str], bool]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One version of the picture, or several of one volume that stand for themselves no longer.
+    """One version of the picture, or several of one volume that are too many to show.
 
     :param column: 0 is what is looked at; what it was made from is further to the left.
+    :param title: the job that made it, where the user may see that.
     """
 
     id: str
-    volume: str
     column: int
-    label: str
+    volume: str = ""
+    label: str = ""
     title: str = ""
     count: int = 1
     row: int = 0
 
 
-def draw(found: Sequence[Ancestor], *, permitted: Callable[[str], bool]) -> dict[str, Any]:
+def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
     """Place the ancestors of a version.
 
     More than 6 versions of one volume in one column become one node that says how many they are.
 
     :param found: as :func:`muster.volumes.lineage.ancestors` yields them, the version itself first.
-    :param permitted: whether the user may see what a Dag made: its task is named then.
-    :return: ``nodes`` and ``edges`` as JSON values; an edge goes from an input's id to its reader's.
+    :param permitted: whether the user may see what a Dag made, by its id.
+    :return: ``nodes``; ``edges``, each from an input's id to its reader's with the ``[column, row]`` of
+        each place on its way; and ``rows``, how many the longest column has.
     """
     edges = _edges(found)
-    columns = _columns([each.address for each in found], edges)
-    groups: dict[tuple[int, str], list[Ancestor]] = defaultdict(list)
-    for each in found:
-        groups[columns[each.address], Address.parse(each.address).volume].append(each)
-    nodes: list[Node] = []
-    stands_for: dict[str, str] = {}
-    for (column, volume), members in groups.items():
-        made = (
-            [_many(volume, column, members)]
-            if len(members) > FOLD
-            else [_one(volume, column, each, permitted) for each in members]
-        )
-        nodes += made
-        stands_for.update({each.address: made[-1].id if len(made) == 1 else each.address for each in members})
-    drawn = sorted({(stands_for[start], stands_for[end]) for start, end in edges})
-    return {"nodes": [vars(node) for node in _rows(nodes, drawn)], "edges": drawn}
+    nodes, stands_for = _folded(found, _columns([each.address for each in found], edges), permitted)
+    columns = {node.id: node.column for node in nodes}
+    ways = [_way(edge, columns) for edge in sorted({(stands_for[a], stands_for[b]) for a, b in edges})]
+    places = [*nodes, *(bend for way in ways for bend in way[1:-1] if isinstance(bend, Node))]
+    steps = [(_id(a), _id(b)) for way in ways for a, b in pairwise(way)]
+    placed = {node.id: node for node in _rows(places, steps)}
+    return {
+        "nodes": [vars(placed[node.id]) for node in nodes],
+        "edges": [
+            {
+                "from": way[0],
+                "to": way[-1],
+                "by": [[placed[_id(b)].column, placed[_id(b)].row] for b in way[1:-1]],
+            }
+            for way in ways
+        ],
+        "rows": 1 + max((node.row for node in placed.values()), default=0),
+    }
 
 
 def _edges(found: Iterable[Ancestor]) -> list[Edge]:
@@ -79,9 +87,9 @@ def _edges(found: Iterable[Ancestor]) -> list[Edge]:
 
 
 def _columns(addresses: Sequence[str], edges: Iterable[Edge]) -> dict[str, int]:
-    """The longest way from each to the first, by Kahn's order: all readers of a version come before it."""
+    """The longest way from each to the first, in Kahn's order: all readers of a version come before it."""
     inputs: dict[str, list[str]] = defaultdict(list)
-    readers: dict[str, int] = dict.fromkeys(addresses, 0)
+    readers = dict.fromkeys(addresses, 0)
     for start, end in set(edges):
         inputs[end].append(start)
         readers[start] += 1
@@ -97,35 +105,63 @@ def _columns(addresses: Sequence[str], edges: Iterable[Edge]) -> dict[str, int]:
     return columns
 
 
-def _one(volume: str, column: int, each: Ancestor, permitted: Callable[[str], bool]) -> Node:
+def _folded(
+    found: Iterable[Ancestor], columns: Mapping[str, int], permitted: Permitted
+) -> tuple[list[Node], dict[str, str]]:
+    """The nodes, and which of them each version has become."""
+    groups: dict[tuple[int, str], list[Ancestor]] = defaultdict(list)
+    for each in found:
+        groups[columns[each.address], Address.parse(each.address).volume].append(each)
+    nodes: list[Node] = []
+    stands_for: dict[str, str] = {}
+    for (column, volume), members in groups.items():
+        if len(members) > FOLD:
+            nodes.append(_many(volume, column, members))
+            stands_for.update(dict.fromkeys((each.address for each in members), nodes[-1].id))
+        else:
+            nodes += [_one(volume, column, each, permitted) for each in members]
+            stands_for.update({each.address: each.address for each in members})
+    return nodes, stands_for
+
+
+def _one(volume: str, column: int, each: Ancestor, permitted: Permitted) -> Node:
     record = each.record
     partition = record.partition if record else None
-    shown = record is not None and permitted(record.origin.dag_id)
     return Node(
         id=each.address,
         volume=volume,
         column=column,
         label=f"@{Address.parse(each.address).value}" + (f" · {partition}" if partition else ""),
-        title=record.job_name if record and shown else "",
+        title=record.job_name if record and permitted(record.origin.dag_id) else "",
     )
 
 
 def _many(volume: str, column: int, members: Sequence[Ancestor]) -> Node:
     partitions = sorted(each.record.partition for each in members if each.record and each.record.partition)
-    span = f" · {partitions[0]} … {partitions[-1]}" if partitions else ""
     return Node(
-        id=f"{volume}@{column}*",
+        id=f"{volume}@*{column}",
         volume=volume,
         column=column,
-        label=f"{len(members)} versions{span}",
+        label=f"{len(members)} versions" + (f" · {partitions[0]} … {partitions[-1]}" if partitions else ""),
         count=len(members),
     )
 
 
-def _rows(nodes: Iterable[Node], edges: Iterable[Edge]) -> list[Node]:
-    """Number each column's nodes from the top."""
+def _way(edge: Edge, columns: Mapping[str, int]) -> list[str | Node]:
+    """The two ends of an arrow, and between them its bends, one in each column that it passes."""
+    start, end = edge
+    between = range(columns[start] - 1, columns[end], -1)
+    return [start, *(Node(id=f"{start}>{end}>{column}", column=column) for column in between), end]
+
+
+def _id(stop: str | Node) -> str:
+    return stop if isinstance(stop, str) else stop.id
+
+
+def _rows(nodes: Iterable[Node], steps: Iterable[Edge]) -> list[Node]:
+    """Number what stands in each column from the top."""
     readers: dict[str, list[str]] = defaultdict(list)
-    for start, end in edges:
+    for start, end in steps:
         readers[start].append(end)
     columns: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -133,14 +169,11 @@ def _rows(nodes: Iterable[Node], edges: Iterable[Edge]) -> list[Node]:
     rows: dict[str, int] = {}
     placed: list[Node] = []
     for _, members in sorted(columns.items()):
-        for row, node in enumerate(
-            sorted(members, key=lambda node: (_middle(node, readers, rows), node.volume))
-        ):
+        above = {
+            node.id: fmean(rows[reader] for reader in readers[node.id]) if readers[node.id] else 0
+            for node in members
+        }
+        for row, node in enumerate(sorted(members, key=lambda node: (above[node.id], node.volume))):
             rows[node.id] = row
-            placed.append(Node(**{**vars(node), "row": row}))
+            placed.append(replace(node, row=row))
     return placed
-
-
-def _middle(node: Node, readers: Mapping[str, Sequence[str]], rows: Mapping[str, int]) -> float:
-    above = [rows[reader] for reader in readers[node.id] if reader in rows]
-    return fmean(above) if above else 0.0

@@ -80,13 +80,19 @@ export function span(seconds) {
   return hours ? `${hours} h ${m} min` : `${m} min ${Math.floor(total % 60)} s`;
 }
 
+const coarse = (seconds) => {
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 2 * 86400 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
+};
+
 // When something was, as how long ago; the exact time is the title.
 export function ago(seconds) {
   if (!seconds) return "";
   const date = new Date(seconds * 1000);
   const local = new Date(date - date.getTimezoneOffset() * 60000).toISOString();
   const old = Date.now() / 1000 - seconds;
-  const text = old < 7 * 86400 ? `${span(Math.round(old))} ago` : local.slice(0, 16).replace("T", " ");
+  const text = old < 7 * 86400 ? `${coarse(Math.max(0, old))} ago` : local.slice(0, 16).replace("T", " ");
   return h("time", { datetime: date.toISOString(), title: local.slice(0, 19).replace("T", " "), class: "tight" }, text);
 }
 

@@ -9,7 +9,7 @@ const ENDED = ["succeeded", "failed", "cancelled", "unreadable"];
 const ROWS = 50;
 const MOST_CHARACTERS = 1_000_000;
 const COLUMNS = [
-  ["State", "tight"], ["Job"], ["Task"], ["Queue"], ["Ranks", "number"], ["Since", "tight"], ["Took", "number"], ["What it says"],
+  ["State", "tight"], ["Job", "tight"], ["Task", "tight"], ["Queue", "tight"], ["Ranks", "number"], ["Since", "tight"], ["Took", "number"], ["What it says", "says"],
 ];
 
 const address = (asked) => {
@@ -62,9 +62,9 @@ function turn(total, offset, to) {
 function line(each) {
   return [
     state(each.state),
-    [toJob(each.job_id, each.name || each.job_id), each.name && h("small", { class: "mono" }, each.job_id)],
-    each.origin?.dag_id ? [toTask(each.origin), h("small", {}, each.origin.run_id)] : "",
-    [each.queue ?? "", each.priority && h("small", {}, each.priority)],
+    toJob(each.job_id),
+    each.origin?.dag_id ? [toTask(each.origin), h("small", {}, each.origin.run_id)] : each.name ?? "",
+    [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
     [each.ranks ?? "", each.gpus ? h("small", {}, count(each.gpus, "GPU")) : null],
     ago(each.ended ?? each.started ?? each.submitted),
     span(took(each)),
@@ -76,9 +76,10 @@ const took = (each) => each.started && (each.ended ?? Date.now() / 1000) - each.
 
 function says(each) {
   if (each.error) return each.error;
-  if (each.verdict) return `${cause(each.verdict)}: ${each.verdict.message}`;
-  const lost = !ENDED.includes(each.state) && each.alive === false;
-  return [told(each.progress), lost ? h("strong", {}, each.reason) : each.reason && h("span", {}, ENDED.includes(each.state) ? "" : each.reason)];
+  if (each.verdict) return [h("strong", {}, cause(each.verdict)), h("small", { class: "two" }, each.verdict.message)];
+  if (ENDED.includes(each.state)) return each.made.map((made) => [toVersion(made), " "]);
+  return [told(each.progress), each.reason && (each.alive === false ? h("strong", {}, each.reason) : h("span", { class: "quiet" }, each.reason))]
+    .filter(Boolean).map((part) => h("div", {}, part));
 }
 
 const cause = (verdict) => verdict.cause + (verdict.rank === null ? "" : `, rank ${verdict.rank}`);
@@ -112,7 +113,7 @@ function describe(found, where) {
   const resources = (role) => `${role.resources.cpus} CPUs, ${role.resources.memory_gib} GiB` + (role.resources.gpus ? `, ${count(role.resources.gpus, "GPU")}` : "");
   return [
     h("p", { class: "crumbs" }, h("a", { href: "#/jobs" }, "Jobs")),
-    h("h1", { tabindex: -1 }, found.name, " ", h("span", { class: "quiet mono" }, found.job_id)),
+    h("h1", { tabindex: -1 }, h("span", { class: "mono" }, found.job_id), h("span", { class: "quiet" }, ` ${found.name}`)),
     h("div", { class: "bar" }, state(found.state), told(found.progress), !ENDED.includes(found.state) && h("span", { class: found.alive === false ? "" : "quiet" }, found.reason),
       h("span", { class: "end" }, found.may.cancel ? canceller(where) : null)),
     found.verdict && h("div", { class: "verdict" }, h("strong", {}, cause(found.verdict)), h("span", {}, found.verdict.message), h("span", { class: "quiet" }, found.verdict.advice)),

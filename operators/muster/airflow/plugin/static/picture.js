@@ -2,39 +2,45 @@
 
 import { count, h, number, path, s, short } from "./dom.js";
 
-const [WIDTH, HEIGHT, ACROSS, DOWN, EDGE] = [212, 50, 56, 12, 8];
+const [WIDTH, HEIGHT, ACROSS, DOWN, EDGE] = [212, 50, 48, 12, 8];
+const LEAST = 0.7; // of its size, before a wide picture scrolls instead
 const to = (address) => `#/volumes/${path(short(address)).replaceAll("%40", "@")}`;
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-export function lineage({ nodes, edges, complete }, here) {
+export function lineage({ nodes, edges, rows, complete }, here) {
   if (nodes.length < 2) return h("p", { class: "quiet" }, "Nothing: no input of it is recorded.");
   const columns = Math.max(...nodes.map((node) => node.column));
-  const rows = Map.groupBy ? Map.groupBy(nodes, (node) => node.column) : grouped(nodes);
-  const most = Math.max(...[...rows.values()].map((members) => members.length));
-  const tall = most * (HEIGHT + DOWN) - DOWN;
-  const places = new Map(nodes.map((node) => {
-    const free = tall - rows.get(node.column).length * (HEIGHT + DOWN) + DOWN;
-    return [node.id, [EDGE + (columns - node.column) * (WIDTH + ACROSS), EDGE + free / 2 + node.row * (HEIGHT + DOWN)]];
-  }));
-  const [width, height] = [columns * (WIDTH + ACROSS) + WIDTH + 2 * EDGE, tall + 2 * EDGE];
-  return h("div", { class: "picture", tabindex: 0, role: "region", "aria-label": "Lineage" },
-    s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Made from ${count(nodes.length - 1, "version")}` },
-      s("defs", {}, s("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, s("path", { d: "M0 0 8 4 0 8z", class: "tip" }))),
-      edges.map(([start, end]) => arrow(places.get(start), places.get(end))),
-      nodes.map((node) => box(node, places.get(node.id), node.id === here))),
+  const members = new Array(columns + 1).fill(0);
+  for (const [column, row] of [...nodes.map((node) => [node.column, node.row]), ...edges.flatMap((edge) => edge.by)])
+    members[column] = Math.max(members[column], row + 1);
+  const [tall, wide] = [rows * (HEIGHT + DOWN) - DOWN, columns * (WIDTH + ACROSS) + WIDTH];
+  const at = (column, row) => [
+    EDGE + (columns - column) * (WIDTH + ACROSS),
+    EDGE + (tall - members[column] * (HEIGHT + DOWN) + DOWN) / 2 + row * (HEIGHT + DOWN),
+  ];
+  const places = new Map(nodes.map((node) => [node.id, at(node.column, node.row)]));
+  const [width, height] = [wide + 2 * EDGE, tall + 2 * EDGE];
+  const drawn = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Made from ${count(nodes.length - 1, "version")}` },
+    s("defs", {}, s("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, s("path", { d: "M0 0 8 4 0 8z", class: "tip" }))),
+    edges.map((edge) => arrow(places.get(edge.from), edge.by.map(([column, row]) => at(column, row)), places.get(edge.to))),
+    nodes.map((node) => box(node, places.get(node.id), node.id === here)));
+  drawn.style.minWidth = `${Math.round(width * LEAST)}px`;
+  return h("div", { class: "picture", tabindex: 0, role: "region", "aria-label": "Lineage" }, drawn,
     complete ? null : h("p", { class: "quiet" }, "Only the nearest are drawn: muster volumes show lists all."));
 }
 
-function grouped(nodes) {
-  const groups = new Map();
-  for (const node of nodes) groups.set(node.column, [...(groups.get(node.column) ?? []), node]);
-  return groups;
-}
-
-function arrow([fromX, fromY], [toX, toY]) {
-  const [x1, y1, x2, y2] = [fromX + WIDTH, fromY + HEIGHT / 2, toX - 2, toY + HEIGHT / 2];
-  const bend = Math.min(ACROSS / 2, (x2 - x1) / 2);
-  return s("path", { class: "edge", d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, "marker-end": "url(#tip)" });
+// From the right side of an input, level through the places between, to the left side of its reader.
+function arrow([x, y], by, [toX, toY]) {
+  const middle = HEIGHT / 2;
+  const stops = [...by.map(([column, row]) => [[column, row + middle], [column + WIDTH, row + middle]]).flat(), [toX - 2, toY + middle]];
+  let [fromX, fromY] = [x + WIDTH, y + middle];
+  const steps = stops.map(([nextX, nextY]) => {
+    const bend = nextY === fromY ? 0 : (nextX - fromX) / 2;
+    const step = `C${fromX + bend} ${fromY} ${nextX - bend} ${nextY} ${nextX} ${nextY}`;
+    [fromX, fromY] = [nextX, nextY];
+    return step;
+  });
+  return s("path", { class: "edge", d: `M${x + WIDTH} ${y + middle}${steps.join("")}`, "marker-end": "url(#tip)" });
 }
 
 function box(node, [x, y], here) {
@@ -45,11 +51,11 @@ function box(node, [x, y], here) {
     s("title", {}, `${node.volume} ${node.label}\n${node.title}`),
     many ? s("rect", { class: "box", x: x + 4, y: y - 4, width: WIDTH, height: HEIGHT, rx: 4 }) : null,
     s("rect", { class: "box", x, y, width: WIDTH, height: HEIGHT, rx: 4 }),
-    line(node.volume, 20, null, 32),
-    line(node.title && !many ? `${node.label} · ${node.title}` : node.label, 38, "quiet", 38));
+    line(node.volume, 20, null, 29),
+    line(node.title && !many ? `${node.label} · ${node.title}` : node.label, 38, "quiet", 33));
 }
 
-const [WIDE, TALL, LEFT, TOP, BOTTOM] = [900, 150, 64, 12, 22];
+const [WIDE, TALL, LEFT, TOP, BOTTOM] = [1200, 170, 64, 12, 22];
 
 // One metric over the versions, oldest first. The scale begins at the least value, not at 0.
 export function plot(versions, name) {
