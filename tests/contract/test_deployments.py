@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ from muster.backends.local.deployment_state import DeploymentFolder
 from muster.backends.local.deployments import LocalDeployments
 from muster.backends.local.environments import put_image
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState, SmokeRequest
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import Conflict, NotFound, SpecError
 from muster.core.job import Pinned
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
+from muster.volumes.tree import remove
 
 pytestmark = pytest.mark.slow
 
@@ -242,6 +244,31 @@ class DeploymentsContract:
             self.settle(deployments, one)
         until(lambda: self.ask(deployments, old.name, 3) == ("1", 6.0))
 
+    def test_an_older_version_does_not_take_over_from_what_serves_or_will(
+        self, deployments: Any, spec: Any
+    ) -> None:
+        old, new = spec(2), spec(3)
+        deployments.deploy(new, allow_older=False)
+        with pytest.raises(Conflict, match=r"@1 would take .* back in time: @2 serves soon"):
+            deployments.deploy(old, allow_older=False)
+        self.settle(deployments, new)
+        with pytest.raises(Conflict, match=r"@2 serves$"):
+            deployments.deploy(old, allow_older=False)
+        assert [r.model for r in deployments.deployment(old.name).revisions] == [new.model]
+        deployments.deploy(new, allow_older=False)
+
+    def test_of_two_that_are_deployed_at_once_the_newer_serves(self, deployments: Any, spec: Any) -> None:
+        several = [spec(slope) for slope in (2, 3, 4, 5)]
+
+        def deploy(one: DeploymentSpec) -> None:
+            with contextlib.suppress(Conflict):
+                deployments.deploy(one, allow_older=False)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(deploy, several))
+        until(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
+        assert deployments.deployment(several[0].name).champion.model == several[-1].model
+
     @pytest.mark.parametrize("requests", [2000, pytest.param(10_000, marks=pytest.mark.soak)])
     def test_no_request_fails_over_a_release_and_a_refused_one(
         self, deployments: Any, spec: Any, requests: int
@@ -349,6 +376,27 @@ class TestLocalDeployments(DeploymentsContract):
         assert deployments.deployment(name).url == status.url
         assert deployments.deployment(name).revisions == status.revisions
         assert self.ask(deployments, name, 3) == ("1", 6.0)
+
+    def test_gc_and_a_lost_cache_take_no_deployment_down(
+        self, store: FolderStore, settings: Settings, name: str, spec: Any, folder: DeploymentFolder
+    ) -> None:
+        """No job and no version names its image's lock, and the environment has to be built again."""
+        passing = Settings(home=settings.home, cache=settings.home / "cache")
+        (passing.cache / "images").mkdir(parents=True)
+        (passing.cache / "uv").symlink_to(settings.cache / "uv")
+        deployments = LocalDeployments(passing, store)
+        try:
+            first = spec(2)
+            self.settle(deployments, first)
+            kill_keeper(folder)
+            until(lambda: not running(name))
+            store.layout.discard(store.layout.code(first.image_digest))  # what gc does after a day
+            remove(passing.cache / "images")
+            deployments.deploy(first)
+            until(lambda: deployments.deployment(name).ready)
+            assert self.ask(deployments, name, 3) == ("1", 6.0)
+        finally:
+            deployments.retire(name)
 
     def test_a_release_whose_keeper_was_killed_goes_on(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder

@@ -57,11 +57,15 @@ class Backend(Protocol):
             is certain on return, and its ranks may still have their grace.
         """
 
-    def deploy(self, spec: DeploymentSpec) -> None:
+    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test.
 
         Idempotent, and does not wait: :meth:`deployment` tells how far it is. What serves now
         answers until the new one does, and goes on if the new one is refused.
+
+        :param allow_older: where it is False, nothing newer of the same volume may serve or be on its
+            way to (:mod:`muster.backends.ordering`): looked at and decided in one step.
+        :raises Conflict: a newer one does; the message says which.
         """
 
     def deployment(self, name: str) -> DeploymentStatus:

@@ -108,6 +108,8 @@ def test_a_deployment_is_asked_for_while_it_is_retired(
     local: Any = deployments.LocalDeployments(Settings(home=tmp_path, cache=tmp_path), nothing)
     started: list[bool] = []
     monkeypatch.setattr(local, "_check", lambda _: None)
+    monkeypatch.setattr(local, "_lock", lambda _: tmp_path / "lock")
+    (tmp_path / "lock").mkdir()
     monkeypatch.setattr(local, "_remove", lambda folder, _: shutil.rmtree(folder.path))
     monkeypatch.setattr(local, "_start_keeper", lambda *_: started.append(True))
     model = Pinned(address="volume://f/model@1", digest=f"b3:{1:064}")

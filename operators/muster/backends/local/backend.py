@@ -66,9 +66,9 @@ class LocalBackend:
         """End the job and leave no process; nothing happens for another owner's job."""
         self._jobs.cancel(job_id, owner=owner, wait=wait)
 
-    def deploy(self, spec: DeploymentSpec) -> None:
+    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""
-        self._deployments.deploy(spec)
+        self._deployments.deploy(spec, allow_older=allow_older)
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now."""

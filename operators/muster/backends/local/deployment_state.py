@@ -4,6 +4,7 @@
 
     HOME/deployments/NAME/state.json    port, what serves, what is wanted, every revision so far
                           keeper.json   who keeps it: pid, boot id, start time
+                          locks/HEX/    the lock and recipe of each image that serves or did
                           *.log         what keeper and server say
     HOME/deployments/.locks/            NAME.state: held to change the state
                                         NAME.keeper: held by the keeper as long as it lives
@@ -183,6 +184,27 @@ class DeploymentFolder:
             return loads(Process, (self.path / "keeper.json").read_bytes())
         except FileNotFoundError:
             return None
+
+    def keep_lock(self, digest: str, snapshot: Path) -> None:
+        """Keep a copy of an image's lock: the environment may have to be built again when gc has taken it.
+
+        :raises BackendError: the disk is full or not ours to write.
+        """
+        kept = self.lock(digest)
+        if kept.is_dir():
+            return
+        part = kept.with_name(f".{kept.name}")
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+            for file in snapshot.iterdir():
+                write_whole(part / file.name, file.read_text(encoding="utf-8"))
+            part.rename(kept)
+        except OSError as error:
+            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
+
+    def lock(self, digest: str) -> Path:
+        """Return the folder of that copy."""
+        return self.path / "locks" / digest.removeprefix("b3:")
 
     @property
     def _state(self) -> Path:

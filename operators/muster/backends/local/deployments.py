@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from muster.backends.local.deployment_state import (
     DeploymentFolder,
@@ -22,13 +23,14 @@ from muster.backends.local.deployment_state import (
 )
 from muster.backends.local.environments import LOCK
 from muster.backends.local.places import locked
+from muster.backends.ordering import behind
 from muster.core.address import Address
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState
-from muster.core.errors import BackendError, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict, NotFound, SpecError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import dumps, loads
-from muster.volumes.base import Store
+from muster.volumes.base import Store, Version
 
 SERVERS = ("kserve",)
 FIRST_PORT = 8081
@@ -48,26 +50,33 @@ class LocalDeployments:
         self._store = store
         self._root = settings.home / "deployments"
 
-    def deploy(self, spec: DeploymentSpec) -> None:
+    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """See to it that `spec` comes to serve under its name; do not wait. Idempotent.
 
         Also what brings a deployment back after the machine was restarted.
 
+        :param allow_older: also where a newer version serves or is on its way to.
+        :raises Conflict: it must not be older, and is.
         :raises SpecError: no such server, or the image's snapshot holds no lock.
         :raises NotFound: the model's version or the image's lock is not in the store.
         """
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
-        self._check(spec)
+        model = self._check(spec)
         folder = self._folder(spec.name)
-        while not self._want(folder, spec):
+        while not self._want(folder, spec, model=None if allow_older else model):
             self.retire(spec.name)  # somebody is at it, or was killed before it was cleared away
 
-    def _want(self, folder: DeploymentFolder, spec: DeploymentSpec) -> bool:
-        """Record that `spec` is to serve, and see that a keeper lives; False where it is being retired."""
+    def _want(self, folder: DeploymentFolder, spec: DeploymentSpec, *, model: Version | None) -> bool:
+        """Record that `spec` is to serve, and see that a keeper lives; False where it is being retired.
+
+        :param model: its version, where nothing newer may be ahead of it.
+        """
         with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
             before = folder.read()
             if before and before.retired:
                 return False
+            if model and before and (why := behind(self._store, model, before.revisions)):
+                raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
             state = (before or DeploymentState(name=spec.name, port=0)).want(spec)
             handle = folder.claim_keeper()
             door = self._door(state) if handle is not None and not state.serving else None
@@ -75,6 +84,7 @@ class LocalDeployments:
                 opened.enter_context(door)
                 state = replace(state, port=door.getsockname()[1])
             if state != before:
+                folder.keep_lock(spec.image_digest, self._lock(spec))
                 folder.write(state)
             if handle is not None:
                 opened.callback(os.close, handle)
@@ -125,11 +135,11 @@ class LocalDeployments:
             if state and state.retired:
                 self._remove(folder, state)
 
-    def _check(self, spec: DeploymentSpec) -> None:
+    def _check(self, spec: DeploymentSpec) -> Version:
         if spec.server not in SERVERS:
             raise SpecError(f"server {spec.server!r}: on one machine there is {', '.join(SERVERS)}")
         shipped("serving")
-        if not (self._store.code(spec.image_digest) / LOCK).is_file():
+        if not (self._lock(spec) / LOCK).is_file():
             raise SpecError(f"image {spec.image!r}: its snapshot {spec.image_digest:.20}… holds no {LOCK}")
         (version,) = self._store.resolve(spec.model.address)
         if version.digest != spec.model.digest:
@@ -137,6 +147,12 @@ class LocalDeployments:
                 f"{spec.model.address} is {version.digest:.20}…, the spec says {spec.model.digest:.20}…: "
                 "it was written for another store"
             )
+        return version
+
+    def _lock(self, spec: DeploymentSpec) -> Path:
+        """The image's lock and recipe: the deployment's own copy, or what the store holds."""
+        kept = self._folder(spec.name).lock(spec.image_digest)
+        return kept if kept.is_dir() else self._store.code(spec.image_digest)
 
     def _door(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""

@@ -232,10 +232,7 @@ class Keeper:
             _say(f"{spec.model.address} stays loaded until the server is restarted: {error}")
 
     def _python(self, spec: DeploymentSpec, progress: Callable[[str], None]) -> Path:
-        built = self._environments.find(spec.image, spec.image_digest)
-        if built:  # then it needs no lock, which gc may have taken: nothing in the store names it
-            return built
-        lock = self._store.code(spec.image_digest)
+        lock = self._folder.lock(spec.image_digest)
         return self._environments.ensure(spec.image, lock, spec.image_digest, progress)
 
     def _model(self, spec: DeploymentSpec) -> Path:

@@ -1,0 +1,45 @@
+"""Which of two versions is the newer one, and what keeps a deployment from going back in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.core.deployment import Revision, RevisionState
+from muster.core.errors import NotFound
+from muster.volumes.base import Store, Version
+
+_OVER = (RevisionState.REFUSED, RevisionState.RETIRED)
+
+
+def older(model: Version, champion: Version) -> str:
+    """Say in what way a version is older than the one that serves; empty if it is not.
+
+    Versions of another volume have no order. Partitions compare first, as text; then numbers; a
+    version with a partition against one without by when they were made.
+    """
+    if model.volume != champion.volume or model.number == champion.number:
+        return ""
+    if model.partition is not None and champion.partition is not None:
+        if model.partition != champion.partition:
+            late = model.partition < champion.partition
+            return f"partition {model.partition} is before {champion.partition}, which serves" if late else ""
+    elif (model.partition is None) != (champion.partition is None):
+        return (
+            f"it was made before {champion.address}, which serves" if model.created < champion.created else ""
+        )
+    return f"@{champion.number} serves" if model.number < champion.number else ""
+
+
+def behind(store: Store, model: Version, revisions: Sequence[Revision]) -> str:
+    """Say what newer version serves, or is on its way to; empty if `model` may take over."""
+    for revision in revisions:
+        if revision.state in _OVER:
+            continue
+        try:
+            (other,) = store.resolve(revision.model.address)
+        except NotFound:
+            continue  # gc took it, so it does not serve and never will
+        why = older(model, other)
+        if why:
+            return why if revision.state is RevisionState.SERVING else f"{why} soon"
+    return ""
