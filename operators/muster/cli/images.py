@@ -109,9 +109,9 @@ def build(
 
 @app.command("lock", epilog=example("muster images lock train"))
 def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder below images/.")]) -> None:
-    """Resolve an image's requirements.in into its lock, requirements.txt.
+    """Resolve an image's requirements.in into its lock.
 
-    The lock holds hashes and is the same for every platform. Versions that it holds already stay where
+    The lock, requirements.txt, holds hashes and is the same for every platform. Versions that it holds already stay where
     they can; delete it to renew them.
     """
     from muster.backends.local.environments import LOCK, WANTED

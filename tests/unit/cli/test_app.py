@@ -65,11 +65,11 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo run tensorboard doctor",
+        (): "demo run up tensorboard doctor",
         ("jobs",): "ls show logs cancel",
         ("volumes",): "ls log show diff put get pin unpin retire reinstate fsck gc",
         ("deployments",): "ls show retire",
-        ("images",): "ls build",
+        ("images",): "ls lock build",
     }
     assert set(ALL) == {(*path, name) for path, names in wanted.items() for name in names.split()}
 
@@ -78,7 +78,19 @@ READS = [path for path, command in ALL.items() if any("--json" in p.opts for p i
 
 
 def test_every_command_that_reads_speaks_json() -> None:
-    writes = {"cancel", "pin", "unpin", "get", "retire", "reinstate", "tensorboard", "build", "demo"}
+    writes = {
+        "cancel",
+        "pin",
+        "unpin",
+        "get",
+        "retire",
+        "reinstate",
+        "tensorboard",
+        "build",
+        "lock",
+        "demo",
+        "up",
+    }
     assert {path[-1] for path in ALL} - {path[-1] for path in READS} == writes
 
 
