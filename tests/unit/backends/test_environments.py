@@ -87,6 +87,27 @@ def test_an_environment_is_built_once_and_found_again(environments: Environments
     assert found.size_bytes > 0
 
 
+def test_it_counts_as_built_only_once_it_is_on_disk(
+    environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, synced = image(tmp_path / "empty"), []
+
+    def sync(home: Path) -> None:
+        synced.append((home, (home / "bin" / "python").exists(), environments.find("empty", DIGEST)))
+
+    monkeypatch.setattr("muster.backends.local.environments.sync_all", sync)
+    python = environments.ensure("empty", folder, DIGEST)
+    assert synced == [(python.parents[1], True, None)]
+
+
+def test_what_lies_beside_the_environments_is_not_listed(environments: Environments, tmp_path: Path) -> None:
+    environments.ensure("empty-1", image(tmp_path / "empty"), DIGEST)
+    for foreign in ("lost+found", "x", "tmp-", "train-abab-py3"):
+        (tmp_path / "cache" / "images" / foreign).mkdir()
+    (found,) = environments.ls()
+    assert (found.name, found.digest, found.complete) == ("empty-1", "ab" * 6, True)
+
+
 def test_a_half_built_environment_is_built_again(environments: Environments, tmp_path: Path) -> None:
     folder = image(tmp_path / "empty")
     python = environments.ensure("empty", folder, DIGEST)

@@ -13,6 +13,7 @@ The folder travels as a snapshot in the store, so a job finds its lock wherever 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ from muster.core.names import check_label
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.volumes.base import Store
+from muster.volumes.durability import sync_all, write_whole
 from muster.volumes.tree import remove
 
 LOCK = "requirements.txt"
@@ -36,6 +38,7 @@ Progress = Callable[[str], None]
 _BEAT_SECONDS = 3.0
 _LOOK_SECONDS = 0.05
 _COMPLETE = ".muster-complete"
+_HOME = re.compile(r"(?P<name>.+)-(?P<digest>[0-9a-f]{12})-py\d+\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,19 +127,20 @@ class Environments:
         return _python(home) if _is_complete(home) else None
 
     def ls(self) -> list[Environment]:
-        """Return every venv of the cache, by name."""
+        """Return every venv of the cache, by name; what lies there besides is not ours."""
         if not self._root.is_dir():
             return []
+        ours = ((path, _HOME.match(path.name)) for path in sorted(self._root.iterdir()) if path.is_dir())
         return [
             Environment(
-                name=path.name.rpartition("-")[0].rpartition("-")[0],
-                digest=path.name.split("-")[-2],
+                name=match["name"],
+                digest=match["digest"],
                 path=path,
                 complete=_is_complete(path),
                 size_bytes=_size(path),
             )
-            for path in sorted(self._root.iterdir())
-            if path.is_dir()
+            for path, match in ours
+            if match
         ]
 
     def _home(self, name: str, digest: str) -> Path:
@@ -149,7 +153,8 @@ class Environments:
 
             remove(home)
             Build(name, lock_folder, home, self._uv_cache, progress).run()
-            (home / _COMPLETE).touch()
+            sync_all(home)  # the marker must not outlive a power cut that the rest does not
+            write_whole(home / _COMPLETE, "")
         return _python(home)
 
 
