@@ -6,8 +6,8 @@ that lies directly in the bundle's root travels alone: the root belongs to every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +25,26 @@ class Code:
     """Files that become a code snapshot.
 
     :param root: what the paths of `files` are relative to, and the import path inside a job.
+    :param texts: files of them that travel with this text, and not as they lie on disk.
     """
 
     root: Path
     files: tuple[str, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def put(self, store: Store) -> str:
         """Keep them in the store and return the snapshot's digest."""
-        return store.put(self.root, self.files)
+        return store.put(self.root, self.files, texts=self.texts)
+
+    def read(self, file: str) -> bytes:
+        """Return what a file holds inside a job. :raises OSError: it cannot be read."""
+        text = self.texts.get(file)
+        return (self.root / file).read_bytes() if text is None else text.encode()
+
+    def having(self, file: str, text: str) -> Code:
+        """The same with a file of that text, in place of one of that name or beside the others."""
+        files = tuple(dict.fromkeys([*self.files, file]))
+        return replace(self, files=files, texts={**self.texts, file: text})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +134,22 @@ def differing(record: Record, code: Code, store: Store) -> str:
         }
     else:
         files = set(record.modules)
-    changed = sorted(file for file in files if _bytes(then / file) != _bytes(code.root / file))
+    before = Code(root=then, files=code.files)
+    changed = sorted(
+        file
+        for file in files
+        if _content(before, file, file in code.texts) != _content(code, file, file in code.texts)
+    )
     return ", ".join(changed[:3]) + (f" and {len(changed) - 3} more files" if len(changed) > 3 else "")
 
 
-def _bytes(path: Path) -> bytes | None:
+def _content(code: Code, file: str, decorated: bool) -> bytes | None:
+    """What a file holds; for a decorated function's the same wherever in the Dag file it stands."""
     try:
-        return path.read_bytes()
+        head, _, rest = code.read(file).partition(b"\n")
     except OSError:
         return None
+    return head + b"\n" + (rest.lstrip(b"\n") if decorated else rest)
 
 
 def _configured_root(file: Path) -> Path:

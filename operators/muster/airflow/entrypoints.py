@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
-from pathlib import Path
 
 from muster.airflow.code import Code
 from muster.core.errors import SpecError
@@ -28,14 +27,14 @@ def check_entrypoint(
     file = _file_of(module, code)
     if file is None:
         return
-    tree = _parse(code.root / file, file)
+    tree = _parse(code, file)
     function = _defined(tree, name)
     if function is None:
         if not _bound(tree, name):
             raise SpecError(f"entrypoint {entrypoint!r}: {file} defines no function {name!r}{_near(tree)}")
         return
     if not function.decorator_list:
-        _check_parameters(function, f"{file}:{function.lineno} {name}()", {*inputs}, {*outputs}, {*params})
+        check_parameters(function, f"{file}:{function.lineno} {name}()", {*inputs}, {*outputs}, {*params})
 
 
 def _file_of(module: str, code: Code) -> str | None:
@@ -54,9 +53,9 @@ def _file_of(module: str, code: Code) -> str | None:
     return None
 
 
-def _parse(path: Path, file: str) -> ast.Module:
+def _parse(code: Code, file: str) -> ast.Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"), filename=file)
+        return ast.parse(code.read(file), filename=file)
     except SyntaxError as error:
         raise SpecError(f"{file}:{error.lineno}: {error.msg}") from error
     except (OSError, ValueError) as error:
@@ -88,9 +87,14 @@ def _near(tree: ast.Module) -> str:
     return f"; it defines {', '.join(names)}" if names else ""
 
 
-def _check_parameters(
+def check_parameters(
     function: Function, where: str, inputs: set[str], outputs: set[str], params: set[str]
 ) -> None:
+    """Hold what a task gives against what a function takes.
+
+    :param where: the function, for the message.
+    :raises SpecError: a parameter that nothing is given for, or something that there is no parameter for.
+    """
     given = inputs | outputs | params | RESERVED
     arguments = function.args
     named = [*arguments.args, *arguments.kwonlyargs]

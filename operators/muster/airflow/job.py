@@ -7,17 +7,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.assets import announce, outlets_of
-from muster.airflow.fields import check_fields, draft, output_fields
+from muster.airflow.fields import check_fields, draft, output_fields, roles_of
 from muster.airflow.operator import MusterOperator
 from muster.airflow.output import Output
-from muster.airflow.references import Versions, keep_types
+from muster.airflow.references import Versions, is_known, keep_types
 from muster.core.job import DAY_SECONDS, EVERY_PARTITION, Launcher, Role, SecretRef
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.airflow.code import DagFolder
+    from muster.airflow.code import Code, DagFolder
     from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.status import JobStatus
@@ -116,7 +116,7 @@ class JobOperator(MusterOperator):
         self.require_gpus = require_gpus
         super().__init__(**kwargs)
         check_fields(self)
-        self.add_outlets(outlets_of(self.outputs))
+        self.add_outlets(asset for asset in outlets_of(self.outputs) if asset not in self.outlets)
 
     @property
     def versions(self) -> Versions:
@@ -126,18 +126,31 @@ class JobOperator(MusterOperator):
         """
         return Versions(self, tuple(self.outputs))
 
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of its outputs."""
+        return tuple(keywords.get("outputs") or ())
+
     def images(self) -> tuple[str, ...]:
         """The one image."""
         return (self.image,)
+
+    def travelling(self, folder: DagFolder) -> Code:
+        """The code that goes with the job. :raises SpecError: some of it is not there, or may not go."""
+        return folder.code(self.code)
+
+    def gang(self, folder: DagFolder) -> tuple[Role, ...]:  # noqa: ARG002 - for those below
+        """The roles that run, once the fields are rendered. :raises SpecError: one of them is wrong."""
+        return roles_of(self)
 
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:
         """Look at the entrypoint without importing it, and ask the backend whether such a job can ever run."""
         from muster.airflow.request import check_code
 
         with self.refusing("code"):
-            code = folder.code(self.code)
+            code = self.travelling(folder)
         with self.refusing("entrypoint"):
-            check_code(self, code)
+            check_code(self, code, self.gang(folder) if is_known([self.entrypoint, self.command]) else ())
         with self.refusing("resources"):
             backend.check(draft(self))
 
@@ -145,7 +158,7 @@ class JobOperator(MusterOperator):
         """Name the author's own files that were imported for a version and read differently now."""
         from muster.airflow.code import differing
 
-        return differing(record, folder.code(self.code), store)
+        return differing(record, self.travelling(folder), store)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its id, versions and metrics."""

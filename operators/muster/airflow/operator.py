@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator, BaseOperatorMeta
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 
+from muster.airflow.keywords import AuthorKeywords, refusing
+from muster.airflow.mapping import TaskPartial, begin
 from muster.airflow.verdicts import translated
 from muster.airflow.waiting import Wait
-from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.definitions.mappedoperator import OperatorPartial
     from airflow.triggers.base import BaseTrigger
 
     from muster.airflow.code import DagFolder
@@ -27,37 +27,6 @@ if TYPE_CHECKING:
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
-
-_SHARED = ("params", "queue", "resources")  # keywords that are Airflow's too, and mean something else there
-
-
-class AuthorKeywords(BaseOperatorMeta):
-    """Keeps an author's ``params``, ``queue`` and ``resources`` apart from Airflow's.
-
-    To Airflow ``params=`` of a task are overrides of the Dag's Params, and it merges the two before
-    an operator sees them. To muster they are what the job's function is called with. So the
-    author's keyword travels as ``job_params``, and a task's Airflow Params stay those of its Dag. A
-    mapped task expands over ``job_params``: over ``params`` Airflow hides names that are the Dag's too.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Build an operator, or rebuild a mapped one from what its ``partial`` kept."""
-        if "_airflow_from_mapped" in kwargs:
-            _unmap(kwargs)
-        elif "params" in kwargs:
-            kwargs["job_params"] = kwargs.pop("params")
-        return super().__call__(*args, **kwargs)
-
-
-def _unmap(kwargs: dict[str, Any]) -> None:
-    """Put the author's words back; what stands under them is Airflow's."""
-    params = kwargs.pop("params")
-    if any(params.get_param(name).source is None for name in params):
-        raise SpecError(f"task {kwargs['task_id']!r}: expand over job_params=[…], not params=[…]")
-    kwargs["airflow_queue"] = kwargs.pop("queue")
-    for name in ("queue", "resources"):
-        if f"job_{name}" in kwargs:
-            kwargs[name] = kwargs.pop(f"job_{name}")
 
 
 class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
@@ -83,7 +52,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     ) -> None:
         # Given here so that a Dag's default_args, which may hold muster's `queue` and `resources`,
         # do not reach the base class, to which these words mean something else.
-        kwargs["queue"] = airflow_queue or _default_queue()
+        kwargs["queue"] = airflow_queue or default_queue()
         kwargs["resources"] = None
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self._wait: Wait | None = None
@@ -91,13 +60,9 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         self._may_defer = True
 
     @classmethod
-    def partial(cls, *, airflow_queue: str | None = None, **kwargs: Any) -> OperatorPartial:
-        """Begin a mapped task; Airflow's scheduler reads what this keeps, and its own words there as its own."""
-        authors = {f"job_{name}": kwargs.pop(name) for name in _SHARED if name in kwargs}
-        begun = super().partial(**kwargs, queue=airflow_queue or _default_queue(), resources=None)
-        del begun.kwargs["resources"]
-        begun.kwargs.update(authors)
-        return begun
+    def partial(cls, **kwargs: Any) -> TaskPartial:
+        """Begin a mapped task; what is the same for all of its instances stands here."""
+        return begin(cls, kwargs, queue=default_queue())
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
@@ -134,6 +99,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     @abstractmethod
     def perform(self, context: Context) -> Any:
         """Do the operator's work and return what goes into XCom."""
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - for those below
+        """The names that ``.versions`` has, for an operator with such keywords."""
+        return ()
 
     def images(self) -> tuple[str, ...]:
         """The images that the operator's jobs run in, so that they can be built before anything starts."""
@@ -194,13 +164,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     @contextmanager
     def refusing(self, field: str) -> Iterator[None]:
         """Name task and field in front of what a value was refused for."""
-        try:
+        with refusing(self.task_id, field):
             yield
-        except SpecError as error:
-            raise type(error)(f"task {self.task_id!r}, {field}: {error}") from None
 
 
-def _default_queue() -> str:
+def default_queue() -> str:
+    """The executor's queue of a task that names none."""
     from airflow.sdk.configuration import conf
 
     return str(conf.get("operators", "default_queue"))

@@ -27,6 +27,10 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "task-decorators": [
+            {"name": "job", "class-name": "muster.airflow.decorators.job"},
+            {"name": "gang", "class-name": "muster.airflow.decorators.gang"},
+        ],
         "config": {
             "muster": {
                 "description": "How this Airflow's tasks find muster.",

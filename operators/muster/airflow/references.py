@@ -19,6 +19,7 @@ from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
+    from airflow.sdk.types import Operator
 
 _EXPRESSION = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)+)\}\}\s*\Z", re.DOTALL)
 
@@ -57,7 +58,7 @@ class VersionReference(PlainXComArg):
 class Versions(Mapping[str, VersionReference]):
     """The outputs of a task by name: ``features = JobOperator(…).versions["features"]``."""
 
-    def __init__(self, operator: BaseOperator, names: tuple[str, ...]) -> None:
+    def __init__(self, operator: Operator, names: tuple[str, ...]) -> None:
         self._operator = operator
         self._names = names
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.code import Code, DagFolder
 from muster.airflow.entrypoints import check_entrypoint
-from muster.airflow.fields import limits_of, outputs_of, roles_of
-from muster.airflow.references import is_known
+from muster.airflow.fields import limits_of, outputs_of
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec
+from muster.core.job import Input, JobSpec, Role
 from muster.volumes.base import Store
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     :raises NotFound: an input is not there.
     """
     folder = DagFolder.of(task.context["dag"])
-    code, roles, store = folder.code(operator.code), roles_of(operator), task.backend.store
-    check_code(operator, code)
+    store, code, roles = task.backend.store, operator.travelling(folder), operator.gang(folder)
+    check_code(operator, code, roles)
     refuse_secrets(operator)
     inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
     return JobSpec(
@@ -45,11 +44,9 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     )
 
 
-def check_code(operator: JobOperator, code: Code) -> None:
+def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None:
     """Look at every entrypoint that is known by now. :raises SpecError: it cannot be called so."""
-    if not is_known(operator.entrypoint):
-        return
-    for role in roles_of(operator):
+    for role in roles:
         if role.entrypoint is not None:
             check_entrypoint(
                 role.entrypoint,

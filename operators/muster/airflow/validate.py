@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ ENTRYPOINT = "muster_validate:validate"
 MODULE = "muster_validate.py"
 SUFFIX = "-validation"
 RESULT = "result.json"
+RESULT_OUTPUT = "result"
 
 
 class ValidateOperator(MusterOperator):
@@ -92,7 +93,12 @@ class ValidateOperator(MusterOperator):
     @property
     def versions(self) -> Versions:
         """The output ``result``: the suite's result and Data Docs."""
-        return Versions(self, ("result",))
+        return Versions(self, (RESULT_OUTPUT,))
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
+        """The one output."""
+        return (RESULT_OUTPUT,)
 
     def images(self) -> tuple[str, ...]:
         """The one image."""

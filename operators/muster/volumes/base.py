@@ -183,8 +183,11 @@ class Store(Protocol):
     def path(self, address: str) -> Path:
         """Return the folder of one version's data (or the file that the address names in it)."""
 
-    def put(self, root: Path, files: Sequence[str]) -> str:
-        """Keep `files` (paths below `root`) as a code snapshot; the same bytes once. Return its digest."""
+    def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
+        """Keep `files` (paths below `root`) as a code snapshot; the same bytes once. Return its digest.
+
+        :param texts: files by path that hold this text, whatever lies below `root` under that path.
+        """
 
     def code(self, digest: str) -> Path:
         """Return the folder of a code snapshot, unpacked and read-only."""

@@ -89,10 +89,10 @@ class FolderStore:
         record = self.record(address)
         return manifest.read(self.layout.version(record.volume, record.number) / "MANIFEST")
 
-    def put(self, root: Path, files: Sequence[str]) -> str:
-        """Keep `files` as a code snapshot; the same bytes once."""
+    def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
+        """Keep `files`, and `texts` in place of some or beside them, as a code snapshot; the same bytes once."""
         with translated("keep the code snapshot"):
-            return snapshot.keep(self.layout, root, files)
+            return snapshot.keep(self.layout, root, files, texts=texts)
 
     def code(self, digest: str) -> Path:
         """Return the folder of a code snapshot, unpacked and read-only."""

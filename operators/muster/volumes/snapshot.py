@@ -89,18 +89,24 @@ def collect(folder: Path) -> list[str]:
     return sorted(sizes)
 
 
-def keep(layout: Layout, root: Path, files: Sequence[str]) -> str:
+def keep(layout: Layout, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
     """Copy `files` into the store as a snapshot and return its digest; one that is there is kept.
 
+    :param texts: files that are written as they stand here; one of `files` of that path is not read.
     :raises SpecError: a path leaves `root`, or what it names does.
     """
-    base = root.resolve()
-    for path in files:
+    base, texts = root.resolve(), texts or {}
+    for path in texts:
+        _check_plain(base, path)
+    copied = set(files) - set(texts)
+    for path in copied:
         _checked(base, path)
     new = temporary(layout.root / "code" / "snapshot")
     try:
         new.mkdir()
-        digest = digest_of("".join(_copy(base, new, path) for path in sorted(set(files))).encode())
+        lines = {path: _copy(base, new, path) for path in copied}
+        lines |= {path: _write(new, path, text) for path, text in texts.items()}
+        digest = digest_of("".join(lines[path] for path in sorted(lines)).encode())
         target = layout.code(digest)
         if not target.is_dir():
             _place(layout, new, target)
@@ -159,8 +165,7 @@ def _patterns(root: Path) -> GitIgnoreSpec:
 
 def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int:
     """The size of one file that may travel."""
-    if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
-        raise SpecError(f"code file {path!r:.200} is no plain path below {root}: rename it, or ignore it")
+    _check_plain(root, path)
     real = Path(os.path.realpath(root / path))  # it does not raise where links lead in a circle
     if not real.is_relative_to(root):
         raise SpecError(
@@ -181,9 +186,22 @@ def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int
     return found.st_size
 
 
+def _check_plain(root: Path, path: str) -> None:
+    if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
         raise SpecError(
             f"code file {path!r:.200} is no plain path below {root}: rename it, or name it in {IGNORE_FILE}"
         )
+
+
+def _write(new: Path, path: str, text: str) -> str:
+    """Write one file and return its line of the digest."""
+    target = new / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8", newline="")
+    target.chmod(0o444)
+    return _line(path, target, runs=False)
+
+
 def _copy(base: Path, new: Path, path: str) -> str:
     """Copy one file, a link as what it leads to, and return its line of the digest."""
     real = (base / path).resolve()
