@@ -14,6 +14,7 @@ from muster.airflow.up.home import USER, UpHome
 # This shell's proxy is not asked for what is on this machine.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _PAGE = 100
+_PATIENCE_SECONDS = 2.0  # short: meanwhile nobody hears Ctrl-C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,16 @@ class Api:
     def __init__(self, home: UpHome) -> None:
         self._home = home
         self._token: str | None = None
+        self._built = False
 
     def well(self, *, since: datetime) -> set[str]:
         """Return the components that answer; a heartbeat from before `since` was another process's.
 
         :raises OSError: there is no answer.
         """
+        if not self._built:  # at its first request, for seconds: the first task need not wait for that
+            self._ask("/execution/health", token=None)
+            self._built = True
         health = self._ask("/api/v2/monitor/health", token=None)
         return {"api-server"} | {
             name.replace("_", "-")
@@ -72,7 +77,7 @@ class Api:
             headers={"Content-Type": "application/json"}
             | ({"Authorization": f"Bearer {token}"} if token else {}),
         )
-        with _OPENER.open(request, timeout=5) as answer:
+        with _OPENER.open(request, timeout=_PATIENCE_SECONDS) as answer:
             return json.load(answer)
 
 
