@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.waiting import Patience
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
-from muster.core.errors import SpecError
+from muster.core.errors import Conflict, SpecError
 from muster.core.job import Pinned
 from muster.volumes.base import Version
 
@@ -30,8 +31,8 @@ def version(number: int) -> Version:
     )
 
 
-def backend(*revisions: tuple[int, RevisionState]) -> Any:
-    """One whose only deployment has these revisions, newest first."""
+def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuses: str = "") -> Any:
+    """One whose backend's only deployment has these revisions, newest first, or refuses to deploy."""
     listed = tuple(
         Revision(
             model=version(number).pinned, state=state, reason="superseded by @3" if state is RETIRED else ""
@@ -39,8 +40,19 @@ def backend(*revisions: tuple[int, RevisionState]) -> Any:
         for number, state in revisions
     )
     status = DeploymentStatus(name="f", url="u", ready=True, revisions=listed)
-    resolve = {version(number).address: (version(number),) for number in range(1, 9)}.__getitem__
-    return SimpleNamespace(deployment=lambda _: status, store=SimpleNamespace(resolve=resolve))
+    asked: list[bool] = []
+
+    def deploy(_: Any, *, allow_older: bool) -> None:
+        asked.append(allow_older)
+        if refuses and not allow_older:
+            raise Conflict(refuses)
+
+    backend = SimpleNamespace(deployment=lambda _: status, deploy=deploy)
+    patience = Patience(deadline=None)
+    context = {"dag_run": SimpleNamespace(run_type=run_type)}
+    return SimpleNamespace(
+        backend=backend, context=context, asked=asked, patience=lambda: patience, deadline=None, defer=None
+    )
 
 
 @pytest.fixture
@@ -50,40 +62,46 @@ def deploy(home: EmbeddedHome) -> Any:
     return DeployOperator(task_id="deploy", name="f", model="f/model@2")
 
 
-@pytest.mark.parametrize(
-    ("revisions", "says"),
-    [
-        ([(1, SERVING)], ""),
-        ([(2, LOADING), (1, SERVING)], ""),
-        ([(3, SERVING)], "back in time: partition 2013-02 is before 2013-03, which serves. A backfill"),
-        ([(3, LOADING), (1, SERVING)], "before 2013-03, which serves soon. A backfill"),
-        ([(3, REFUSED), (4, RETIRED), (1, SERVING)], ""),
-    ],
-)
-def test_what_is_newer_serves_or_will(deploy: Any, revisions: Any, says: str) -> None:
-    if not says:
-        deploy._check_order(backend(*revisions), version(2))
-        return
-    with pytest.raises(SpecError, match=says):
-        deploy._check_order(backend(*revisions), version(2))
+def test_what_is_older_is_refused_unless_it_is_allowed(deploy: Any) -> None:
+    older = task(refuses="@2 would take f back in time: @3 serves")
+    with pytest.raises(
+        SpecError, match=r"back in time: @3 serves\. A backfill must not do that; say allow_older"
+    ):
+        deploy._ask(older, None)
     deploy.allow_older = True
-    deploy._check_order(backend(*revisions), version(2))
+    deploy._ask(older, None)
+    assert older.asked == [False, True]
+
+
+def test_in_a_backfill_what_is_older_is_skipped(deploy: Any) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    with pytest.raises(AirflowSkipException, match="not deployed: @2 would take f back in time"):
+        deploy._ask(task(run_type="backfill", refuses="@2 would take f back in time: @3 serves"), None)
+
+
+REFUSAL = [(2, REFUSED), (1, SERVING)]
+PASSED_BY = [(3, LOADING), (2, RETIRED), (1, SERVING)]
 
 
 @pytest.mark.parametrize(
-    ("revisions", "says"),
+    ("revisions", "run_type", "end", "says"),
     [
-        ([(2, REFUSED), (1, SERVING)], "deployment f refused volume://f/model@2"),
-        ([(3, LOADING), (2, RETIRED), (1, SERVING)], "f retired volume://f/model@2\nsuperseded by @3"),
+        (REFUSAL, "manual", "AirflowFailException", "deployment f refused volume://f/model@2"),
+        (REFUSAL, "backfill", "AirflowFailException", "deployment f refused volume://f/model@2"),
+        (PASSED_BY, "manual", "AirflowFailException", "f retired volume://f/model@2\nsuperseded by @3"),
+        (PASSED_BY, "backfill", "AirflowSkipException", "f retired volume://f/model@2\nsuperseded by @3"),
     ],
 )
-def test_a_release_that_will_not_serve_is_not_waited_for(deploy: Any, revisions: Any, says: str) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
+def test_a_release_that_will_not_serve_is_not_waited_for(
+    deploy: Any, revisions: Any, run_type: str, end: str, says: str
+) -> None:
+    from airflow.sdk import exceptions
 
-    with pytest.raises(AirflowFailException, match=says):
-        deploy._await(backend(*revisions), version(2).pinned)
+    with pytest.raises(getattr(exceptions, end), match=says):
+        deploy._await(task(*revisions, run_type=run_type), version(2).pinned)
 
 
 def test_an_old_refusal_of_what_serves_now_is_no_refusal(deploy: Any) -> None:
     model: Pinned = version(2).pinned
-    assert deploy._await(backend((2, SERVING), (2, REFUSED)), model).ready
+    assert deploy._await(task((2, SERVING), (2, REFUSED)), model).ready

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.fields import check_input, check_resources, check_span
 from muster.airflow.operator import MusterOperator
-from muster.airflow.releasing import curl_line, older, read_smoke, refusal_text, revision_of, settled
-from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
-from muster.core.errors import DeploymentError, NotFound, SpecError
+from muster.airflow.releasing import curl_line, read_smoke, refusal_text, revision_of, settled
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
+from muster.core.errors import Conflict, DeploymentError, SpecError
 from muster.core.names import check_label
 from muster.core.resources import Resources
 
@@ -35,7 +35,8 @@ class DeployOperator(MusterOperator):
     """Deploy a model version under a name and wait until it serves, or is refused.
 
     The version comes up beside what serves, answers the smoke requests and takes over; one that
-    does not, never gets a request, and the old one serves on.
+    does not, never gets a request, and the old one serves on. One that is older than what serves, or
+    than what another run is just bringing there, is refused; in a backfill the task is skipped.
 
     :param name: of the deployment.
     :param model: the version: a gate's ``.passed`` or an address. (templated)
@@ -101,19 +102,8 @@ class DeployOperator(MusterOperator):
         model = self._version(backend.store)
         smoke = read_smoke(folder, self.smoke)
         if not self.news.get("ended"):  # else it was asked for, and what became of it is seen below
-            self._check_order(backend, model)
-            backend.deploy(
-                DeploymentSpec(
-                    name=self.name,
-                    model=model.pinned,
-                    image=self.image,
-                    image_digest=image_digest(self.image, folder, task),
-                    server=self.server,
-                    smoke=smoke,
-                    resources=self.job_resources,
-                    load_timeout_seconds=self.load_timeout.total_seconds(),
-                )
-            )
+            digest = image_digest(self.image, folder, task)
+            self._ask(task, self._spec(model, smoke, digest))
         served = self.news.get("serving")  # by now another may have taken over
         status = backend.deployment(self.name) if served else self._await(task, model.pinned)
         curl = curl_line(status, smoke)
@@ -127,20 +117,38 @@ class DeployOperator(MusterOperator):
             raise SpecError(f"model {self.model!r:.120} names {len(versions)} versions; one is deployed")
         return versions[0]
 
-    def _check_order(self, backend: Backend, model: Version) -> None:
-        for revision in () if self.allow_older else ahead(backend, self.name):
-            (other,) = backend.store.resolve(revision.model.address)
-            why = older(model, other)
-            if why:
-                soon = "" if revision.state is RevisionState.SERVING else " soon"
-                raise SpecError(
-                    f"{model.address} would take {self.name} back in time: {why}{soon}. A backfill must not "
-                    "do that; say allow_older=True if it is meant"
-                )
+    def _spec(self, model: Version, smoke: tuple[SmokeRequest, ...], image_digest: str) -> DeploymentSpec:
+        return DeploymentSpec(
+            name=self.name,
+            model=model.pinned,
+            image=self.image,
+            image_digest=image_digest,
+            server=self.server,
+            smoke=smoke,
+            resources=self.job_resources,
+            load_timeout_seconds=self.load_timeout.total_seconds(),
+        )
+
+    def _ask(self, task: TaskRun, spec: DeploymentSpec) -> None:
+        """Have it deployed, unless that takes the deployment back in time.
+
+        :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
+        :raises SpecError: it would, and somebody asked for it.
+        """
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        try:
+            task.backend.deploy(spec, allow_older=self.allow_older)
+        except Conflict as error:
+            if _backfills(task):
+                raise AirflowSkipException(f"not deployed: {error}") from None
+            raise SpecError(
+                f"{error}. A backfill must not do that; say allow_older=True if it is meant"
+            ) from error
 
     def _await(self, task: TaskRun, model: Pinned) -> DeploymentStatus:
         """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
-        from airflow.sdk.exceptions import AirflowFailException
+        from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
         patience, began = self._patience(task), time.monotonic()
         said: RevisionState | None = None
@@ -154,7 +162,9 @@ class DeployOperator(MusterOperator):
             if serves:
                 return status
             if revision is not None and serves is False:
-                raise AirflowFailException(refusal_text(status, revision))
+                passed_by = revision.state is RevisionState.RETIRED and _backfills(task)
+                text = refusal_text(status, revision)
+                raise AirflowSkipException(text) if passed_by else AirflowFailException(text)
             self._hand_over(task, model, patience, waited=time.monotonic() - began)
             self.wait.pause(POLL_SECONDS)
 
@@ -181,10 +191,5 @@ class DeployOperator(MusterOperator):
             )
 
 
-def ahead(backend: Backend, name: str) -> list[Revision]:
-    """What serves under a name, and what another run is just bringing there."""
-    try:
-        revisions = backend.deployment(name).revisions
-    except NotFound:
-        return []
-    return [one for one in revisions if one.state not in (RevisionState.REFUSED, RevisionState.RETIRED)]
+def _backfills(task: TaskRun) -> bool:
+    return bool(task.context["dag_run"].run_type == "backfill")

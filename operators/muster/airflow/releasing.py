@@ -1,4 +1,4 @@
-"""What a release needs and says, as pure functions: its smoke requests, its order in time, its words."""
+"""What a release needs and says, as pure functions: its smoke requests, its end, its words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from muster.airflow.code import DagFolder
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState, SmokeRequest
 from muster.core.errors import SpecError
-from muster.volumes.base import Version
 
 
 def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
@@ -27,25 +26,6 @@ def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
             f'smoke requests {name}: expected a list of {{"name", "inputs", "expect"}}, one or more'
         )
     return tuple(_smoke_request(name, number, each) for number, each in enumerate(requests, 1))
-
-
-def older(model: Version, champion: Version) -> str:
-    """Say in what way a version is older than the one that serves; empty if it is not.
-
-    Versions of another volume have no order. Partitions compare first, as text; then numbers; a
-    version with a partition against one without by when they were made.
-    """
-    if model.volume != champion.volume or model.number == champion.number:
-        return ""
-    if model.partition is not None and champion.partition is not None:
-        if model.partition != champion.partition:
-            late = model.partition < champion.partition
-            return f"partition {model.partition} is before {champion.partition}, which serves" if late else ""
-    elif (model.partition is None) != (champion.partition is None):
-        return (
-            f"it was made before {champion.address}, which serves" if model.created < champion.created else ""
-        )
-    return f"@{champion.number} serves" if model.number < champion.number else ""
 
 
 def revision_of(status: DeploymentStatus, address: str) -> Revision | None:

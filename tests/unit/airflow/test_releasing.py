@@ -9,47 +9,12 @@ from pathlib import Path
 import pytest
 
 from muster.airflow.code import DagFolder
-from muster.airflow.releasing import curl_line, older, read_smoke, refusal_text
+from muster.airflow.releasing import curl_line, read_smoke, refusal_text
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import SpecError
 from muster.core.job import Pinned
-from muster.volumes.base import Version
 
 DIGEST = "b3:" + "0" * 64
-
-
-def version(
-    number: int, partition: str | None = None, *, volume: str = "f/model", created: float = 0.0
-) -> Version:
-    return Version(
-        volume=volume,
-        number=number,
-        digest=DIGEST,
-        size_bytes=1,
-        files=1,
-        created=created,
-        partition=partition,
-    )
-
-
-@pytest.mark.parametrize(
-    ("model", "champion", "says"),
-    [
-        (version(3), version(2), ""),
-        (version(2), version(2), ""),
-        (version(1), version(2), "@2 serves"),
-        (version(9, "2013-03"), version(2, "2013-04"), "partition 2013-03 is before 2013-04"),
-        (version(1, "2013-05"), version(9, "2013-04"), ""),
-        (version(1, "2013-04"), version(2, "2013-04"), "@2 serves"),
-        (version(3, "2013-04"), version(2, "2013-04"), ""),
-        (version(1, volume="other/model"), version(2), ""),
-        (version(2, created=1.0), version(1, "2013-04", created=2.0), "it was made before"),
-        (version(1, created=2.0), version(2, "2013-04", created=1.0), ""),
-    ],
-)
-def test_a_deployment_does_not_go_back_in_time(model: Version, champion: Version, says: str) -> None:
-    found = older(model, champion)
-    assert (says in found) if says else found == ""
 
 
 @pytest.fixture
