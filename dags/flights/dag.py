@@ -80,7 +80,8 @@ def flights() -> None:
     good = GateOperator(
         task_id="gate",
         volume=model.versions["model"],
-        require={"auc": ">= 0.72", "ece": "<= 0.05"},
+        # months differ more than models do: a model is held against the baseline on the same flights
+        require={"auc": ">= 0.65, >= auc_baseline - 0.005", "ece": "<= ece_baseline + 0.02"},
         not_worse_than="champion",
         metric="auc",
         tolerance=0.005,
