@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,9 +134,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     @property
     def hand_over(self) -> Callable[[BaseTrigger], NoReturn] | None:
         """Defers to a trigger; None where nobody would fire it, or it has failed before."""
-        if self.listener is not None or not self._may_defer:
-            return None
-        return functools.partial(self.defer, method_name="resume")
+        return self._defer if self.listener is None and self._may_defer else None
+
+    def _defer(self, trigger: BaseTrigger) -> NoReturn:
+        self.defer(trigger=trigger, method_name="resume")
 
     @property
     def news(self) -> Mapping[str, Any]:
