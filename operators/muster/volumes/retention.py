@@ -60,19 +60,21 @@ class Collected:
     freed_bytes: int
 
 
-def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0) -> Plan:
+def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0, young_days: float = 0.0) -> Plan:
     """Say what :func:`collect` would take away now.
 
     :param keep_last: versions of each partition of each volume, and of those without one.
     :param job_days: how long an ended job's ledger entry and log are kept.
-    :raises SpecError: `keep_last` is below 1 or `job_days` below 0.
+    :param young_days: versions that were made since then stay: a run that goes on may have named one
+        for a task to come, which no job waits for yet.
+    :raises SpecError: `keep_last` is below 1, `job_days` or `young_days` below 0.
     """
-    if keep_last < 1 or job_days < 0:
-        raise SpecError(f"keep_last is {keep_last}, job_days {job_days:g}: need 1 or more and 0 or more")
+    check(keep_last=keep_last, job_days=job_days, young_days=young_days)
     volumes = store.volumes()
     damaged = {version.address: version for volume in volumes for version in store.catalog.damaged(volume)}
     live = {version.address: version for volume in volumes for version in store.versions(volume)} | damaged
-    kept = _kept(store, live, damaged.keys(), keep_last)
+    born_before = time.time() - young_days * DAY_SECONDS
+    kept = _kept(store, live, damaged.keys(), keep_last, born_before)
     jobs = tuple(_old_jobs(store, time.time() - job_days * DAY_SECONDS))
     gone = tuple(version for address, version in live.items() if address not in kept)
     return Plan(
@@ -85,8 +87,22 @@ def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0) -> P
     )
 
 
+def check(*, keep_last: int, job_days: float, young_days: float) -> None:
+    """Refuse what is no rule to keep by. :raises SpecError: it says which and what is needed."""
+    if keep_last < 1 or job_days < 0 or young_days < 0:
+        raise SpecError(
+            f"keep_last is {keep_last}, job_days {job_days:g}, young_days {young_days:g}: "
+            "need 1 or more, and 0 or more"
+        )
+
+
 def collect(
-    store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0, grace_seconds: float = HOUR_SECONDS
+    store: FolderStore,
+    *,
+    keep_last: int = 3,
+    job_days: float = 30.0,
+    young_days: float = 0.0,
+    grace_seconds: float = HOUR_SECONDS,
 ) -> Collected:
     """Take away what :func:`plan` names, and unlink what has lain in the trash for `grace_seconds`.
 
@@ -95,7 +111,7 @@ def collect(
     """
     with translated("collect garbage"):
         with locked(store.layout.root / "gc.lock"):
-            decided = plan(store, keep_last=keep_last, job_days=job_days)
+            decided = plan(store, keep_last=keep_last, job_days=job_days, young_days=young_days)
             for version in decided.versions:
                 _bury(store, version)
             for folder in decided.torn:
@@ -125,7 +141,11 @@ def leased(store: FolderStore) -> dict[str, str]:
 
 
 def _kept(
-    store: FolderStore, live: Mapping[str, Version], damaged: Collection[str], keep_last: int
+    store: FolderStore,
+    live: Mapping[str, Version],
+    damaged: Collection[str],
+    keep_last: int,
+    born_before: float,
 ) -> dict[str, str]:
     series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
     for address, version in live.items():
@@ -133,6 +153,12 @@ def _kept(
             series[version.volume, version.partition].append(version)
     kept = {
         address: "damaged: retire it, and it goes" for address in damaged if live[address].retired is None
+    }
+    kept |= {
+        version.address: "young: a run that goes on may name it"
+        for many in series.values()
+        for version in many
+        if version.created > born_before
     }
     kept |= {
         version.address: f"one of the last {keep_last}"

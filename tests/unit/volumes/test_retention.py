@@ -61,6 +61,19 @@ def test_a_job_that_ended_holds_no_lease(work, store):
     assert going(store, keep_last=1) == ["flights/features@1"]
 
 
+def test_what_was_made_lately_stays_unless_it_is_retired(work, store, monkeypatch):
+    for n in range(3):
+        work.run(f"a-{n}", {"x": b"%d" % n})
+    store.retire("flights/features@2", reason="wrong")
+    assert kept(store, keep_last=1, young_days=1) == {
+        "flights/features@1": "young: a run that goes on may name it",
+        "flights/features@3": "one of the last 1",
+    }
+    now = time.time()
+    monkeypatch.setattr(retention.time, "time", lambda: now + 1.1 * retention.DAY_SECONDS)
+    assert going(store, keep_last=1, young_days=1) == ["flights/features@1", "flights/features@2"]
+
+
 def test_retired_versions_go_first(work, store):
     for n in range(3):
         work.run(f"a-{n}", {"x": b"%d" % n})
@@ -179,7 +192,7 @@ def test_code_that_nothing_refers_to_goes_after_a_day(work, store, tmp_path, mon
         store.code(digests[2])
 
 
-@pytest.mark.parametrize("options", [{"keep_last": 0}, {"job_days": -1}])
+@pytest.mark.parametrize("options", [{"keep_last": 0}, {"job_days": -1}, {"young_days": -1}])
 def test_nonsense_is_refused(store, options):
     with pytest.raises(SpecError, match="need 1 or more"):
         retention.plan(store, **options)
