@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.fields import check_input, check_resources, check_span
+from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.releasing import curl_line, read_smoke, refusal_text, revision_of, settled
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
@@ -49,6 +50,7 @@ class DeployOperator(MusterOperator):
 
     template_fields: Sequence[str] = ("model",)
     ui_color = "#fce8e6"
+    operator_extra_links = (DeploymentLink(), EndpointLink())
 
     def __init__(
         self,

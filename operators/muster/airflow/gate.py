@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.fields import check_input, check_resources, check_span
 from muster.airflow.gating import Comparison, Threshold, decide, table
+from muster.airflow.links import JobLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import VersionReference, keep_types
 from muster.core.address import Address
@@ -57,6 +58,7 @@ class GateOperator(MusterOperator):
 
     template_fields: Sequence[str] = ("volume", "not_worse_than", "job_params")
     ui_color = "#fef7e0"
+    operator_extra_links = (JobLink(),)
 
     def __init__(
         self,

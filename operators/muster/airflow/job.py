@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.assets import announce, outlets_of
 from muster.airflow.fields import check_fields, draft, output_fields, roles_of
+from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.output import Output
 from muster.airflow.references import Versions, is_known, keep_types
@@ -66,6 +67,7 @@ class JobOperator(MusterOperator):
         "env": "json",
     }
     ui_color = "#e8f0fe"
+    operator_extra_links = (JobLink(), VersionsLink(), ReportLink(), TrackingLink())
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowTaskTimeout
 
 from muster.airflow.attempts import Action, Attempt, Decision, decide, newer
+from muster.airflow.links import announce
 from muster.airflow.log import TaskLog
 from muster.airflow.site import connect, inline_wait_seconds, instance
 from muster.airflow.standing import ask, ended_by_hand
@@ -135,6 +136,7 @@ class _JobRun:
             self._adopt(job_id)
         elif job_id not in self._task.cursors:
             self._task.log.info("job %s has ended already: its result is taken", job_id)
+        announce(self._task.context["ti"], job_id)
         status = self._follow(attempt, job_id)
         if status.state is not JobState.SUCCEEDED:
             self._settle(attempt, status)

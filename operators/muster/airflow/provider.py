@@ -31,6 +31,15 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "job", "class-name": "muster.airflow.decorators.job"},
             {"name": "gang", "class-name": "muster.airflow.decorators.gang"},
         ],
+        "extra-links": [
+            "muster.airflow.links.JobLink",
+            "muster.airflow.links.VersionsLink",
+            "muster.airflow.links.ReportLink",
+            "muster.airflow.links.DataDocsLink",
+            "muster.airflow.links.TrackingLink",
+            "muster.airflow.links.DeploymentLink",
+            "muster.airflow.links.EndpointLink",
+        ],
         "config": {
             "muster": {
                 "description": "How this Airflow's tasks find muster.",

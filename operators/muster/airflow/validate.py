@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.assets import announce, asset_of
 from muster.airflow.fields import check_input, check_resources, check_span, volume_of
 from muster.airflow.job import report, summary
+from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import VersionReference, Versions
 from muster.airflow.suites import failure_text, read_suite
@@ -50,6 +51,7 @@ class ValidateOperator(MusterOperator):
 
     template_fields: Sequence[str] = ("volume",)
     ui_color = "#e6f4ea"
+    operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
 
     def __init__(
         self,

@@ -1,0 +1,162 @@
+"""Extra links on the tasks: from a task instance to the job behind it and to what it left.
+
+A worker computes them when its process lets go of a task, also of one that failed or waits from then
+on, and Airflow keeps them as XComs. The job's own is there from the moment it is submitted, because
+:func:`announce` puts it there; all others are found through it, in the ledger.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, urlsplit
+
+from airflow.sdk.bases.operatorlink import BaseOperatorLink
+
+from muster.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from muster.volumes.base import Store
+
+# What a version that is meant to be looked at holds, the likeliest first.
+DOCUMENTS = ("index.html", "docs/index.html", "card.html", "report.html")
+MLFLOW = "mlflow"
+
+
+def announce(ti: Any, job_id: str) -> None:
+    """Put the job's link on its task while it runs.
+
+    :param ti: the task instance of this process.
+    """
+    ti.xcom_push(key=JobLink.KEY, value=page(f"#/jobs/{job_id}"))
+
+
+def page(place: str) -> str:
+    """The address of a place of muster's page, inside Airflow's UI.
+
+    Airflow shows in its frame whatever path follows the plugin's own.
+    """
+    from airflow.sdk.configuration import conf
+
+    root = urlsplit(str(conf.get("api", "base_url", fallback=""))).path.rstrip("/")
+    return f"{root}/plugin/muster{root}/muster/{place}"
+
+
+class _JobsLink(BaseOperatorLink):
+    """A link that follows from the task's job; empty where there is nothing to lead to."""
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
+        """Return the link of a task instance, in its worker."""
+        job_id = _job_id(ti_key)
+        return self.of_job(job_id) if job_id else ""
+
+    @abstractmethod
+    def of_job(self, job_id: str) -> str:
+        """Return the link of a job as it stands now."""
+
+
+class JobLink(_JobsLink):
+    """The job on muster's page: its state, progress, verdict and log, live."""
+
+    KEY: ClassVar[str] = "muster_job"
+    name = "Job"
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which :func:`announce` puts it."""
+        return self.KEY
+
+    def of_job(self, job_id: str) -> str:
+        """Return the job's place on the page."""
+        return page(f"#/jobs/{job_id}")
+
+
+class VersionsLink(_JobsLink):
+    """What the job wrote: its version's page, with where it comes from as a picture."""
+
+    name = "Versions and lineage"
+
+    def of_job(self, job_id: str) -> str:
+        """Return the first output's version."""
+        return next((page(f"#/volumes/{_short(address)}") for address in _made(job_id)), "")
+
+
+class ReportLink(_JobsLink):
+    """A document that the job wrote, such as a model card."""
+
+    name = "Report"
+
+    def of_job(self, job_id: str) -> str:
+        """Return the first document of the first version that holds one."""
+        for address in _made(job_id):
+            held = _store().manifest(address)
+            for name in DOCUMENTS:
+                if name in held:
+                    return page(f"#/files/{_short(address)}/{name}")
+        return ""
+
+
+class DataDocsLink(ReportLink):
+    """What Great Expectations found."""
+
+    name = "Data Docs"
+
+
+class TrackingLink(_JobsLink):
+    """The run in MLflow that the job told of, with a line such as ``muster: link MLflow=https://…``."""
+
+    name = "MLflow run"
+
+    def of_job(self, job_id: str) -> str:
+        """Return the first link under a title that begins with MLflow."""
+        links = _store().ledger.status(job_id).links
+        return next((url for title, url in links.items() if title.lower().startswith(MLFLOW)), "")
+
+
+class DeploymentLink(BaseOperatorLink):
+    """The deployment on muster's page: its revisions and what each serves."""
+
+    name = "Deployment"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
+        """Return the deployment's place on the page."""
+        return page(f"#/deployments/{quote(operator.name, safe='')}")
+
+
+class EndpointLink(BaseOperatorLink):
+    """Where the model answers: its description in the Open Inference Protocol."""
+
+    name = "Endpoint"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
+        """Return the model's address; empty where nothing serves under the name."""
+        from muster.airflow.site import connect
+
+        try:
+            url = connect().deployment(operator.name).url
+        except NotFound:
+            return ""
+        return f"{url}/v2/models/{quote(operator.name, safe='')}" if url else ""
+
+
+def _job_id(ti_key: Any) -> str:
+    """The job that the task has had in this try, by the link that it announced."""
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
+    return str(link).rsplit("/", 1)[-1] if link else ""
+
+
+def _made(job_id: str) -> list[str]:
+    result = _store().ledger.status(job_id).result
+    return [address for addresses in result.outputs.values() for address in addresses] if result else []
+
+
+def _store() -> Store:
+    from muster.airflow.site import connect
+
+    return connect().store
+
+
+def _short(address: str) -> str:
+    return address.removeprefix("volume://")
