@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import Param, dag
 
-from muster.airflow.retention import RetentionOperator
-from muster.airflow.sweep import SweepOperator
+from muster.airflow import RetentionOperator, SweepOperator
 
 
 @dag(

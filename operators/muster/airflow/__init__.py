@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from muster.airflow.gate import GateOperator
     from muster.airflow.job import GangOperator, JobOperator
     from muster.airflow.output import Output
+    from muster.airflow.retention import RetentionOperator
+    from muster.airflow.sweep import SweepOperator
     from muster.airflow.validate import ValidateOperator
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
@@ -25,8 +27,10 @@ __all__ = [
     "JobOperator",
     "Output",
     "Resources",
+    "RetentionOperator",
     "Role",
     "SecretRef",
+    "SweepOperator",
     "ValidateOperator",
 ]
 
@@ -37,8 +41,10 @@ _MODULES = {
     "JobOperator": "muster.airflow.job",
     "Output": "muster.airflow.output",
     "Resources": "muster.core.resources",
+    "RetentionOperator": "muster.airflow.retention",
     "Role": "muster.core.job",
     "SecretRef": "muster.core.job",
+    "SweepOperator": "muster.airflow.sweep",
     "ValidateOperator": "muster.airflow.validate",
 }
 
