@@ -19,6 +19,7 @@ from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.environments import find_image, image_folders, put_image
+from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.core.errors import CannotSchedule, ImageError, NotFound, SpecError
@@ -485,16 +486,17 @@ class TestLocalBackend(BackendContract):
 
     @pytest.fixture
     def backend(self, settings: Settings) -> Iterator[LocalBackend]:
+        self.places = Places(settings.home)
         backend = LocalBackend(settings, machine=Machine(memory_gib=4))
         yield backend
         for job_id in backend.store.ledger.jobs():
             backend.cancel(job_id)
-            assert not processes.marked(job_id)
+            assert not self.leftovers(job_id)
         # A supervisor outlives its job's end by the moment in which it lets the next one in.
         until(lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")])
 
     def leftovers(self, job_id: str) -> list[int]:
-        return processes.marked(job_id)
+        return processes.marked(self.places.mark(job_id))
 
     def supervisor(self, settings: Settings, job_id: str) -> processes.Process | None:
         try:
@@ -537,6 +539,17 @@ class TestLocalBackend(BackendContract):
         assert status.state is JobState.SUCCEEDED
         assert any("taken up again" in line for line in lines)
         assert len(backend.store.versions("a/made")) == 1
+
+    def test_a_lost_job_of_another_home_is_let_be(
+        self, backend: LocalBackend, job: Callable[..., JobSpec], tmp_path: Path
+    ) -> None:
+        other = Places(tmp_path / "other")
+        other.home.mkdir()
+        backend.submit(job(SLEEP), job_id="lost")
+        until(lambda: b"up" in backend.store.ledger.read("lost")[0])
+        processes.end_strays(other.mark("lost"), also=left_behind(other.mark("lost")))
+        assert self.leftovers("lost"), "its supervisor, which is no stray, is not among them; its ranks are"
+        assert backend.status("lost").alive
 
     def test_a_lost_job_is_cancelled_without_a_supervisor(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]

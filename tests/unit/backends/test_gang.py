@@ -38,6 +38,7 @@ class Runner:
         started = Gang(
             [self.replica(spec, index) for index in range(len(programs))],
             [spawn((self.python, "-c", program), {}) for program in programs],
+            mark="test-1",
             log=self.log,
             turn=self.turn,
             cancelled=lambda: self.cancel,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from muster.backends.local import processes
-from muster.backends.local.processes import JOB_VARIABLE, Process
+from muster.backends.local.processes import MARK_VARIABLE, Process
 from muster.backends.local.spawn import adopt_orphans, die_with
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(600)"]
@@ -50,10 +50,10 @@ def test_only_the_very_process_is_killed() -> None:
 
 
 def test_strays_of_a_job_are_found_by_their_mark_and_ended() -> None:
-    environment = {**os.environ, JOB_VARIABLE: f"stray-{os.getpid()}"}
+    environment = {**os.environ, MARK_VARIABLE: f"stray-{os.getpid()}"}
     stray = subprocess.Popen(SLEEP, env=environment, start_new_session=True, stdout=subprocess.PIPE)
     other = subprocess.Popen(
-        SLEEP, env={**environment, JOB_VARIABLE: f"stray-{os.getpid()}-2"}, stdout=subprocess.PIPE
+        SLEEP, env={**environment, MARK_VARIABLE: f"stray-{os.getpid()}-2"}, stdout=subprocess.PIPE
     )
     for process in (stray, other):
         assert process.stdout is not None

@@ -31,12 +31,14 @@ class Gang:
     """All replicas of one attempt. :meth:`run` it once.
 
     :param workers: the worker of each of `replicas`, started and waiting to be told what it is.
+    :param mark: of the job and its home.
     :param log: takes whole lines.
     :param turn: is called several times a second, whether or not a line came.
     """
 
     replicas: Sequence[Replica]
     workers: Sequence[Worker]
+    mark: str
     log: Callable[[bytes], None]
     turn: Callable[[], None]
     cancelled: Callable[[], bool]
@@ -54,7 +56,7 @@ class Gang:
         :returns: why the gang failed; None where every replica sealed.
         """
         for replica, worker in zip(self.replicas, self.workers, strict=True):
-            member = Member(replica, worker, limit_memory(replica))
+            member = Member(replica, worker, limit_memory(replica, mark=self.mark))
             self.members.append(member)
             member.begin()
             self._poll.register(worker.output, select.POLLIN)

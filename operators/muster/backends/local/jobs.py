@@ -210,7 +210,8 @@ class LocalJobs:
 
     def _bury(self, job_id: str, message: str) -> None:
         """End a job that has no supervisor: what one that was lost had begun to commit is committed."""
-        end_strays(job_id, also=left_behind(job_id))
+        mark = self._places.mark(job_id)
+        end_strays(mark, also=left_behind(mark))
         status = self._ledger.status(job_id)
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))

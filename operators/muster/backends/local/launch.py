@@ -14,7 +14,7 @@ from muster.backends.local.environments import Environments
 from muster.backends.local.machine import Machine
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
-from muster.backends.local.processes import JOB_VARIABLE
+from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.backends.local.queue import Claim
 from muster.backends.local.variables import variables
 from muster.backends.worker_archive import worker_folder
@@ -80,7 +80,12 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
         "workers": sum(role.replicas for role in job.roles),
         "command": orders.command(python),
         "environment": variables(
-            job, job_id=orders.job_id, python=python, mlflow=orders.places.mlflow, secrets=secrets
+            job,
+            job_id=orders.job_id,
+            mark=orders.mark,
+            python=python,
+            mlflow=orders.places.mlflow,
+            secrets=secrets,
         ),
     }
 
@@ -94,7 +99,9 @@ def _spawn(orders: Orders, stderr: Path, told: int) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={name: text for name, text in os.environ.items() if name != JOB_VARIABLE},
+            env={
+                name: text for name, text in os.environ.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)
+            },
             pass_fds=(orders.claim_handle, told),
         )
         if process.wait() != 0:

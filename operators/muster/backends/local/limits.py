@@ -20,7 +20,7 @@ from muster.backends.local.processes import descendants, variables
 from muster.core.replica import Replica
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_PREFIX = "muster."  # a job id holds no dot, so no job's name begins with another's
+_PREFIX = "muster."  # a job's mark holds one dot, so no job's name begins with another's
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -49,19 +49,22 @@ class MemoryLimit(Protocol):
         """Take the limit away once nothing runs under it."""
 
 
-def limit_memory(replica: Replica) -> MemoryLimit:
-    """Limit one replica by a cgroup if one can be made here, else by watching it."""
-    name = f"{_PREFIX}{replica.job_id}.{replica.attempt}-{replica.role}-{replica.index}"
+def limit_memory(replica: Replica, *, mark: str) -> MemoryLimit:
+    """Limit one replica by a cgroup if one can be made here, else by watching it.
+
+    :param mark: of the job and its home.
+    """
+    name = f"{_PREFIX}{mark}.{replica.attempt}-{replica.role}-{replica.index}"
     wanted = replica.job_role.resources
     return make_cgroup(name, wanted.memory_gib, cpus=wanted.cpus) or Polled(wanted.memory_gib)
 
 
-def left_behind(job_id: str, *, mount: Path = _CGROUPS) -> list[int]:
+def left_behind(mark: str, *, mount: Path = _CGROUPS) -> list[int]:
     """Return what still runs under the limits of a job whose supervisor was lost; delete those that are empty."""
     pids: set[int] = set()
     for folder, inner, _ in os.walk(mount):
         for name in inner:
-            if name.startswith(f"{_PREFIX}{job_id}."):
+            if name.startswith(f"{_PREFIX}{mark}."):
                 group = Cgroup(Path(folder, name), _V1, 0.0)
                 pids.update(group.members())
                 group.close()

@@ -33,6 +33,11 @@ class Orders:
         return self.claim.job_id
 
     @property
+    def mark(self) -> str:
+        """What the job's processes and cgroups are known by."""
+        return self.places.mark(self.job_id)
+
+    @property
     def places(self) -> Places:
         """Where the backend's files lie."""
         return Places(Path(self.home))

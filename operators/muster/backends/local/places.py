@@ -40,6 +40,11 @@ class Places:
         """Where jobs track their runs unless they say otherwise."""
         return self.home / "mlflow"
 
+    def mark(self, job_id: str) -> str:
+        """Return what a job's processes and cgroups are known by: another home may have a job of that name."""
+        found = self.home.stat()
+        return f"{job_id}.{found.st_dev:x}-{found.st_ino:x}"
+
     def job(self, job_id: str) -> JobFolder:
         """Return the folder of one job's supervisor; it is gone when the job has ended."""
         return JobFolder(self.home / "jobs" / job_id)

@@ -17,6 +17,7 @@ from pathlib import Path
 from muster.core.errors import BackendError
 
 JOB_VARIABLE = "MUSTER_JOB_ID"
+MARK_VARIABLE = "MUSTER_JOB_MARK"
 
 _START_TIME = 21  # field 22, counted from 0
 _PARENT = 3
@@ -95,10 +96,10 @@ def children(parent: int) -> list[int]:
     return [pid for pid, fields in every if fields and int(fields[_PARENT]) == parent and fields[2] != "Z"]
 
 
-def marked(job_id: str) -> list[int]:
-    """Return every process of this user that was started with MUSTER_JOB_ID=`job_id`."""
-    mark = f"{JOB_VARIABLE}={job_id}".encode()
-    return [pid for pid in _pids() if pid != os.getpid() and mark in variables(pid)]
+def marked(mark: str) -> list[int]:
+    """Return every process of this user that was started with MUSTER_JOB_MARK=`mark`."""
+    pair = f"{MARK_VARIABLE}={mark}".encode()
+    return [pid for pid in _pids() if pid != os.getpid() and pair in variables(pid)]
 
 
 def variables(pid: int) -> list[bytes]:
@@ -117,14 +118,15 @@ def end_descendants() -> None:
     _end(lambda: [] if _reap() else descendants(os.getpid()))
 
 
-def end_strays(job_id: str, *, also: Iterable[int] = ()) -> None:
+def end_strays(mark: str, *, also: Iterable[int] = ()) -> None:
     """Kill all that a job whose supervisor was lost left running, and return when it is gone.
 
+    :param mark: of the job and its home (:meth:`.places.Places.mark`).
     :param also: processes known from elsewhere, such as a cgroup.
     :raises BackendError: some would not die within ten seconds.
     """
     known = set(also)
-    _end(lambda: [pid for pid in known | set(marked(job_id)) if Process.find(pid) is not None])
+    _end(lambda: [pid for pid in known | set(marked(mark)) if Process.find(pid) is not None])
 
 
 def _end(left: Callable[[], list[int]]) -> None:

@@ -92,7 +92,7 @@ class Supervisor:
             self._folder.keep_reserve()
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
-                end_strays(self._job_id, also=left_behind(self._job_id))
+                end_strays(self._orders.mark, also=left_behind(self._orders.mark))
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()
             return self._attempts()
@@ -171,6 +171,7 @@ class Supervisor:
         gang = Gang(
             replicas,
             workers,
+            mark=self._orders.mark,
             log=self._hear,
             turn=self._tell_news,
             cancelled=self._asked_to_end,
@@ -189,6 +190,7 @@ class Supervisor:
         environment = variables(
             self._spec,
             job_id=self._job_id,
+            mark=self._orders.mark,
             python=python,
             mlflow=self._orders.places.mlflow,
             secrets=self._secrets,

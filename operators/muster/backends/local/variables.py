@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.backends.local.processes import JOB_VARIABLE
+from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.core.job import JobSpec
 
 # What a machine needs to work at all: drivers, certificates, proxies.
@@ -31,10 +31,11 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def variables(
-    job: JobSpec, *, job_id: str, python: Path, mlflow: Path, secrets: Mapping[str, str]
+    job: JobSpec, *, job_id: str, mark: str, python: Path, mlflow: Path, secrets: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what every worker of a job, and so its ranks, find in their environment.
 
+    :param mark: by which its processes are found should their supervisor be lost.
     :param python: the image's; its folder comes first on PATH.
     :param mlflow: the folder where runs are tracked unless the job says otherwise.
     """
@@ -48,4 +49,5 @@ def variables(
         **job.env,
         **secrets,
         JOB_VARIABLE: job_id,
+        MARK_VARIABLE: mark,
     }
