@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 _SOONEST_SECONDS = 0.5
 _LATEST_SECONDS = 2.0
+# By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
+# waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
+_SWEEP_AFTER_SECONDS = 30.0
 _AT_ONCE_BYTES = 4 << 20
 
 
@@ -74,7 +78,7 @@ class Hub:
         self._backend = backend
         self._followers: set[_Follower] = set()
         self._task: asyncio.Task[None] | None = None
-        self._swept = False
+        self._sweep_at = time.monotonic() + _SWEEP_AFTER_SECONDS
         # Its own: the loop's threads are few, and other triggers may hold them all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-hub")
 
@@ -108,9 +112,11 @@ class Hub:
             )
 
     async def _run(self) -> None:
-        await self._in_thread(self._sweep)
         while self._followers:
             now = time.monotonic()
+            if now > self._sweep_at:
+                self._sweep_at = math.inf
+                await self._in_thread(self._sweep, {each.job_id for each in self._followers})
             due = [each for each in self._followers if each.due <= now]
             if due:
                 await self._look(due)
@@ -130,17 +136,14 @@ class Hub:
             log.warning("muster's hub failed at something and goes on", exc_info=True)
             return None
 
-    def _sweep(self) -> None:
-        """End what a triggerer that was down could not end; once in the life of a triggerer."""
-        if self._swept:
-            return
+    def _sweep(self, followed: Collection[str]) -> None:
+        """End what could not be ended while the triggerer was down."""
         from muster.airflow.site import instance
         from muster.airflow.standing import ask
         from muster.airflow.sweep import sweep
         from muster.core.settings import Settings
 
-        self._swept = True
-        for each in sweep(self._backend, instance(Settings.load()), ask):
+        for each in sweep(self._backend, instance(Settings.load()), ask, but=followed):
             log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
 
     def _read(self, asked: Sequence[tuple[str, int]]) -> list[News]:

@@ -8,7 +8,7 @@ says of its tasks, now and then, and what nobody owns is ended. In doubt a job i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +60,17 @@ class SweepOperator(MusterOperator):
         return {"swept": [each.job_id for each in swept]}
 
 
-def sweep(backend: Backend, instance: str, states: States) -> list[Swept]:
+def sweep(
+    backend: Backend, instance: str, states: States, *, but: Collection[str] = frozenset()
+) -> list[Swept]:
     """End the jobs of one Airflow that nobody owns; return which, and do not wait for their processes.
 
     :param instance: the Airflow's name; jobs of others are none of its business.
-    :param states: is asked once for each task instance that has a job.
+    :param states: is asked once for each task instance that has a job to judge.
+    :param but: jobs that are known to be waited for.
     """
-    found = unowned(_running(backend, instance), states, now=time.time())
+    running = [(status, origin) for status, origin in _running(backend, instance) if status.job_id not in but]
+    found = unowned(running, states, now=time.time())
     for status, swept in found:
         # In the owner's name: a try that adopts it at this moment keeps it.
         backend.cancel(swept.job_id, owner=status.owner, wait=False)
@@ -76,24 +80,25 @@ def sweep(backend: Backend, instance: str, states: States) -> list[Swept]:
 def unowned(
     jobs: Iterable[tuple[JobStatus, Origin]], states: States, *, now: float
 ) -> list[tuple[JobStatus, Swept]]:
-    """Choose the jobs to end among those that have not ended."""
+    """Choose the jobs to end among those that have not ended; what was just begun is left alone.
+
+    A task has one job at a time, so of several the newest is the one that is meant.
+    """
     of_task: dict[Origin, list[JobStatus]] = {}
     for status, origin in jobs:
         of_task.setdefault(origin, []).append(status)
-    return [
-        (status, Swept(job_id=status.job_id, task=_name(origin), reason=reason))
-        for origin, started in of_task.items()
-        for status, reason in _of_one_task(started, states(origin))
-        if now - status.submitted >= YOUNG_SECONDS
-    ]
-
-
-def _of_one_task(started: Sequence[JobStatus], state: str | None) -> list[tuple[JobStatus, str]]:
-    """A task has one job at a time, so of several the newest is the one that is meant."""
-    if over(state):
-        return [(status, f"its task is {state}") for status in started]
-    *older, _ = sorted(started, key=lambda status: status.submitted)
-    return [(status, "its task has begun another") for status in older]
+    found = []
+    for origin, started in of_task.items():
+        newest = max(started, key=lambda status: status.submitted)
+        grown = [status for status in started if now - status.submitted >= YOUNG_SECONDS]
+        state = states(origin) if grown else None
+        reasons = {True: f"its task is {state}", False: "its task has begun another"}
+        found += [
+            (status, Swept(job_id=status.job_id, task=_name(origin), reason=reasons[over(state)]))
+            for status in grown
+            if over(state) or status is not newest
+        ]
+    return found
 
 
 def _running(backend: Backend, instance: str) -> list[tuple[JobStatus, Origin]]:

@@ -25,6 +25,10 @@ def main(words: list[str]) -> None:
         bury_predecessors(_JOBS[words[0]])
     if words[0] == "api-server":
         speak_newest_only()
+    if words[0] == "triggerer":  # it has an API of its own, in its process
+        from muster.airflow.embedded.api import serve_newest_only
+
+        serve_newest_only()
     sys.argv = ["airflow", *words]
     from airflow.__main__ import main as airflow
 
