@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from typing import Any, cast
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from structlog.tracebacks import ExceptionDictTransformer
 
 from muster.airflow import verdicts
 from muster.airflow.verdicts import failure, refusal, translated
@@ -47,8 +50,10 @@ def test_an_authors_mistake_is_not_tried_again() -> None:
     assert not isinstance(refusal(errors.BackendError("no")), AirflowFailException)
 
 
-@pytest.mark.parametrize("error", [SpecError("no"), AirflowException("a verdict"), Stopped()])
-def test_its_traceback_names_no_file_of_ours_but_the_edge(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [SpecError("no"), AirflowException("a verdict"), AirflowFailException("a verdict"), Stopped()]
+)
+def test_what_airflow_logs_after_a_verdict_is_one_call_and_none_of_ours(error: Exception) -> None:
     def deep(depth: int) -> None:
         if not depth:
             raise error
@@ -58,14 +63,22 @@ def test_its_traceback_names_no_file_of_ours_but_the_edge(error: Exception) -> N
         with translated():
             deep(10)
 
-    with pytest.raises(AirflowException) as caught:
+    try:
         perform()
-    frames = traceback.extract_tb(caught.value.__traceback__)
-    assert [frame.name for frame in frames][1:] == ["perform", "__exit__"]
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    except AirflowException:
+        (logged,) = ExceptionDictTransformer(show_locals=False)(cast("Any", sys.exc_info()))
+    assert logged["exc_value"].splitlines()[0] in ("spec error", "a verdict", "stopped")
+    assert [frame["name"] for frame in logged["frames"]] == [
+        "test_what_airflow_logs_after_a_verdict_is_one_call_and_none_of_ours"
+    ]
+
+
+def test_what_steers_airflow_passes_as_it_is() -> None:
+    with pytest.raises(AirflowSkipException), translated():
+        raise AirflowSkipException("not today")
 
 
 def test_a_defect_of_ours_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), translated():
+    with pytest.raises(ZeroDivisionError) as caught, translated():
         _ = 1 / 0
+    assert "1 / 0" in traceback.format_tb(caught.value.__traceback__)[-1]
