@@ -138,9 +138,9 @@ class Hub:
 
     def _sweep(self, followed: Collection[str]) -> None:
         """End what could not be ended while the triggerer was down."""
+        from muster.airflow.orphans import sweep
         from muster.airflow.site import instance
         from muster.airflow.standing import ask
-        from muster.airflow.sweep import sweep
         from muster.core.settings import Settings
 
         for each in sweep(self._backend, instance(Settings.load()), ask, but=followed):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import FrameType
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.waiting import PICK_UPS, Stopped, Wait
+from muster.airflow.waiting import PICK_UPS, GoesOn, Overdue, Patience, Stopped, Wait
 from muster.core.errors import BackendError
 from muster.core.status import JobEvent, JobState, JobStatus
 
 RUNNING = JobStatus(job_id="j", state=JobState.RUNNING, submitted=1.0, owner="me")
+QUEUED = replace(RUNNING, state=JobState.QUEUED)
 LOST = replace(RUNNING, alive=False)
 DONE = replace(RUNNING, state=JobState.SUCCEEDED)
 
@@ -111,3 +113,62 @@ def test_a_signal_during_the_wait_raises_although_the_handler_returns() -> None:
         signal.signal(signal.SIGTERM, before)
     with pytest.raises(Stopped):
         wait.pause(0)
+
+
+@pytest.mark.parametrize(
+    ("patience", "waited", "queued", "left"),
+    [
+        (Patience(), 1e6, False, None),
+        (Patience(), 1e6, True, None),  # whoever waits to the end waits in the queue too
+        (Patience(seconds=20), 5, False, 15),
+        (Patience(seconds=20), 30, False, 0),
+        (Patience(seconds=20, queued_seconds=2), 1, True, 1),
+        (Patience(seconds=0, queued_seconds=2), 0, True, 0),
+        (Patience(seconds=20, deadline=1003), 5, False, 3),
+        (Patience(deadline=1003), 5, False, 3),
+        (Patience(deadline=900), 5, False, 0),
+    ],
+)
+def test_how_long_is_waited(patience: Patience, waited: float, queued: bool, left: float | None) -> None:
+    assert patience.left(waited=waited, queued=queued, now=1000) == left
+
+
+def goes_on(backend: Scripted, patience: Patience) -> GoesOn:
+    with pytest.raises(GoesOn) as caught:
+        Wait().follow(backend, "j", lines=lambda _: None, progress=lambda _: None, patience=patience)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_what_takes_longer_is_left_where_its_lines_are() -> None:
+    backend = Scripted(([JobEvent(cursor="7", lines=("a",), status=RUNNING)], RUNNING))
+    assert goes_on(backend, Patience(seconds=0.1)).cursor == "7"
+    assert backend.submitted == []
+
+
+def test_what_waits_for_room_is_left_sooner() -> None:
+    backend = Scripted(([JobEvent(cursor="0", status=QUEUED)], QUEUED))
+    assert goes_on(backend, Patience(seconds=3600, queued_seconds=0.05)).cursor == "0"
+
+
+def test_what_has_ended_is_taken_however_short_the_patience() -> None:
+    backend = Scripted(([JobEvent(cursor="3", lines=("a",)), JobEvent(cursor="3", status=DONE)], DONE))
+    status = Wait().follow(
+        backend,  # type: ignore[arg-type]
+        "j",
+        lines=lambda _: None,
+        progress=lambda _: None,
+        patience=Patience(seconds=0.0),
+    )
+    assert status == DONE
+
+
+def test_the_deadline_is_told_apart_from_the_patience() -> None:
+    backend = Scripted(([JobEvent(cursor="0", status=RUNNING)], RUNNING))
+    with pytest.raises(Overdue):
+        Wait().follow(
+            backend,  # type: ignore[arg-type]
+            "j",
+            lines=lambda _: None,
+            progress=lambda _: None,
+            patience=Patience(seconds=3600, deadline=time.time() + 0.05),
+        )
