@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check soak bench compiler test-horovod lock wheel clean
+.PHONY: help setup demo up test check soak bench compiler test-horovod lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,6 +25,8 @@ $(READY): requirements.txt pyproject.toml
 	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.txt
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@
+
+setup: $(READY)  ## Make .venv, which holds the command muster: . .venv/bin/activate
 
 demo: $(READY)  ## Run the reference pipeline, from real rows to a served prediction
 	@$(BIN)/muster demo
