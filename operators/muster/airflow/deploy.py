@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from muster.airflow.fields import check_input, check_resources, check_span
+from muster.airflow.checks import (
+    check_all,
+    check_file,
+    check_flag,
+    check_image,
+    check_name,
+    check_one,
+    check_resources,
+    check_span,
+    optional,
+)
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.releasing import curl_line, read_smoke, refusal_text, revision_of, settled
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, DeploymentError, SpecError
-from muster.core.names import check_label
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -50,6 +59,7 @@ class DeployOperator(MusterOperator):
 
     template_fields: Sequence[str] = ("model",)
     ui_color = "#fce8e6"
+    own: ClassVar[Mapping[str, Any]] = {"image": "serve"}
     operator_extra_links = (DeploymentLink(), EndpointLink())
 
     def __init__(
@@ -71,18 +81,20 @@ class DeployOperator(MusterOperator):
         self.image = image
         self.server = server
         self.allow_older = allow_older
-        self.job_resources = resources or Resources()
+        self.job_resources = Resources() if resources is None else resources
         self.load_timeout = load_timeout
         super().__init__(**kwargs)
-        for field in ("name", "image", "server"):
-            with self.refusing(field):
-                check_label(field, getattr(self, field))
-        with self.refusing("model"):
-            check_input(model)
-        with self.refusing("resources"):
-            check_resources(resources)
-        with self.refusing("load_timeout"):
-            check_span(load_timeout)
+        check_all(
+            self,
+            name=check_name,
+            model=check_one,
+            smoke=optional(check_file),
+            image=check_image,
+            server=check_name,
+            allow_older=check_flag,
+            resources=check_resources,
+            load_timeout=check_span,
+        )
 
     def images(self) -> tuple[str, ...]:
         """The server's."""

@@ -17,10 +17,17 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def check_entrypoint(
-    entrypoint: str, code: Code, *, inputs: Collection[str], outputs: Collection[str], params: Collection[str]
+    entrypoint: str,
+    code: Code,
+    *,
+    inputs: Collection[str],
+    outputs: Collection[str],
+    params: Collection[str],
+    complete: bool = True,
 ) -> None:
     """Refuse an entrypoint that cannot be called with these names.
 
+    :param complete: whether these are all names; if not, only the function is looked for.
     :raises SpecError: its module or function is missing, or its parameters do not match.
     """
     module, _, name = entrypoint.partition(":")
@@ -33,7 +40,7 @@ def check_entrypoint(
         if not _bound(tree, name):
             raise SpecError(f"entrypoint {entrypoint!r}: {file} defines no function {name!r}{_near(tree)}")
         return
-    if not function.decorator_list:
+    if complete and not function.decorator_list:
         check_parameters(function, f"{file}:{function.lineno} {name}()", {*inputs}, {*outputs}, {*params})
 
 

@@ -11,12 +11,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.checks import by_name, check_flag, check_image, check_input, check_resources
+from muster.airflow.keywords import refusing
 from muster.airflow.output import Output
 from muster.airflow.references import VersionReference, is_known
 from muster.core import job as core
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import Input, JobSpec, Launcher, Pinned, Role, SecretRef
+from muster.core.places import KINDS, check_word
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -26,14 +29,23 @@ _NO_DIGEST = "b3:" + "0" * 64
 _KINDS = ("connection", "environment", "kubernetes")
 
 
-def output_fields(outputs: Mapping[str, str | Output]) -> dict[str, dict[str, str | None]]:
-    """Write outputs as plain mappings, which Airflow can render."""
-    return {
-        name: {"volume": output, "partition": None}
-        if isinstance(output, str)
-        else {"volume": output.volume, "partition": output.partition}
-        for name, output in outputs.items()
-    }
+def output_fields(task_id: Any, outputs: Any) -> dict[str, dict[str, str | None]]:
+    """Write outputs as plain mappings, which Airflow can render. :raises SpecError: one is no output."""
+    fields = {}
+    for name, output in by_name(task_id, "outputs", outputs).items():
+        with refusing(task_id, f"outputs[{name!r:.60}]"):
+            fields[name] = _output_field(output)
+    return fields
+
+
+def _output_field(output: Any) -> dict[str, str | None]:
+    if isinstance(output, str):
+        return {"volume": output, "partition": None}
+    if isinstance(output, Output):
+        return {"volume": output.volume, "partition": output.partition}
+    raise SpecError(
+        f"{output!r:.60}: expected a volume, such as 'flights/model', or Output(volume=…, partition=…)"
+    )
 
 
 def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, core.Output]:
@@ -65,6 +77,9 @@ def roles_of(operator: JobOperator) -> tuple[Role, ...]:
     if operator.roles is not None:
         if operator.entrypoint is not None or operator.command is not None:
             raise SpecError("give roles, or an entrypoint or command, not both")
+        given: object = operator.roles  # whatever the annotation says
+        if not isinstance(given, (list, tuple)) or not all(isinstance(role, Role) for role in given):
+            raise SpecError(f"roles is {given!r:.60}: expected a list of Role(name=…, entrypoint=…)")
         return tuple(operator.roles)
     return (
         Role(
@@ -111,8 +126,12 @@ def check_fields(operator: JobOperator) -> None:
     for variable, text in operator.job_secrets.items():
         with operator.refusing(f"secrets[{variable!r}]"):
             secret_of(text)
+    with operator.refusing("image"):
+        check_image(operator.image)
     with operator.refusing("resources"):
         check_resources(operator.job_resources)
+    with operator.refusing("require_gpus"):
+        check_flag(operator.require_gpus)
     with operator.refusing("launcher"):
         launcher_of(operator.launcher)
     for name, field in operator.outputs.items():
@@ -120,6 +139,8 @@ def check_fields(operator: JobOperator) -> None:
             _known_output(name, field)
     with operator.refusing("the job"):
         draft(operator)
+    with operator.refusing("command"):
+        _check_places(operator)
 
 
 def draft(operator: JobOperator) -> JobSpec:
@@ -129,7 +150,7 @@ def draft(operator: JobOperator) -> JobSpec:
     )
     return JobSpec(
         name=operator.task_id,
-        image=operator.image,
+        image=operator.image if is_known(operator.image) else "later",
         image_digest=_NO_DIGEST,
         roles=roles,
         inputs=dict.fromkeys(operator.inputs, _STAND_IN),
@@ -140,28 +161,17 @@ def draft(operator: JobOperator) -> JobSpec:
     )
 
 
-def check_resources(value: Any) -> None:
-    """Refuse what is no :class:`Resources`; None asks for the usual. :raises SpecError: it says what was found."""
-    if value is not None and not isinstance(value, Resources):
-        raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {value!r:.60}")
-
-
-def check_span(value: Any) -> None:
-    """Refuse what is no time to wait for. :raises SpecError: it says what was found."""
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise SpecError(f"{value!r:.60}: expected a timedelta above 0, such as timedelta(hours=2)")
-
-
-def check_input(value: Any) -> None:
-    """Refuse what cannot name versions, as far as it is known. :raises SpecError: it says what was expected."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            check_input(item)
-    elif isinstance(value, str):
-        if is_known(value) and Address.parse(value).path:
-            raise SpecError(f"{value!r:.120} names a file; an input is a whole version")
-    elif is_known(value) and not isinstance(value, VersionReference):
-        raise SpecError(f"{value!r:.60}: expected an address, a list of them, or a task's .versions[…]")
+def _check_places(operator: JobOperator) -> None:
+    """Refuse a ``{inputs.NAME}`` whose name the job does not have, in words and of kinds that are known."""
+    names = {"inputs": operator.inputs, "outputs": operator.outputs, "params": operator.job_params}
+    known = {kind: names[kind] for kind in KINDS if kind not in operator.later}
+    words = [
+        *(operator.command or ()),
+        *(word for role in operator.roles or () for word in role.command or ()),
+    ]
+    for word in words:
+        if is_known(word):
+            check_word(word, known)
 
 
 def volume_of(value: Any) -> str | None:

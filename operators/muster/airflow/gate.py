@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from muster.airflow.fields import check_input, check_resources, check_span
+from muster.airflow.checks import (
+    by_name,
+    check_all,
+    check_flag,
+    check_image,
+    check_input_name,
+    check_metric,
+    check_name,
+    check_one,
+    check_params,
+    check_paths,
+    check_resources,
+    check_share,
+    check_span,
+    optional,
+)
 from muster.airflow.gating import Comparison, Threshold, decide, table
+from muster.airflow.keywords import refusing
 from muster.airflow.links import JobLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import VersionReference, keep_types
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Input, JobSpec, Pinned, Role
-from muster.core.names import check_label
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -58,6 +72,7 @@ class GateOperator(MusterOperator):
 
     template_fields: Sequence[str] = ("volume", "not_worse_than", "job_params")
     ui_color = "#fef7e0"
+    own: ClassVar[Mapping[str, Any]] = {"image": None}
     operator_extra_links = (JobLink(),)
 
     def __init__(
@@ -80,7 +95,8 @@ class GateOperator(MusterOperator):
         **kwargs: Any,
     ) -> None:
         self.volume = volume
-        self.require = dict(require or {})
+        task_id = kwargs.get("task_id", "")
+        self.require = by_name(task_id, "require", require)
         self.not_worse_than = not_worse_than
         self.metric = metric
         self.tolerance = tolerance
@@ -88,10 +104,11 @@ class GateOperator(MusterOperator):
         self.deployment = deployment
         self.evaluation = evaluation
         self.scorer = scorer
-        self.job_params = keep_types(dict(job_params or {}))
+        self.job_params = keep_types(by_name(task_id, "params", job_params))
         self.image = image
-        self.code = (code,) if isinstance(code, str) else tuple(code)
-        self.job_resources = resources or Resources()
+        with refusing(task_id, "code"):
+            self.code = check_paths(code)
+        self.job_resources = Resources() if resources is None else resources
         self.run_timeout = run_timeout
         super().__init__(**kwargs)
         self._check()
@@ -144,24 +161,23 @@ class GateOperator(MusterOperator):
         }
 
     def _check(self) -> None:
-        with self.refusing("volume"):
-            check_input(self.volume)
+        check_all(
+            self,
+            volume=check_one,
+            not_worse_than=optional(_check_other),
+            metric=optional(check_metric),
+            tolerance=check_share,
+            lower_is_better=optional(check_flag),
+            deployment=optional(check_name),
+            evaluation=optional(check_input_name),
+            scorer=optional(_check_scorer),
+            params=check_params,
+            image=optional(check_image),
+            resources=check_resources,
+            run_timeout=check_span,
+        )
         with self.refusing("require"):
             self._thresholds()
-        if self.scorer is not None:
-            with self.refusing("scorer"):
-                Role(entrypoint=self.scorer)
-        for field in ("deployment", "image"):
-            if getattr(self, field) is not None:
-                with self.refusing(field):
-                    check_label(field, getattr(self, field))
-        with self.refusing("resources"):
-            check_resources(self.job_resources)
-        with self.refusing("run_timeout"):
-            check_span(self.run_timeout)
-        with self.refusing("tolerance"):
-            if type(self.tolerance) not in (int, float) or not 0 <= self.tolerance < math.inf:
-                raise SpecError(f"{self.tolerance!r:.40}: expected a number, 0 or more")
         if self.not_worse_than is None:
             if not self.require:
                 raise SpecError(f"task {self.task_id!r}: a gate needs require, not_worse_than, or both")
@@ -282,6 +298,15 @@ class GateOperator(MusterOperator):
         self.log.info("gate for %s%s", candidate.address, against if self.not_worse_than else "")
         for line in lines:
             self.log.info("%s", line)
+
+
+def _check_other(value: Any) -> None:
+    if value != CHAMPION:
+        check_one(value)
+
+
+def _check_scorer(value: Any) -> None:
+    Role(entrypoint=value)
 
 
 def champion_of(backend: Backend, volume: str, *, deployment: str | None) -> Pinned | None:

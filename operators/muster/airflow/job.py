@@ -7,11 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.assets import announce, outlets_of
+from muster.airflow.checks import by_name, check_paths
 from muster.airflow.fields import check_fields, draft, output_fields, roles_of
+from muster.airflow.keywords import refusing
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.output import Output
-from muster.airflow.references import Versions, is_known, keep_types
+from muster.airflow.references import Later, Versions, is_known, keep_types
 from muster.core.job import DAY_SECONDS, EVERY_PARTITION, Launcher, Role, SecretRef
 from muster.core.resources import Resources
 
@@ -34,7 +36,7 @@ class JobOperator(MusterOperator):
     versions), outputs (``Path``, an empty folder to write) and params; it may ask for
     ``checkpoints: Path`` too, a folder that outlives a restart. It returns metrics or None.
 
-    :param image: the locked environment it runs in.
+    :param image: the locked environment it runs in; given here or in the Dag's ``default_args``.
     :param entrypoint: ``package.module:function``; the Dag's folder is the package. (templated)
     :param command: instead of an entrypoint, the words of a command, with ``{inputs.NAME}``,
         ``{outputs.NAME}``, ``{params.NAME}`` and ``{checkpoints}``. (templated)
@@ -72,7 +74,7 @@ class JobOperator(MusterOperator):
     def __init__(
         self,
         *,
-        image: str,
+        image: str | None = None,
         entrypoint: str | None = None,
         command: Sequence[str] | None = None,
         inputs: Mapping[str, Any] | None = None,
@@ -95,14 +97,17 @@ class JobOperator(MusterOperator):
         require_gpus: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.image = image
+        self.image: str = image  # type: ignore[assignment]  # none is refused below
         self.entrypoint = entrypoint
         self.command = command
-        self.inputs = dict(inputs or {})
-        self.outputs = output_fields(outputs or {})
-        self.job_params = keep_types(dict(job_params or {}))
-        self.env = dict(env or {})
-        self.job_secrets = secrets or {}
+        task_id = kwargs.get("task_id", "")
+        kinds = {"inputs": inputs, "outputs": outputs, "params": job_params}
+        self.later = frozenset(kind for kind, value in kinds.items() if isinstance(value, Later))
+        self.inputs = by_name(task_id, "inputs", inputs)
+        self.outputs = output_fields(task_id, outputs)
+        self.job_params = keep_types(by_name(task_id, "params", job_params))
+        self.env = by_name(task_id, "env", env)
+        self.job_secrets = by_name(task_id, "secrets", secrets)
         self.job_resources = resources
         self.launcher = launcher
         self.ranks = ranks
@@ -114,7 +119,8 @@ class JobOperator(MusterOperator):
         self.max_restarts = max_restarts
         self.job_queue = queue
         self.priority = priority
-        self.code = (code,) if isinstance(code, str) else tuple(code)
+        with refusing(task_id, "code"):
+            self.code = check_paths(code)
         self.require_gpus = require_gpus
         super().__init__(**kwargs)
         check_fields(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ class AuthorKeywords(BaseOperatorMeta):
         check_words(cls, task_id, kwargs)
         for word, value in {**own_defaults(cls, kwargs), **cls.own}.items():
             kwargs.setdefault(word, value)
+        _refuse_negative(task_id, kwargs)
         with in_task(task_id):
             return super().__call__(*args, **kwargs)
 
@@ -96,6 +98,15 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> None:
             raise SpecError(
                 f"task {task_id!r:.80}, {word}: {operator.__name__} takes no such keyword{_near(word, shown)}"
             )
+
+
+def _refuse_negative(task_id: Any, given: Mapping[str, Any]) -> None:
+    """Airflow takes these as they are, and never retries, or at once."""
+    for word in ("retries", "retry_delay"):
+        value = given.get(word)
+        number = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(number, (int, float)) and number < 0:
+            raise SpecError(f"task {task_id!r:.80}, {word}: {value!r:.60}: need 0 or more")
 
 
 def words_of(operator: type) -> frozenset[str]:

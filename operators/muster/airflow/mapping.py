@@ -12,7 +12,7 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
 from muster.airflow.keywords import check_words, in_task
-from muster.airflow.references import VersionReference, Versions
+from muster.airflow.references import Later, VersionReference, Versions
 from muster.airflow.verdicts import translated
 from muster.core.errors import SpecError
 
@@ -87,10 +87,11 @@ class Mapped:
         What only a run will tell is :class:`Later` there.
         """
         task = cast("MappedOperator", self)
-        expanded = task._get_specified_expand_input()  # a decorated function's arguments, or keywords
+        expanded = task._get_specified_expand_input()
+        arguments = expanded is not task.expand_input  # of a decorated function, and not keywords
         for number, given in enumerate(islice(_instances(expanded), SAMPLES)):
             try:
-                made = task.unmap(given if expanded is task.expand_input else {"op_kwargs": given})
+                made = task.unmap({"op_kwargs": given} if arguments else _without_late(given, task))
             except SpecError as error:
                 raise SpecError(f"{error} (mapped instance {number})") from error
             yield cast("MusterOperator", made)
@@ -105,18 +106,6 @@ class MappedTask(Mapped, MappedOperator):
     """An operator of muster that was expanded."""
 
     __slots__ = ()
-
-
-class Later(ResolveMixin):
-    """Stands for a value that a run will bring, where a mapped task is looked at before."""
-
-    def iter_references(self) -> Iterator[Any]:
-        """It names no task."""
-        return iter(())
-
-    def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ARG002 - it stands for nothing yet
-        """Be itself: nothing is run with it."""
-        return self
 
 
 class TaskPartial(OperatorPartial):
@@ -158,6 +147,12 @@ def _instances(expanded: ExpandInput) -> Iterator[dict[str, Any]]:
     yield first
     for word, elements in lists.items():
         yield from ({**first, word: element} for element in elements[1:])
+
+
+def _without_late(given: Mapping[str, Any], task: MappedOperator) -> dict[str, Any]:
+    """Leave out what a run will bring, where an operator could make nothing of a stand-in."""
+    takes = {*task.template_fields, "image", "name"}
+    return {word: value for word, value in given.items() if word in takes or not isinstance(value, Later)}
 
 
 def _elements(value: Any) -> list[Any]:

@@ -101,6 +101,18 @@ class Expression(ResolveMixin):
         return self.source
 
 
+class Later(ResolveMixin):
+    """Stands for a value that a run will bring, where a mapped task is looked at before."""
+
+    def iter_references(self) -> Iterator[Any]:
+        """It names no task."""
+        return iter(())
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ARG002 - it stands for nothing yet
+        """Be itself: nothing is run with it."""
+        return self
+
+
 def keep_types(value: Any) -> Any:
     """Replace each text that is one Jinja expression by an :class:`Expression`, in lists and mappings too."""
     if isinstance(value, str):

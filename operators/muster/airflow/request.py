@@ -54,6 +54,7 @@ def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None
                 inputs=operator.inputs,
                 outputs=operator.outputs,
                 params=operator.job_params,
+                complete=not operator.later,
             )
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.assets import announce, asset_of
-from muster.airflow.fields import check_input, check_resources, check_span, volume_of
+from muster.airflow.checks import (
+    check_all,
+    check_file,
+    check_flag,
+    check_image,
+    check_input,
+    check_resources,
+    check_span,
+)
+from muster.airflow.fields import volume_of
 from muster.airflow.job import report, summary
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
 from muster.airflow.operator import MusterOperator
@@ -17,7 +26,7 @@ from muster.airflow.suites import failure_text, read_suite
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import Input, JobSpec, Output, Role
-from muster.core.names import check_label, check_volume
+from muster.core.names import check_volume
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -51,6 +60,7 @@ class ValidateOperator(MusterOperator):
 
     template_fields: Sequence[str] = ("volume",)
     ui_color = "#e6f4ea"
+    own: ClassVar[Mapping[str, Any]] = {"image": "validate"}
     operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
 
     def __init__(
@@ -70,17 +80,18 @@ class ValidateOperator(MusterOperator):
         self.image = image
         self.result_volume = result_volume
         self.retire_failed = retire_failed
-        self.job_resources = resources or Resources()
+        self.job_resources = Resources() if resources is None else resources
         self.run_timeout = run_timeout
         super().__init__(**kwargs)
-        with self.refusing("volume"):
-            check_input(volume)
-        with self.refusing("image"):
-            check_label("image", image)
-        with self.refusing("resources"):
-            check_resources(resources)
-        with self.refusing("run_timeout"):
-            check_span(run_timeout)
+        check_all(
+            self,
+            volume=check_input,
+            suite=check_file,
+            image=check_image,
+            retire_failed=check_flag,
+            resources=check_resources,
+            run_timeout=check_span,
+        )
         known = result_volume or (f"{of}{SUFFIX}" if (of := volume_of(volume)) else None)
         if known is not None:
             with self.refusing("result_volume"):

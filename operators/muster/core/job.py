@@ -220,10 +220,7 @@ class JobSpec:
 
     def _check_params(self) -> None:
         for name, value in self.params.items():
-            try:
-                json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-            except (TypeError, ValueError) as error:
-                raise SpecError(f"param {name!r} is {value!r:.60}: need a JSON value ({error})") from error
+            check_param(name, value)
         for variable, text in self.env.items():
             check_variable(variable)
             if not _is_text(text):
@@ -258,6 +255,14 @@ def check_digest(what: str, digest: str) -> str:
     if not isinstance(digest, str) or not _DIGEST.match(digest):
         raise SpecError(f"{what} digest {digest!r:.80}: expected b3: and 64 hex digits")
     return digest
+
+
+def check_param(name: str, value: Any) -> None:
+    """Refuse what JSON cannot hold, NaN among it. :raises SpecError: it names the param."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"param {name!r} is {value!r:.60}: need a JSON value ({error})") from error
 
 
 def _check_command(role: str, command: object) -> None:

@@ -9,9 +9,8 @@ import sys
 from typing import Any
 
 from muster.core.errors import SpecError
+from muster.core.places import PLACE, unknown_place
 from muster.core.replica import Replica
-
-_PLACE = re.compile(r"\{(?:(inputs|outputs|params)\.([^{}]*)|checkpoints)\}")
 
 
 def fill(replica: Replica) -> list[str]:
@@ -23,11 +22,11 @@ def fill(replica: Replica) -> list[str]:
     """
     words: list[str] = []
     for word in replica.job_role.command or ():
-        whole = _PLACE.fullmatch(word)
+        whole = PLACE.fullmatch(word)
         if whole and whole[1] == "inputs":
             words += _inputs(replica, whole[2], word)
         else:
-            words.append(_PLACE.sub(lambda place: _text(replica, place, word), word))  # noqa: B023 - used at once
+            words.append(PLACE.sub(lambda place: _text(replica, place, word), word))  # noqa: B023 - used at once
     return words
 
 
@@ -74,7 +73,7 @@ def folder(replica: Replica) -> str:
 
 def _inputs(replica: Replica, name: str, word: str) -> tuple[str, ...]:
     if name not in replica.inputs:
-        raise _unknown("inputs", name, word, replica.inputs)
+        raise unknown_place(word, "inputs", name, replica.inputs)
     return replica.inputs[name]
 
 
@@ -92,16 +91,9 @@ def _text(replica: Replica, place: re.Match[str], word: str) -> str:
         return folders[0]
     known = replica.staging if kind == "outputs" else replica.spec.params
     if name not in known:
-        raise _unknown(kind, name, word, known)
+        raise unknown_place(word, kind, name, known)
     return _shown(known[name])
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _unknown(kind: str, name: str, word: str, known: Any) -> SpecError:
-    names = ", ".join(sorted(known)) or "none"
-    return SpecError(
-        f"command word {word!r:.80}: the job has no {kind[:-1]} {name!r:.60}; its {kind} are: {names}"
-    )
