@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.airflow.standing import GONE, ended_by_hand, over
 from muster.airflow.orphans import YOUNG_SECONDS, unowned
+from muster.airflow.standing import GONE, ended_by_hand, over
 from muster.core.job import Origin
 from muster.core.status import JobState, JobStatus
 
