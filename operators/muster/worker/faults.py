@@ -42,6 +42,7 @@ _MEMORY = (
     "numpy.core._exceptions._ArrayMemoryError",
     "numpy._core._exceptions._ArrayMemoryError",
 )
+_SHUTDOWN = " while Python was shutting down"
 _MODULE = "ModuleNotFoundError: No module named "
 
 _ADVICE = {
@@ -77,6 +78,11 @@ class Fault:
         if self.message.startswith(_MODULE):
             name = self.message.removeprefix(_MODULE).strip("'").split("'")[0].split(".")[0]
             advice = f"add {name} to the image's requirements.in and lock it again, or mend the import"
+        elif _SHUTDOWN in self.message:
+            advice = (
+                "its code had run to the end, and libraries crash there at times (torch does): call "
+                "torch.distributed.destroy_process_group() last, or os._exit(0) once all is written"
+            )
         return Verdict(cause=self.cause, message=self.message, advice=advice, rank=self.rank)
 
 
@@ -114,12 +120,18 @@ def _fault(rank: Rank, *, world_size: int) -> Fault:
     return Fault(
         rank=rank.number,
         cause=Cause.RANK_LOST if lost else _cause(rank, said),
-        message=said.message or _ending(rank.status or 0),
+        message=_message(rank.status or 0, said),
         at=at,
         traceback=said.traceback,
         where=said.where,
         follower=lost or stopped,
     )
+
+
+def _message(status: int, said: LastWords) -> str:
+    if said.kind == "shutdown":
+        return f"{_ending(status)}{_SHUTDOWN}" + (f": {said.message}" if said.message else "")
+    return said.message or _ending(status)
 
 
 def _cause(rank: Rank, said: LastWords) -> Cause:

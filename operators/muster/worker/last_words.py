@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.worker.lines import clean
@@ -27,7 +28,8 @@ _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 class LastWords:
     """One rank's own account.
 
-    :param kind: ``spec error`` where the entrypoint was refused before it was called.
+    :param kind: ``spec error`` where the entrypoint was refused before it was called, ``shutdown``
+        where the interpreter crashed when no code of Python's was left to run.
     :param at: seconds since the epoch, where the account says it.
     :param where: ``train.py:42``, the author's line that was last on the stack.
     """
@@ -45,7 +47,18 @@ def last_words(rank: Rank) -> LastWords:
         said = read(rank)
         if said is not None:
             return said
-    return LastWords()
+    return LastWords(kind="shutdown") if _silent_crash(rank) else LastWords()
+
+
+def _silent_crash(rank: Rank) -> bool:
+    """Whether Python crashed without faulthandler's dump, which it gives up as one of its last acts."""
+    if rank.status not in (-signal.SIGABRT, -signal.SIGSEGV):
+        return False
+    plan = rank.plan
+    if plan.arguments is None:
+        return (read_json(plan.outcome) or {}).get("kind") == "done"
+    is_python = os.path.basename(plan.arguments[0]).startswith("python")
+    return is_python and plan.environment.get("PYTHONFAULTHANDLER") == "1"
 
 
 def stack(rank: Rank) -> LastWords:
@@ -103,17 +116,22 @@ def _printed(rank: Rank) -> LastWords | None:
     block = lines[starts[-1] :]
     if block[0].startswith(_CRASH):
         # what C++ says before it aborts names the reason, faulthandler only the signal
-        what = [line.split("what():", 1)[1].strip() for line in lines if line.startswith("  what():")]
-        said = _crash(block)
-        return LastWords(
-            message=what[-1] if what else said.message, traceback=said.traceback, where=said.where
-        )
+        what, said = _what(lines), _crash(block)
+        if not any(map(_FRAME.match, block)):
+            return LastWords(kind="shutdown", message=what)
+        return replace(said, message=what or said.message)
     end = next(
         (i for i, line in enumerate(block[1:], 1) if line and not line.startswith(" ")), len(block) - 1
     )
     return LastWords(
         message=block[end], traceback=bounded(block[: end + 1]), at=rank.traced, where=_place(block[:end])
     )
+
+
+def _what(lines: Iterable[str]) -> str:
+    """What C++ said of the exception that ended it."""
+    what = [line.split("what():", 1)[1].strip() for line in lines if line.startswith("  what():")]
+    return what[-1] if what else ""
 
 
 def _crash(block: Sequence[str]) -> LastWords:

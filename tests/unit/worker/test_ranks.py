@@ -102,6 +102,27 @@ def test_a_crash_on_the_way_out_does_not_hide_what_was_raised(bench) -> None:
     assert ended.report.verdict.message == "ValueError: bad row"
 
 
+LATE = "ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))"
+
+
+@pytest.mark.parametrize("start", ["entrypoint", "command"])
+@pytest.mark.parametrize("crash", [LATE, "atexit.register(ctypes.CDLL(None).abort)"])
+def test_a_crash_after_all_code_has_run_is_named(bench, start: str, crash: str) -> None:
+    crash = f"import atexit, ctypes\n{crash}"
+    bench.code(t=f"def f():\n    print('done')\n{crash}\nif __name__ == '__main__': f()")
+    ended = bench.run(**{start: "t:f" if start == "entrypoint" else ("python", "t.py")})
+    verdict = ended.report.verdict
+    assert (ended.code, verdict.cause) == (ExitCode.USER_ERROR, Cause.USER_ERROR)
+    assert verdict.message == "killed by SIGABRT (Aborted) while Python was shutting down"
+    assert "destroy_process_group" in verdict.advice
+
+
+def test_a_crash_in_a_thread_of_a_library_is_no_shutdown(bench) -> None:
+    crash = "threading.Thread(target=ctypes.CDLL(None).abort).start()"
+    bench.code(t=f"import ctypes, threading, time\ndef f():\n    {crash}\n    time.sleep(60)")
+    assert "shutting down" not in bench.run(entrypoint="t:f").report.verdict.message
+
+
 def test_a_replica_all_of_whose_ranks_lost_a_peer_elsewhere_is_lost_not_wrong(bench) -> None:
     bench.code(t="def f():\n    raise RuntimeError('[gloo/transport/x] Connection closed by peer [1.2.3.4]')")
     ended = bench.run(entrypoint="t:f", ranks=2)
