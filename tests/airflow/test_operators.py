@@ -100,7 +100,7 @@ def gate(**changes: Any) -> m.GateOperator:
         ),
         (
             lambda: m.DeployOperator(task_id="a", name="My Model", model="x/y"),
-            "task 'a', name: name 'My Model'",
+            "task 'a', name: 'My Model': need lower-case",
         ),
     ],
 )

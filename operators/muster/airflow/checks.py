@@ -44,7 +44,7 @@ def check_image(value: Any) -> None:
             "none is given: name it here, or for all tasks in default_args={'muster': {'image': …}}"
         )
     if is_known(value):
-        check_label("image", value)
+        check_label("", value)
 
 
 def check_all(operator: MusterOperator, **checks: Callable[[Any], object]) -> None:
@@ -67,12 +67,12 @@ def optional(check: Callable[[Any], object]) -> Callable[[Any], None]:
 def check_name(value: Any) -> None:
     """Refuse what is no lower-case name of letters, digits and ``-``. :raises SpecError: it says what was found."""
     if is_known(value):
-        check_label("name", value)
+        check_label("", value)
 
 
 def check_input_name(value: Any) -> None:
     """Refuse what cannot be the name of an input. :raises SpecError: it says what was found."""
-    check_identifier("input", value)
+    check_identifier("", value)
 
 
 def check_metric(value: Any) -> None:

@@ -35,10 +35,11 @@ def check_job_id(job_id: str) -> str:
 
 
 def check_label(what: str, name: str, *, length: int = 40) -> str:
-    """Return `name`, a DNS label, or raise a SpecError that says `what` it was to be."""
+    """Return `name`, a DNS label, or raise a SpecError that says `what` it was to be, unless that is said already."""
     if not isinstance(name, str) or len(name) > length or not _LABEL.match(name):
         raise SpecError(
-            f"{what} {_shown(name)}: need lower-case letters, digits and -, starting and ending with "
+            f"{what} {_shown(name)}".lstrip()
+            + ": need lower-case letters, digits and -, starting and ending with "
             f"a letter or digit, at most {length} characters"
         )
     return name
@@ -76,9 +77,14 @@ def check_partition(name: str) -> str:
 
 
 def check_identifier(what: str, name: str) -> str:
-    """Return `name`, a Python identifier: inputs, outputs and params become parameters of a function."""
+    """Return `name`, a Python identifier: inputs, outputs and params become parameters of a function.
+
+    :param what: it was to be, or nothing where the message has said so already.
+    """
     if not isinstance(name, str) or len(name) > 63 or not _IDENTIFIER.match(name):
-        raise SpecError(f"{what} {_shown(name)}: need a Python identifier of at most 63 characters")
+        raise SpecError(
+            f"{what} {_shown(name)}".lstrip() + ": need a Python identifier of at most 63 characters"
+        )
     return name
 
 

@@ -54,6 +54,7 @@ class Record:
 
     :param output: under which name the job wrote it.
     :param siblings: the other versions of the same commit.
+    :param entrypoint: what ran, or its command; of several roles each with its name.
     :param modules: the author's modules that were imported, or None where that is not known.
     :param note: for versions that no job wrote: who put it, and from where.
     """

@@ -253,7 +253,8 @@ class FolderStore:
 def _record(
     spec: JobSpec, job_id: str, metrics: Mapping[str, float], modules: Sequence[str] | None
 ) -> Record:
-    roles = [role.entrypoint or " ".join(role.command or ()) for role in spec.roles]
+    runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
+    entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
     return Record(
         volume="",
         number=0,
@@ -269,7 +270,7 @@ def _record(
         code=spec.code,
         image=spec.image,
         image_digest=spec.image_digest,
-        entrypoint=roles[0],
+        entrypoint=entrypoint,
         modules=None if modules is None else tuple(modules),
     )
 

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import os
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.core import wire
 from muster.core.errors import StoreError
-from muster.core.job import Output
+from muster.core.job import Output, Role
+from muster.core.replica import PartManifest
 from muster.volumes import fsck
 
 FAULTS = Path(__file__).parent / "commit_faults.py"
@@ -270,3 +273,19 @@ def test_a_stage_that_runs_again_takes_nothing_from_a_retired_version(work, stor
     store.retire(first.address, reason="fsck says so")
     second = work.run("a-2", {"x": b"good"})
     assert (store.path(second.address) / "x").read_bytes() == b"good"
+
+
+def test_the_record_says_what_each_role_ran(work, store):
+    roles = (Role(name="chief", entrypoint="etl:lead"), Role(name="helper", command=("python", "help.py")))
+    spec = dataclasses.replace(work.spec(out="flights/features"), roles=roles)
+    store.ledger.create("a-1", spec)
+    staging = store.stage("a-1")
+    for role in roles:
+        files = {"out": {role.name: 1}}
+        path = staging.output(role.name, 0, "out") / role.name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"1")
+        part = PartManifest(job_id="a-1", attempt=1, role=role.name, index=0, files=files)
+        staging.sealed(role.name, 0).write_text(wire.dumps(part))
+    store.commit("a-1", attempt=1)
+    assert store.record("flights/features@1").entrypoint == "chief: etl:lead, helper: python help.py"
