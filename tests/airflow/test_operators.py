@@ -43,7 +43,7 @@ def gate(**changes: Any) -> m.GateOperator:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: job(image="Not A Name"), "task 'a', image: image 'Not A Name': need lower-case"),
+        (lambda: job(image="Not A Name"), "task 'a', image: 'Not A Name': need lower-case"),
         (
             lambda: job(entrypoint="train.py"),
             "task 'a', the job: entrypoint 'train.py': expected 'package.module",
