@@ -33,7 +33,10 @@ def api_server(home: EmbeddedHome) -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", ",".join(f"{r.lower()}:{r}" for r in ROLES))
-        patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "only for the tests, and long enough for SHA-512, which wants 64 bytes")
+        patch.setenv(
+            "AIRFLOW__API_AUTH__JWT_SECRET",
+            "only for the tests, and long enough for SHA-512, which wants 64 bytes",
+        )
         yield create_app("core")
     purge_cached_app()
 
@@ -97,7 +100,7 @@ def make_job(
             role="main",
             index=0,
             code=None,
-            inputs={name: ("/nowhere",) for name in spec.inputs},
+            inputs=dict.fromkeys(spec.inputs, ("/nowhere",)),
             staging={"report": str(folder)},
             checkpoints=str(staging.checkpoints),
             scratch="/nowhere",
@@ -119,7 +122,7 @@ def made(home: EmbeddedHome) -> dict[str, Version]:
     card = b"<h1>card</h1><script>parent.document.title = 'mine'</script>"
     files = {
         "index.html": card,
-        "plots/a b%2e.png": b"\x89PNG",
+        "plots/a b.png": b"\x89PNG",
         "model.bin": bytes(range(256)) * 4096,
         "notes.HTM": b"<b>",
     }
@@ -173,9 +176,7 @@ class TestLetIn:
 
     @pytest.mark.parametrize("path", READS)
     @pytest.mark.parametrize("role", ROLES)
-    def test_everybody_who_may_look(
-        self, let: Let, made: dict[str, Version], role: str, path: str
-    ) -> None:
+    def test_everybody_who_may_look(self, let: Let, made: dict[str, Version], role: str, path: str) -> None:
         answer = let(role).get(path)
         assert answer.status_code == 200
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -191,3 +192,515 @@ class TestLetIn:
             path = "/muster" + route.path.replace("{", "").replace("}", "").replace(":path", "")
             for method in route.methods:
                 assert nobody.request(method, path).status_code in (307, 401), (method, path)
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have the auth manager refuse some questions about Dags, as one with permissions per Dag does."""
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    def refuse(**asked: str) -> None:
+        before = SimpleAuthManager.is_authorized_dag
+
+        def decide(
+            self: Any, *, method: Any, user: Any, access_entity: Any = None, details: Any = None
+        ) -> bool:
+            question = {"dag_id": details.id, "entity": access_entity.value, "method": method}
+            if all(question[name] == value for name, value in asked.items()):
+                return False
+            return before(self, method=method, user=user, access_entity=access_entity, details=details)
+
+        monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", decide)
+
+    return refuse
+
+
+class TestPermissions:
+    """What belongs to a Dag is for those who may read the Dag."""
+
+    def test_jobs_of_other_dags_are_not_listed(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        def listed() -> set[str]:
+            return {job["job_id"] for job in viewer.get("/muster/api/jobs?limit=200").json()["jobs"]}
+
+        assert {"page-report-1", "page-hidden-1"} <= listed()
+        forbid(dag_id="secret")
+        assert "page-report-1" in listed()
+        assert "page-hidden-1" not in listed()
+        assert viewer.get("/muster/api/jobs?text=hidden").json()["states"] == {}
+
+    @pytest.mark.parametrize(
+        "path",
+        ["api/jobs/page-hidden-1", "api/jobs/page-hidden-1/log", "files/pages/hidden@1/index.html"],
+    )
+    def test_nothing_of_such_a_job_is_read(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None], path: str
+    ) -> None:
+        assert viewer.get(f"/muster/{path}").status_code == 200
+        forbid(dag_id="secret")
+        answer = viewer.get(f"/muster/{path}")
+        assert answer.status_code == 403
+        assert "of secret" in answer.json()["detail"]
+
+    def test_a_version_of_such_a_dag_tells_no_more_than_that_it_is_there(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        forbid(dag_id="secret")
+        found = viewer.get("/muster/api/version?address=pages/hidden@1").json()
+        assert found["record"] is None
+        (node,) = found["lineage"]["nodes"]
+        assert node["title"] == ""
+        (row,) = viewer.get("/muster/api/volumes/pages/hidden").json()["versions"]
+        assert (row["metrics"], row["job_id"]) == ({}, "")
+
+    def test_logs_can_be_closed_alone(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        forbid(entity="TASK_LOGS")
+        assert viewer.get("/muster/api/jobs/page-report-1").json()["may"] == {"log": False, "cancel": False}
+        assert viewer.get("/muster/api/jobs/page-report-1/log").status_code == 403
+
+
+OURS = {"x-muster": "1", "sec-fetch-site": "same-origin"}
+
+
+class TestCancel:
+    """The one thing that the page can change."""
+
+    @pytest.fixture
+    def waiting(self, store: FolderStore, request: pytest.FixtureRequest) -> str:
+        job_id = f"page-waits-{abs(hash(request.node.name)) % 10**9}"
+        spec = JobSpec(
+            name="flights.wait",
+            image="etl",
+            image_digest=DIGEST,
+            roles=(Role(entrypoint="etl:wait"),),
+            origin=Origin(dag_id="flights"),
+        )
+        store.ledger.create(job_id, spec)
+        return job_id
+
+    def test_who_may_change_the_dag_ends_its_job(self, let: Let, waiting: str) -> None:
+        client = let("USER")
+        assert client.get(f"/muster/api/jobs/{waiting}").json()["may"]["cancel"]
+        answer = client.post(f"/muster/api/jobs/{waiting}/cancel", headers=OURS)
+        assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+        assert client.post(f"/muster/api/jobs/{waiting}/cancel", headers=OURS).status_code == 200
+
+    def test_who_may_only_look_does_not(self, viewer: Client, waiting: str, store: FolderStore) -> None:
+        assert not viewer.get(f"/muster/api/jobs/{waiting}").json()["may"]["cancel"]
+        answer = viewer.post(f"/muster/api/jobs/{waiting}/cancel", headers=OURS)
+        assert answer.status_code == 403
+        assert store.ledger.status(waiting).state is JobState.QUEUED
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"x-muster": "1", "sec-fetch-site": "cross-site"},
+            {"x-muster": "1", "sec-fetch-site": "same-site"},
+            {"x-muster": "1", "sec-fetch-site": "none"},
+            {"x-muster": "1", "sec-fetch-site": "cross-site", "origin": "http://testserver"},
+            {"x-muster": "1", "origin": "null"},
+            {"x-muster": "1", "origin": "http://evil.example"},
+            {"x-muster": "1", "origin": "http://testserver.evil.example"},
+            {"sec-fetch-site": "same-origin"},
+            {"sec-fetch-site": "same-origin", "x-muster": "0"},
+            {"content-type": "application/x-www-form-urlencoded", "origin": "http://testserver"},
+        ],
+    )
+    def test_no_other_site_ends_one(
+        self, let: Let, waiting: str, store: FolderStore, headers: dict[str, str]
+    ) -> None:
+        assert let("ADMIN").post(f"/muster/api/jobs/{waiting}/cancel", headers=headers).status_code == 403
+        assert store.ledger.status(waiting).state is JobState.QUEUED
+
+    @pytest.mark.parametrize(
+        "headers", [{"x-muster": "1", "origin": "http://testserver"}, {"x-muster": "1"}, OURS]
+    )
+    def test_the_page_a_browser_too_old_and_a_script_do(
+        self, let: Let, waiting: str, headers: dict[str, str]
+    ) -> None:
+        assert let("ADMIN").post(f"/muster/api/jobs/{waiting}/cancel", headers=headers).status_code == 200
+
+    @pytest.mark.parametrize("method", ["get", "put", "delete", "patch"])
+    def test_nothing_else_than_a_post(self, let: Let, waiting: str, store: FolderStore, method: str) -> None:
+        assert (
+            let("ADMIN").request(method, f"/muster/api/jobs/{waiting}/cancel", headers=OURS).status_code
+            == 405
+        )
+        assert store.ledger.status(waiting).state is JobState.QUEUED
+
+
+class TestWhatIsSaid:
+    def test_a_job(self, viewer: Client, made: dict[str, Version]) -> None:
+        found = viewer.get("/muster/api/jobs/page-report-1").json()
+        assert (found["state"], found["name"], found["ranks"]) == ("succeeded", "flights.report", 1)
+        assert found["inputs"] == {"input_0": [made["raw"].address]}
+        assert found["params"] == {"month": SCRIPT}
+        assert "in-the-clear" not in str(found)
+
+    def test_a_verdict(self, viewer: Client, made: dict[str, Version]) -> None:
+        verdict = viewer.get("/muster/api/jobs/page-hidden-1").json()["verdict"]
+        assert (verdict["cause"], verdict["rank"], verdict["advice"]) == ("user error", 1, "mend it")
+
+    def test_a_log_steers_no_screen(self, viewer: Client, made: dict[str, Version]) -> None:
+        log = viewer.get("/muster/api/jobs/page-report-1/log").json()
+        assert log["text"] == f"[rank 0] red {SCRIPT}\nsecond\n"
+        assert viewer.get(f"/muster/api/jobs/page-report-1/log?after={log['next']}").json()["text"] == ""
+
+    def test_the_end_of_a_long_log(
+        self, viewer: Client, store: FolderStore, made: dict[str, Version]
+    ) -> None:
+        """Also of one line of 3 MB, and of bytes that are no text."""
+        version = make_job(store, "page-long-1", {"x": b"1"}, volume="pages/long")
+        assert version.number == 1
+        store.ledger.append("page-long-1", b"\xff\x00" * 1_500_000 + b"\n" + b"last\n")
+        log = viewer.get("/muster/api/jobs/page-long-1/log").json()
+        assert log["text"] == "last\n"
+        assert log["skipped_bytes"] == log["bytes"] - len(b"last\n")
+        piece = viewer.get("/muster/api/jobs/page-long-1/log?after=1000").json()
+        assert len(piece["text"]) <= piece["next"] - 1000 <= 1 << 17
+
+    def test_jobs_by_state_and_page(self, viewer: Client, made: dict[str, Version]) -> None:
+        first = viewer.get("/muster/api/jobs?limit=1&text=page-&state=succeeded").json()
+        second = viewer.get("/muster/api/jobs?limit=1&text=page-&state=succeeded&offset=1").json()
+        assert first["total"] == second["total"] == first["states"]["succeeded"] >= 2
+        assert first["jobs"][0]["submitted"] is not None
+        assert first["jobs"][0]["job_id"] != second["jobs"][0]["job_id"]
+
+    def test_a_job_that_cannot_be_read_hides_no_other(
+        self, viewer: Client, store: FolderStore, made: dict[str, Version]
+    ) -> None:
+        make_job(store, "page-torn-1", {"x": b"1"}, volume="pages/torn")
+        (store.layout.job("page-torn-1") / "spec.json").write_text("{")
+        try:
+            found = viewer.get("/muster/api/jobs?text=page-&limit=200").json()
+            by_id = {job["job_id"]: job for job in found["jobs"]}
+            assert by_id["page-torn-1"]["state"] == "unreadable"
+            assert "cannot be read" in by_id["page-torn-1"]["error"]
+            assert "page-report-1" in by_id
+            assert viewer.get("/muster/api/jobs/page-torn-1").status_code == 503
+        finally:
+            store.layout.delete(store.layout.job("page-torn-1"))
+
+    def test_volumes_and_versions(self, viewer: Client, made: dict[str, Version]) -> None:
+        by_name = {each["volume"]: each for each in viewer.get("/muster/api/volumes").json()["volumes"]}
+        assert by_name["pages/report"]["versions"] == 1
+        assert by_name["pages/report"]["newest"]["address"] == made["report"].address
+        (row,) = viewer.get("/muster/api/volumes/pages/report").json()["versions"]
+        assert row["metrics"] == {"auc": 0.71}
+        assert viewer.get("/muster/api/volumes/pages/report?before=1").json()["versions"] == []
+
+    def test_lineage(self, viewer: Client, made: dict[str, Version]) -> None:
+        picture = viewer.get("/muster/api/lineage?address=pages/report@1").json()
+        assert [node["id"] for node in picture["nodes"]] == [made["report"].address, made["raw"].address]
+        (edge,) = picture["edges"]
+        assert (edge["from"], edge["to"]) == (made["raw"].address, made["report"].address)
+        assert picture["complete"]
+
+    def test_a_version_whose_data_is_gone(self, viewer: Client, store: FolderStore) -> None:
+        make_job(store, "page-gone-1", {"x": b"1"}, volume="pages/gone")
+        store.layout.delete(store.layout.version("pages/gone", 1) / "data")
+        found = viewer.get("/muster/api/version?address=pages/gone@1").json()
+        assert (found["deleted"], found["total_files"]) == (True, 1)
+        assert found["record"]["job_id"] == "page-gone-1"
+        assert viewer.get("/muster/files/pages/gone@1/x").status_code == 404
+
+
+class TestFiles:
+    """What a user wrote can do nothing to who looks at it, and nothing else is ever sent."""
+
+    def test_a_document_is_in_a_sandbox(self, viewer: Client, made: dict[str, Version]) -> None:
+        answer = viewer.get("/muster/files/pages/report@1/index.html")
+        policy = [each.strip() for each in answer.headers["content-security-policy"].split(";")]
+        assert "sandbox" in policy  # with nothing allowed again, neither scripts nor our origin
+        assert "default-src 'none'" in policy
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "shown"),
+        [
+            ("notes.HTM", "text/html; charset=utf-8", "inline"),
+            ("plots/a%20b.png", "image/png", "inline"),
+            ("model.bin", "application/octet-stream", "attachment"),
+        ],
+    )
+    def test_every_file_is_in_one(
+        self, viewer: Client, made: dict[str, Version], name: str, kind: str, shown: str
+    ) -> None:
+        answer = viewer.get(f"/muster/files/pages/report@1/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == kind
+        assert answer.headers["content-disposition"].startswith(shown)
+        assert answer.headers["content-security-policy"].startswith("sandbox;")
+
+    def test_a_part_of_a_big_one(self, viewer: Client, made: dict[str, Version]) -> None:
+        answer = viewer.get("/muster/files/pages/report@1/model.bin", headers={"range": "bytes=256-511"})
+        assert (answer.status_code, answer.content) == (206, bytes(range(256)))
+        whole = viewer.get("/muster/files/pages/report@1/model.bin")
+        assert int(whole.headers["content-length"]) == len(whole.content) == 256 * 4096
+        assert (
+            viewer.get(
+                "/muster/files/pages/report@1/model.bin", headers={"range": "bytes=99999999-"}
+            ).status_code
+            == 416
+        )
+
+    def test_a_link_leads_nowhere_else(self, viewer: Client, store: FolderStore, tmp_path: Path) -> None:
+        """No commit lets one in; who can write the store's folder might still leave one."""
+        make_job(store, "page-links-1", {"here.txt": b"here"}, volume="pages/links")
+        data = store.path("pages/links@1")
+        data.chmod(0o755)
+        (tmp_path / "secret.txt").write_text("secret")
+        (data / "out.txt").symlink_to(tmp_path / "secret.txt")
+        (data / "up").symlink_to(data.parent)
+        (data / "round").symlink_to("round")
+        (data / "within.txt").symlink_to("here.txt")
+        (data / "pipe").unlink(missing_ok=True)
+        for name in ("out.txt", "up/RECORD.json", "round", "up"):
+            answer = viewer.get(f"/muster/files/pages/links@1/{name}")
+            assert answer.status_code == 404, name
+            assert "secret" not in answer.text
+        assert viewer.get("/muster/files/pages/links@1/within.txt").content == b"here"
+
+    @pytest.mark.parametrize("name", ["plots", "no/such", "x" * 3000, "index.html/x", "MANIFEST"])
+    def test_what_is_no_file_is_not_found(self, viewer: Client, made: dict[str, Version], name: str) -> None:
+        assert viewer.get(f"/muster/files/pages/report@1/{name}").status_code == 404
+
+
+class TestPage:
+    def test_it_runs_nothing_and_asks_nobody_else(self, viewer: Client) -> None:
+        answer = viewer.get("/muster/")
+        policy = dict(
+            each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";")
+        )
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["connect-src"] == policy["style-src"] == "'self'"
+        assert "<script>" not in answer.text
+        assert " style=" not in answer.text
+
+    def test_its_modules_import_each_other_and_nothing_else(self, viewer: Client) -> None:
+        import re
+
+        waiting, seen = ["app.js"], set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            answer = viewer.get(f"/muster/static/{name}")
+            assert answer.headers["content-type"].startswith("text/javascript"), name
+            assert not re.search(
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", answer.text
+            ), name
+            assert not re.search(r"https?://(?!www\.w3\.org/)", answer.text), name
+            imported = re.findall(r'^import .* from "\./(.*)";$', answer.text, re.MULTILINE)
+            assert len(imported) == len(re.findall(r"\bimport\b", answer.text)), name
+            waiting += imported
+        from muster.airflow.plugin.app import STATIC
+
+        assert seen == {path.name for path in STATIC.glob("*.js")}
+
+    def test_airflow_shows_it(self, let: Let) -> None:
+        """As Airflow's UI asks for what stands in its navigation; and no plugin failed to load."""
+        admin = let("ADMIN")
+        plugins = {p["name"]: p for p in admin.get("/api/v2/plugins").json()["plugins"]}
+        (view,) = plugins["muster"]["external_views"]
+        assert (view["href"], view["url_route"], view["destination"]) == ("/muster/", "muster", "nav")
+        assert admin.get("/api/v2/plugins/importErrors").json()["total_entries"] == 0
+
+    @pytest.mark.parametrize(
+        "name", ["app.py", "..%2fapp.py", "no.js", "%2e%2e/app.py", "page.css/x", "a\x00b"]
+    )
+    def test_nothing_else_lies_beside_it(self, viewer: Client, name: str) -> None:
+        answer = viewer.get(f"/muster/static/{name.replace(chr(0), '%00')}")
+        assert answer.status_code == 404
+
+
+PIECES = (
+    *(
+        "..",
+        ".",
+        "",
+        "/",
+        "//",
+        "\\",
+        "%",
+        "%2e%2e",
+        "%00",
+        "~",
+        "@",
+        "@1",
+        "@latest",
+        "@*",
+        "@<2013-10",
+        "@b3:",
+        "@0",
+    ),
+    *(
+        "@1/../../..",
+        "@99999999999999999999",
+        "etc/passwd",
+        "pages/report@1",
+        "index.html",
+        "RECORD.json",
+        "data",
+        "jobs",
+    ),
+    *(
+        "page-report-1",
+        "x" * 500,
+        "é",
+        "\u202e",
+        "\x00",
+        "\n",
+        "'\"",
+        "<script>",
+        "{}",
+        "${x}",
+        "$(id)",
+        "null",
+        "-1",
+        "1e9",
+    ),
+    *(
+        "\ud800",
+        "\U0010ffff",
+        "con",
+        "v/pages/report/1/data/index.html",
+        "store.json",
+        "log",
+        "cancel",
+        "&a=b",
+        "?",
+    ),
+)
+ROOMS = (
+    *(
+        "/muster/files/",
+        "/muster/files/pages/report@1/",
+        "/muster/files/pages/report@1/plots/",
+        "/muster/static/",
+    ),
+    *("/muster/api/jobs/", "/muster/api/volumes/", "/muster/api/deployments/", "/muster/api/", "/muster/"),
+)
+QUERIES = ("address", "before", "after", "limit", "offset", "state", "text")
+
+
+class TestFuzz:
+    """Whatever is asked, the answer is no: never a fault of ours, never a file from elsewhere."""
+
+    @pytest.fixture
+    def ask(
+        self, api_server: Any, let: Let
+    ) -> Callable[[list[tuple[str, str, bytes]]], list[tuple[int, bytes]]]:
+        """Ask as a server passes requests on: the path decoded, nothing tidied up on the way."""
+        import asyncio
+
+        cookie = f"{COOKIE}={let('ADMIN').cookies[COOKIE]}".encode()
+
+        async def one(method: str, path: str, query: bytes) -> tuple[int, bytes]:
+            sent: list[dict[str, Any]] = []
+
+            async def receive() -> dict[str, Any]:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            async def send(message: dict[str, Any]) -> None:
+                sent.append(message)
+
+            headers = [(b"host", b"testserver"), (b"cookie", cookie), (b"x-muster", b"1")]
+            scope = {
+                "type": "http",
+                "asgi": {"version": "3.0", "spec_version": "2.4"},
+                "http_version": "1.1",
+                "method": method,
+                "scheme": "http",
+                "path": path,
+                "root_path": "",
+                "query_string": query,
+                "headers": headers,
+                "client": ("127.0.0.1", 1),
+                "server": ("testserver", 80),
+                "state": {},
+            }
+            await api_server({**scope, "raw_path": path.encode("utf-8", "surrogatepass")}, receive, send)
+            return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+
+        async def each(requests: list[tuple[str, str, bytes]]) -> list[tuple[int, bytes]]:
+            return [await one(*request) for request in requests]
+
+        return lambda requests: asyncio.run(each(requests))
+
+    def test_paths(self, ask: Any, made: dict[str, Version], store: FolderStore) -> None:
+        import random
+
+        choose = random.Random(4)
+        paths = [room + piece for room in ROOMS for piece in PIECES]
+        paths += [
+            choose.choice(ROOMS)
+            + choose.choice(["/", "@", ""]).join(choose.choices(PIECES, k=choose.randint(2, 7)))
+            for _ in range(400)
+        ]
+        ours = {path.read_bytes() for path in store.path("pages/report@1").rglob("*") if path.is_file()}
+        for path, (status, body) in zip(paths, ask([("GET", path, b"") for path in paths]), strict=True):
+            assert status < 500, (path, status, body[:200])
+            if path.startswith("/muster/files/") and status == 200:
+                assert body in ours, path
+            assert b"root:x:" not in body, path
+
+    def test_queries(self, ask: Any, made: dict[str, Version]) -> None:
+        import random
+        from urllib.parse import quote
+
+        choose = random.Random(5)
+        paths = ("jobs", "jobs/page-report-1/log", "volumes/pages/report", "version", "lineage")
+        values = [
+            *PIECES,
+            "9" * 5000,
+            "a" * 100_000,
+            "-9223372036854775809",
+            "NaN",
+            "Infinity",
+            "1.5",
+            "0x10",
+        ]
+        requests = []
+        for value in values:
+            for name in QUERIES:
+                query = f"{name}={quote(value, safe='', errors='surrogatepass')}".encode()
+                requests.append(("GET", f"/muster/api/{choose.choice(paths)}", query))
+        requests += [
+            ("GET", "/muster/api/jobs", b"&".join([b"limit=1"] * 20_000)),
+            ("GET", "/muster/api/jobs", b"\xff=\xfe"),
+        ]
+        for request, (status, body) in zip(requests, ask(requests), strict=True):
+            assert status < 500, (request[1], request[2][:100], body[:200])
+
+    def test_changes(self, ask: Any, made: dict[str, Version]) -> None:
+        requests = [("POST", f"/muster/api/jobs/{piece}/cancel", b"") for piece in PIECES]
+        for request, (status, body) in zip(requests, ask(requests), strict=True):
+            assert status < 500, (request[1], body[:200])
+
+
+def test_the_plugin_loads_nothing_heavy(tmp_path: Path) -> None:
+    """Every process of Airflow's loads it, each parse of a Dag among them."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, airflow.sdk, airflow.plugins_manager; before = set(sys.modules)\n"
+        "import muster.airflow.plugin.entry\n"
+        "print(sorted(n for n in set(sys.modules) - before if n.split('.')[0] != 'muster'))\n"
+        "print('fastapi' in set(sys.modules) - before)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines()[-2:] == ["[]", "False"]

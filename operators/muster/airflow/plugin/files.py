@@ -25,6 +25,13 @@ POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "private, max-age=300",
+    # Airflow compresses what does not say how it is encoded: a model of 5 GB would keep its process
+    # busy for minutes, and a part of a file would no longer be the bytes that were asked for.
+    "Content-Encoding": "identity",
+}
 TYPES = {
     **dict.fromkeys((".html", ".htm"), "text/html; charset=utf-8"),
     **dict.fromkeys(
@@ -65,7 +72,7 @@ def show(store: Store, address: Address) -> FileResponse:
         media_type=kind or "application/octet-stream",
         filename=Path(address.path).name,
         content_disposition_type="inline" if kind else "attachment",
-        headers={"Content-Security-Policy": POLICY, "Cache-Control": "private, max-age=300"},
+        headers=HEADERS,
     )
 
 

@@ -169,11 +169,12 @@ def _rows(nodes: Iterable[Node], steps: Iterable[Edge]) -> list[Node]:
     rows: dict[str, int] = {}
     placed: list[Node] = []
     for _, members in sorted(columns.items()):
-        above = {
-            node.id: fmean(rows[reader] for reader in readers[node.id]) if readers[node.id] else 0
-            for node in members
-        }
-        for row, node in enumerate(sorted(members, key=lambda node: (above[node.id], node.volume))):
-            rows[node.id] = row
-            placed.append(replace(node, row=row))
+        ordered = sorted(members, key=lambda node: (_middle(readers[node.id], rows), node.volume))
+        rows.update({node.id: row for row, node in enumerate(ordered)})
+        placed += [replace(node, row=rows[node.id]) for node in ordered]
     return placed
+
+
+def _middle(readers: Iterable[str], rows: Mapping[str, int]) -> float:
+    known = [rows[reader] for reader in readers if reader in rows]
+    return fmean(known) if known else 0.0
