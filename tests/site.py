@@ -62,6 +62,15 @@ class Site(Author):
 
     # its life
 
+    def set(self, section: str, **options: object) -> None:
+        """Set options of Airflow's, before :meth:`up`: ``site.set("muster", inline_wait=0)``."""
+        own = self.home / "up" / "own.cfg"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        with own.open("a") as file:
+            file.write(
+                "\n".join([f"[{section}]", *(f"{name} = {value}" for name, value in options.items()), ""])
+            )
+
     def up(self, *words: str, seconds: float = 120) -> None:
         """Start ``muster up`` and return when it says that all of it is up."""
         said = self.log.stat().st_size if self.log.exists() else 0

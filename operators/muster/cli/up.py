@@ -24,7 +24,8 @@ def up(
     """Keep Airflow running on this machine, until Ctrl-C.
 
     Its pages are on loopback, behind a password. What dies of it is started again; Ctrl-C leaves
-    nothing of it. Jobs that run then go on, and the next start takes them up again.
+    nothing of it. Jobs that run then go on, and the next start takes them up again. Settings of
+    Airflow's that you want otherwise go into up/own.cfg in MUSTER_HOME.
     """
     note("starting Airflow")
     from muster.airflow.up.site import run

@@ -1,7 +1,8 @@
 """The AIRFLOW_HOME of ``muster up``: its settings, secrets, first user and database.
 
 All settings are in its ``airflow.cfg``, so ``AIRFLOW_HOME=.muster/up airflow …`` in another terminal is
-the same Airflow. The folder is its owner's alone: whoever reads it is let in by the Airflow.
+the same Airflow. It is written at each start; ``own.cfg`` beside it is the person's and wins. The
+folder is its owner's alone: whoever reads it is let in by the Airflow.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from configparser import Error as ConfigParserError
 from configparser import RawConfigParser
 from dataclasses import dataclass
 from io import StringIO
@@ -24,7 +26,6 @@ from muster.core.settings import Settings
 
 ADDRESS = "127.0.0.1"
 USER = "admin"
-PATIENCE = {"timeout": 30}  # seconds that one of several processes waits for SQLite's one writer
 NO_PORT = 9  # of the log servers that are not started; below 1024, so nobody else pretends to be one
 
 
@@ -131,7 +132,7 @@ class UpHome:
             },
             "database": {
                 "sql_alchemy_conn": f"sqlite:///{self.root / DATABASE}",
-                "sql_alchemy_connect_args": "muster.airflow.up.home.PATIENCE",
+                "sql_alchemy_connect_args": "muster.airflow.up.sqlite.PATIENCE",
                 "load_default_connections": "False",
             },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
@@ -156,16 +157,24 @@ class UpHome:
         }
 
     def _write_options(self, kept: Mapping[str, str]) -> None:
-        parser = RawConfigParser()
         options = self.options()
         options["core"]["fernet_key"] = kept["fernet"]
         options["api"]["secret_key"] = kept["pages"]
         options["api_auth"] = {"jwt_secret": kept["tokens"]}
+        parser = RawConfigParser()
         for section, values in options.items():
             parser[section] = {name: value.replace("%", "%%") for name, value in values.items()}
+        self._read_own(parser)
         text = StringIO()
         parser.write(text)
         _write_private(self.root / "airflow.cfg", text.getvalue())
+
+    def _read_own(self, parser: RawConfigParser) -> None:
+        own = self.root / "own.cfg"
+        try:
+            parser.read(own, encoding="utf-8")
+        except (ConfigParserError, UnicodeDecodeError) as error:
+            raise SpecError(f"{own} is not in the form of an airflow.cfg: {error}") from error
 
     def _unwritable(self, error: OSError) -> SpecError:
         return SpecError(f"MUSTER_HOME {self.settings.home} cannot be written: {error}")
