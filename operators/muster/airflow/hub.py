@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import math
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ _LATEST_SECONDS = 2.0
 # By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
 _SWEEP_AFTER_SECONDS = 30.0
+_SWEEP_EVERY_SECONDS = 60.0
 _AT_ONCE_BYTES = 4 << 20
 
 
@@ -115,7 +115,7 @@ class Hub:
         while self._followers:
             now = time.monotonic()
             if now > self._sweep_at:
-                self._sweep_at = math.inf
+                self._sweep_at = now + _SWEEP_EVERY_SECONDS
                 await self._in_thread(self._sweep, {each.job_id for each in self._followers})
             due = [each for each in self._followers if each.due <= now]
             if due:
@@ -137,7 +137,7 @@ class Hub:
             return None
 
     def _sweep(self, followed: Collection[str]) -> None:
-        """End what could not be ended while the triggerer was down."""
+        """End what could not be ended: the triggerer was down, or had not begun to wait for it."""
         from muster.airflow.orphans import sweep
         from muster.airflow.site import instance
         from muster.airflow.standing import ask
