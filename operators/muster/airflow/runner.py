@@ -136,24 +136,25 @@ class _Runner:
 
     def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
         states = self._runs.states(run)
-        result = self._runs.results(run).get(task_id)
-        seconds = loop.seconds.get(task_id)
+        results = [each for each in self._runs.results(run).get(task_id, []) if isinstance(each, Mapping)]
+        seconds = loop.seconds(task_id)
         stage = Stage(
             task_id=task_id,
             state=states.get(task_id, "none"),
             seconds=seconds,
             kept=task_id in kept,
-            message=loop.failures.get(task_id, ""),
+            message=loop.failure(task_id),
         )
-        if not isinstance(result, Mapping) or stage.state != "success":
+        if not results or stage.state != "success":
             return stage
-        job_id = result.get("job_id")
+        alone = results[0] if len(results) == 1 else {}  # the jobs of a mapped task are told by muster jobs
+        job_id = alone.get("job_id")
         return replace(
             stage,
             job_id=job_id,
             overhead_seconds=self._overhead(job_id, seconds),
-            versions={name: _addresses(value) for name, value in result.get("versions", {}).items()},
-            metrics=result.get("metrics", {}),
+            versions=_gathered(results),
+            metrics=alone.get("metrics", {}),
         )
 
     def _overhead(self, job_id: str | None, seconds: float | None) -> float | None:
@@ -173,13 +174,22 @@ class _Runner:
             log=str(self._home.log),
             params=self._runs.params(run),
             stages=tuple(self._stage(run, loop, name, kept) for name in self._loaded.order),
-            deployments=tuple(_deployed(results.values())),
+            deployments=tuple(_deployed(each for made in results.values() for each in made)),
             warnings=tuple(self._warnings),
         )
 
     def _warn(self, text: str) -> None:
         self._warnings.append(text)
         self._listener.warning(text)
+
+
+def _gathered(results: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The versions by output that all instances of a task left, in the order of the map."""
+    found: dict[str, tuple[str, ...]] = {}
+    for result in results:
+        for name, value in result.get("versions", {}).items():
+            found[name] = found.get(name, ()) + _addresses(value)
+    return found
 
 
 def _addresses(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -45,13 +45,16 @@ class Loaded:
         return tuple(task.task_id for task in tasks)
 
     def operators(self) -> Iterator[MusterOperator]:
-        """Muster's own among its tasks, in that order."""
+        """Muster's own among its tasks, in that order; of a mapped one the instances that the Dag file tells."""
+        from muster.airflow.mapping import Mapped
         from muster.airflow.operator import MusterOperator
 
         for task_id in self.order:
-            task = self.dag.task_dict[task_id]
+            task: object = self.dag.task_dict[task_id]
             if isinstance(task, MusterOperator):
                 yield task
+            elif isinstance(task, Mapped):
+                yield from task.samples()
 
 
 def load(dag_id: str, home: EmbeddedHome) -> Loaded:

@@ -7,8 +7,9 @@ What may run next, what a failure stops, when a retry is due: all that is Airflo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from muster.airflow.embedded.interruption import Interruption
@@ -24,11 +25,7 @@ _LONGEST_WAIT_SECONDS = 1.0
 
 
 class Loop:
-    """One Dag run going on.
-
-    :ivar failures: why each task that failed did, by task.
-    :ivar seconds: how long each task that ran here took, by task.
-    """
+    """One Dag run going on."""
 
     def __init__(
         self, loaded: Loaded, run: DagRun, session: Session, listener: Listener, interruption: Interruption
@@ -38,23 +35,34 @@ class Loop:
         self._session = session
         self._listener = listener
         self._interruption = interruption
-        self.failures: dict[str, str] = {}
-        self.seconds: dict[str, float] = {}
+        self._failures: dict[tuple[str, int], str] = {}
+        self._seconds: dict[tuple[str, int], float] = {}
+
+    def failure(self, task_id: str) -> str:
+        """Why a task that failed did; of a mapped one, why the first of its instances did that failed."""
+        found = sorted((index, text) for (name, index), text in self._failures.items() if name == task_id)
+        return found[0][1] if found else ""
+
+    def seconds(self, task_id: str) -> float | None:
+        """How long a task that ran here took, all of its instances together."""
+        found = [took for (name, _), took in self._seconds.items() if name == task_id]
+        return sum(found) if found else None
 
     def run(self, ended: Callable[[str], None]) -> None:
         """Go on until the run has ended or somebody asked it to.
 
-        :param ended: is called with the name of each task that has come to its end here.
+        :param ended: is called with the name of each task that has come to its end here; once for
+            the instances of a mapped task that ran one after the other.
         """
         from airflow.utils.state import DagRunState
 
         while self._run.state == DagRunState.RUNNING and not self._interruption:
             ready = self._ready()
-            for ti in ready:
+            for task_id, instances in groupby(ready, key=lambda ti: ti.task_id):
                 if self._interruption:
                     break
-                self._execute(ti)
-                ended(ti.task_id)
+                self._execute_all(instances)
+                ended(task_id)
             if not ready and self._run.state == DagRunState.RUNNING:
                 self._interruption.sleep(self._until_next())
 
@@ -77,6 +85,12 @@ class Loop:
         ready = [ti for ti in tasks if ti.state == TaskInstanceState.SCHEDULED]
         return sorted(ready, key=lambda ti: (order[ti.task_id], ti.map_index))
 
+    def _execute_all(self, instances: Iterable[TaskInstance]) -> None:
+        for ti in instances:
+            if self._interruption:
+                break
+            self._execute(ti)
+
     def _execute(self, ti: TaskInstance) -> None:
         from airflow.sdk.definitions.dag import _run_task
 
@@ -86,10 +100,11 @@ class Loop:
         self._listener.task_started(ti.task_id, ti.try_number)
         began = time.monotonic()
         result = _run_task(ti=ti, task=task, run_triggerer=True)
-        self.seconds[ti.task_id] = time.monotonic() - began
-        self.failures.pop(ti.task_id, None)
+        instance = (ti.task_id, ti.map_index)
+        self._seconds[instance] = time.monotonic() - began
+        self._failures.pop(instance, None)
         if result is not None and result.error is not None:
-            self.failures[ti.task_id] = str(result.error) or type(result.error).__name__
+            self._failures[instance] = str(result.error) or type(result.error).__name__
         if result is not None and isinstance(result.ti.task, MusterOperator) and result.ti.task.wait.stopped:
             self._interruption.set()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muster.airflow.embedded.load import Loaded
@@ -10,25 +10,26 @@ from muster.core.errors import NotFound
 from muster.volumes.base import Record, Store
 
 
-def changed(loaded: Loaded, results: Mapping[str, Any], store: Store) -> dict[str, str]:
+def changed(loaded: Loaded, results: Mapping[str, Sequence[Any]], store: Store) -> dict[str, str]:
     """Return what is different now, in a few words, by task; only tasks of which something is.
 
-    :param results: what the tasks of the run returned.
+    :param results: what the instances of each task of the run returned.
     """
+    operators = {operator.task_id: operator for operator in loaded.operators()}
     found = {}
-    for operator in loaded.operators():
-        for record in _records(results.get(operator.task_id), store):
+    for task_id, operator in operators.items():
+        for record in _records(results.get(task_id, ()), store):
             what = operator.changed_since(record, loaded.folder, store)
             if what:
-                found[operator.task_id] = what
+                found[task_id] = what
                 break
     return found
 
 
-def _records(result: Any, store: Store) -> Iterator[Record]:
-    """The record of each commit that a task made."""
-    versions = result.get("versions", {}) if isinstance(result, Mapping) else {}
-    for addresses in versions.values():
+def _records(results: Sequence[Any], store: Store) -> Iterator[Record]:
+    """The record of each commit that a task's instances made."""
+    made = [result.get("versions", {}) for result in results if isinstance(result, Mapping)]
+    for addresses in (each for versions in made for each in versions.values()):
         for address in [addresses] if isinstance(addresses, str) else addresses[:1]:
             try:
                 yield store.record(address)

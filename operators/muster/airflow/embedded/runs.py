@@ -154,13 +154,16 @@ class Runs:
         run.end_date = timezone.utcnow()
         self._session.commit()
 
-    def results(self, run: DagRun) -> dict[str, Any]:
-        """What the tasks of a run returned, by task."""
+    def results(self, run: DagRun) -> dict[str, list[Any]]:
+        """What the instances of each task of a run returned, in the order of its map; one for most tasks."""
         from airflow.models.xcom import XComModel
 
-        query = XComModel.get_many(run_id=run.run_id, key="return_value", dag_ids=run.dag_id, map_indexes=-1)
+        query = XComModel.get_many(run_id=run.run_id, key="return_value", dag_ids=run.dag_id)
         rows: Iterable[Any] = self._session.scalars(query)
-        return {row.task_id: XComModel.deserialize_value(row) for row in rows}
+        found: dict[str, list[Any]] = {}
+        for row in sorted(rows, key=lambda row: row.map_index):
+            found.setdefault(row.task_id, []).append(XComModel.deserialize_value(row))
+        return found
 
     def states(self, run: DagRun) -> dict[str, str]:
         """The state of each task; of a mapped one, that of the first of its instances that did not succeed."""
