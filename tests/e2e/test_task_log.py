@@ -72,9 +72,13 @@ VERDICTS: dict[str, tuple[int, list[str], str]] = {
     "missing_input": (
         1,
         [],
-        r"not found\ninput 'features': no volume no/such.*\nrun what makes it first, or name what is there",
+        r"not found\ninput 'features': no volume no/such.*\nsee what is there: muster volumes ls",
     ),
-    "cancelled": (1, ["cancelled"], r"cancelled\ncancelled on request\nrun it again if that was not meant"),
+    "cancelled": (
+        1,
+        ["cancelled"],
+        r"cancelled\nsomebody asked for its end: by muster jobs cancel, or .*\nrun it again if that was not meant",
+    ),
     "too_slow": (
         2,
         ["run timeout", "run timeout"],

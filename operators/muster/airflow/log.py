@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from muster.core.verdict import VERDICT_LINES, full_log
+
 LINES_PER_SECOND = 20.0
 BYTES_PER_SECOND = 4096.0
 BURST_LINES = 400
@@ -26,7 +28,8 @@ class TaskLog:
     Lines wait while they come faster than the rate, which is that of a token bucket in lines and
     bytes; of those that wait only the newest are kept. So an author who prints a thousand lines a
     second sees stretches of them, and always the last ones before the end, which explain it. What
-    muster itself says is never left out.
+    muster itself says is never left out, but for the verdict in the job's last lines: whoever waits for
+    the job raises it, and so it is said already.
 
     Call it at least once a second, with nothing where nothing came, so that what waits gets its turn.
 
@@ -48,7 +51,7 @@ class TaskLog:
     def __call__(self, lines: Iterable[str] = ()) -> None:
         """Take in what came, and write what is due."""
         self._refill()
-        for line in lines:
+        for line in self._without_verdict(list(lines)):
             self._waiting.append(fit(line))
             self._pass_on()
             while len(self._waiting) > KEPT_LINES:
@@ -60,6 +63,10 @@ class TaskLog:
         while self._waiting:
             self._put(self._waiting.popleft())
         self._confess()
+
+    def _without_verdict(self, lines: list[str]) -> list[str]:
+        last = full_log(self._job_id)  # no rank's line reads so: those begin with their rank
+        return lines[: max(0, lines.index(last) + 1 - VERDICT_LINES)] if last in lines else lines
 
     def _refill(self) -> None:
         now = self._clock()

@@ -22,14 +22,14 @@ from muster.core.errors import (
     StoreError,
 )
 from muster.core.status import JobStatus
-from muster.core.verdict import Cause, one_line
+from muster.core.verdict import Cause, full_log, one_line
 
 _FINAL = (SpecError, NotFound, Corrupt)
 # What is said first and last of an error that no job has; the error itself names the thing.
 _KINDS: dict[type[MusterError], tuple[str, str]] = {
     CannotSchedule: (Cause.UNSCHEDULABLE.value, "ask for less, or run it on a bigger machine"),
     SpecError: (Cause.SPEC_ERROR.value, "mend the Dag or its code; trying again as it is cannot help"),
-    NotFound: ("not found", "run what makes it first, or name what is there: muster volumes ls"),
+    NotFound: ("not found", "see what is there: muster volumes ls"),
     Conflict: ("conflict", "somebody else was first and goes on: muster jobs ls"),
     Corrupt: ("corrupt version", "see what is damaged: muster volumes fsck --deep"),
     StoreError: ("store error", "nothing half-done is visible; mend what the message names and run again"),
@@ -72,7 +72,7 @@ def overdue(status: JobStatus, limit: str) -> Failed:
     return Failed(
         f"timeout\nthe task came to its {limit}, and its job was ended\n"
         f"raise the {limit}, or find what takes so long in the job's log\n"
-        f"full log: muster jobs logs {status.job_id}"
+        f"{full_log(status.job_id)}"
     )
 
 
@@ -80,7 +80,7 @@ def left_running(job_id: str) -> Failed:
     """The exception for a try whose process is stopped while its job goes on."""
     return Failed(
         f"stopped\nthe task's process was told to stop; job {job_id} goes on\n"
-        f"the next try adopts it\nfull log: muster jobs logs {job_id}"
+        f"the next try adopts it\n{full_log(job_id)}"
     )
 
 

@@ -94,6 +94,7 @@ _FINAL = frozenset(
 # what would end a line or steer a terminal, and bytes of a file's name that were no UTF-8 (PEP 383)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 LINE_LENGTH = 400
+VERDICT_LINES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +116,14 @@ class Verdict:
             object.__setattr__(self, field, one_line(getattr(self, field)))
 
     def render(self, *, job_id: str) -> str:
-        """Four lines at most: cause and rank, message, what to do, where the full log is."""
+        """Four lines: cause and rank, message, what to do, where the full log is."""
         where = "" if self.rank is None else f", rank {self.rank}"
-        return (
-            f"{self.cause.value}{where}\n{self.message}\n{self.advice}\nfull log: muster jobs logs {job_id}"
-        )
+        return "\n".join((f"{self.cause.value}{where}", self.message, self.advice, full_log(job_id)))
+
+
+def full_log(job_id: str) -> str:
+    """A verdict's last line: where all of the job's log is."""
+    return f"full log: muster jobs logs {job_id}"
 
 
 def one_line(text: str) -> str:

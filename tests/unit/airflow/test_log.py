@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from muster.airflow.log import BURST_LINES, KEPT_LINES, LINE_LENGTH, LINES_PER_SECOND, TaskLog, fit
+from muster.core.verdict import Cause, Verdict
 
 
 class Clock:
@@ -110,6 +111,15 @@ def test_a_line_is_made_fit_for_a_page(line: str, shown: str | None) -> None:
     if shown is None:
         shown = f"{line[:LINE_LENGTH]} … ({len(line) - LINE_LENGTH:,} characters more in the full log)"
     assert fit(line) == shown
+
+
+def test_the_verdict_is_left_to_whoever_raises_it(log: TaskLog, written: list[str]) -> None:
+    verdict = Verdict(cause=Cause.USER_ERROR, message="no", advice="mend it").render(job_id="a-job")
+    faked = [f"[rank 0] {line}" for line in verdict.splitlines()]
+    log([*ranks(2), *faked])
+    log(["rank 0: no", *verdict.splitlines()])
+    log.close()
+    assert written == [*ranks(2), *faked, "rank 0: no"]
 
 
 def test_what_imitates_muster_is_a_ranks_line(log: TaskLog, written: list[str]) -> None:

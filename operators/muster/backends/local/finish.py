@@ -12,6 +12,7 @@ from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.base import Store
 
+CANCELLED = "somebody asked for its end: by muster jobs cancel, or by ending its task in Airflow"
 CANCEL_ADVICE = "run it again if that was not meant"
 
 _MAKE_ROOM = "make room on the disk that the message names, then run again"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from muster.backends.local import attempt
 from muster.backends.local.environments import Environments
-from muster.backends.local.finish import CANCEL_ADVICE, commit, verdict_of
+from muster.backends.local.finish import CANCEL_ADVICE, CANCELLED, commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import left_behind
 from muster.backends.local.masking import Masking
@@ -98,7 +98,7 @@ class Supervisor:
             return self._attempts()
         except _AskedToEnd:
             if self._cancelled():
-                return Verdict(cause=Cause.CANCELLED, message="cancelled on request", advice=CANCEL_ADVICE)
+                return Verdict(cause=Cause.CANCELLED, message=CANCELLED, advice=CANCEL_ADVICE)
             raise
         except Exception as error:
             if not isinstance(error, MusterError):
