@@ -28,6 +28,7 @@ from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.exceptions import AirflowSkipException
 
     from muster.airflow.code import DagFolder
     from muster.airflow.jobs import TaskRun
@@ -149,20 +150,24 @@ class DeployOperator(MusterOperator):
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
         :raises SpecError: it would, and somebody asked for it.
         """
-        from airflow.sdk.exceptions import AirflowSkipException
-
         try:
             task.backend.deploy(spec, allow_older=self.allow_older)
         except Conflict as error:
             if _backfills(task):
-                raise AirflowSkipException(f"not deployed: {error}") from None
+                raise self._skipped(f"not deployed: {error}") from None
             raise SpecError(
                 f"{error}. A backfill must not do that; say allow_older=True if it is meant"
             ) from error
 
+    def _skipped(self, text: str) -> AirflowSkipException:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
+        return AirflowSkipException(text)
+
     def _await(self, task: TaskRun, model: Pinned) -> DeploymentStatus:
         """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
-        from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+        from airflow.sdk.exceptions import AirflowFailException
 
         patience, began = self._patience(task), time.monotonic()
         said: RevisionState | None = None
@@ -178,7 +183,7 @@ class DeployOperator(MusterOperator):
             if revision is not None and serves is False:
                 passed_by = revision.state is RevisionState.RETIRED and _backfills(task)
                 text = refusal_text(status, revision)
-                raise AirflowSkipException(text) if passed_by else AirflowFailException(text)
+                raise self._skipped(text) if passed_by else AirflowFailException(text)
             self._hand_over(task, model, patience, waited=time.monotonic() - began)
             self.wait.pause(POLL_SECONDS)
 

@@ -1,0 +1,194 @@
+"""A backfill by Airflow's own command: months side by side, each its own versions, and no way back for what serves."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.e2e.author import MUSTER, until
+from tests.serving import onnx_graph
+from tests.site import Site
+
+from muster.volumes.folder import FolderStore
+
+MONTHS = """
+    from datetime import UTC, datetime
+    from airflow.sdk import Param, dag
+    from airflow.timetables.events import EventsTimetable
+    from muster.airflow import DeployOperator, JobOperator, Output, Resources
+
+    MONTH = "{{ params.month if dag_run.run_type == 'manual' else ds[:7] }}"
+
+    @dag(
+        schedule=EventsTimetable([datetime(2024, month, 1, tzinfo=UTC) for month in range(1, 13)]),
+        start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False,
+        params={"month": Param("2024-05", type="string")},
+        default_args={"resources": Resources(memory_gib=0.5), "retries": 0},
+    )
+    def months():
+        rows = JobOperator(
+            task_id="rows", image="python", entrypoint="months.steps:rows", params={"month": MONTH},
+            outputs={"rows": Output(volume="months/rows", partition="*")},
+        )
+        model = JobOperator(
+            task_id="model", image="python", entrypoint="months.steps:model", params={"month": MONTH},
+            inputs={"train": f"volume://months/rows@<{MONTH}", "test": f"volume://months/rows@{MONTH}"},
+            outputs={"model": Output(volume="months/model", partition=MONTH)},
+        )
+        DeployOperator(task_id="deploy", name="months", model=model.versions["model"], smoke=None)
+        rows >> model
+
+    months()
+"""
+
+STEPS = """
+    from pathlib import Path
+    from months.onnx_graph import write_line
+
+    def rows(rows: Path, month: str) -> None:
+        for number in range(1, int(month[5:]) + 1):
+            folder = rows / f"{month[:4]}-{number:02}"
+            folder.mkdir()
+            (folder / "rows").write_text(folder.name)
+
+    def model(train: list[Path], test: Path, model: Path, month: str) -> dict[str, float]:
+        names = [(each / "rows").read_text() for each in [*train, test]]
+        if names != [f"{month[:4]}-{number:02}" for number in range(1, int(month[5:]) + 1)]:
+            raise ValueError(f"{month} was given {names}")
+        write_line(model, slope=int(month[5:]))
+        return {"months": len(names)}
+"""
+
+CARDS = """
+    from datetime import UTC, datetime
+    from airflow.sdk import Asset, dag
+    from muster.airflow import JobOperator, Output, Resources
+    from muster.airflow.triggering import triggering
+
+    @dag(schedule=[Asset("volume://months/model")], start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False)
+    def cards():
+        models = triggering("months/model")
+        JobOperator(
+            task_id="card", image="python", entrypoint="cards.steps:card",
+            inputs={"models": models, "test": models.input("test")}, params={"lineage": models.lineage},
+            outputs={"cards": Output(volume="months/model-card", partition="*")},
+            resources=Resources(memory_gib=0.5), retries=0,
+        )
+
+    cards()
+"""
+
+CARD = """
+    from pathlib import Path
+
+    def card(models: list[Path], test: list[Path], cards: Path, lineage: list[dict]) -> None:
+        for model, data, origin in zip(models, test, lineage, strict=True):
+            month = origin["record"]["partition"]
+            if (data / "rows").read_text() != month or not (model / "model.onnx").is_file():
+                raise ValueError(f"the card of {month} was given {data} and {model}")
+            (cards / month).mkdir()
+            (cards / month / "card").write_text(origin["version"])
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        site.write("months", MONTHS, steps=STEPS, onnx_graph=Path(onnx_graph.__file__).read_text())
+        site.write("cards", CARDS, steps=CARD)
+        site.up()
+        yield site
+
+
+@pytest.fixture(scope="module")
+def store(site: Site) -> FolderStore:
+    return FolderStore(site.home / "store")
+
+
+def backfill(site: Site, first: str, last: str) -> list[dict[str, Any]]:
+    """Run Airflow's own command, two runs at a time, and return the runs when all have ended."""
+    command = [
+        MUSTER.with_name("airflow"),
+        "backfill",
+        "create",
+        "--dag-id",
+        "months",
+        "--max-active-runs",
+        "2",
+    ]
+    words = ["--from-date", f"{first}-01", "--to-date", f"{last}-01"]
+    ran = subprocess.run(
+        [*command, *words],
+        env=site.environment | {"AIRFLOW_HOME": str(site.home / "up")},
+        cwd=site.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+    def runs() -> list[dict[str, Any]]:
+        found = site.ask_api("GET", "dags/months/dagRuns", params={"run_type": "backfill", "limit": 100})
+        return list(found["dag_runs"])
+
+    assert until(lambda: all(run["state"] in ("success", "failed") for run in runs()), seconds=300), runs()
+    return sorted(runs(), key=lambda run: str(run["logical_date"]))
+
+
+def served(site: Site) -> str:
+    """The month whose model answers."""
+    (deployment,) = site.ask("deployments", "ls")
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+    answer = httpx.post(f"{deployment['url']}/v2/models/months/infer", json=body, timeout=10, trust_env=False)
+    return f"2024-{answer.json()['outputs'][0]['data'][0]:02.0f}"
+
+
+def test_months_are_backfilled_side_by_side_and_what_serves_does_not_go_back(
+    site: Site, store: FolderStore
+) -> None:
+    assert site.wait("months", site.trigger("months")) == "success"
+    assert served(site) == "2024-05"
+
+    runs = backfill(site, "2024-03", "2024-08")
+    assert [run["state"] for run in runs] == ["success"] * 6, [
+        site.states("months", r["dag_run_id"]) for r in runs
+    ]
+    models = {version.number: version for version in store.versions("months/model")}
+    assert sorted(str(version.partition) for version in models.values()) == sorted(
+        ["2024-05", *(f"2024-{number:02}" for number in range(3, 9))]
+    )
+    for version in models.values():
+        record = store.record(version.address)
+        assert [each.partition for each in record.inputs["test"]] == [version.partition]
+        assert record.metrics["months"] == int(str(version.partition)[5:])
+    assert served(site) == "2024-08"
+    for run in runs[:2]:
+        assert site.states("months", run["dag_run_id"])["deploy"] == "skipped"
+        assert "is before 2024-0" in site.task_log("months", run["dag_run_id"], "deploy")
+    assert site.states("months", runs[-1]["dag_run_id"])["deploy"] == "success"
+
+
+def test_every_new_version_triggers_its_consumer_once(site: Site, store: FolderStore) -> None:
+    models = [version.address for version in store.versions("months/model")]
+
+    def told() -> list[str]:
+        cards = store.versions("months/model-card")
+        return sorted((store.path(card.address) / "card").read_text() for card in cards)
+
+    assert until(lambda: len(told()) >= len(models), seconds=120), (told(), models)
+    runs = site.ask_api("GET", "dags/cards/dagRuns", params={"limit": 100})["dag_runs"]
+    for run in runs:
+        assert site.wait("cards", run["dag_run_id"]) == "success"
+    assert told() == sorted(models)
+
+
+def test_by_hand_the_consumer_takes_the_newest(site: Site, store: FolderStore) -> None:
+    run_id = site.trigger("cards")
+    assert site.wait("cards", run_id) == "success"
+    card = max(store.versions("months/model-card"), key=lambda version: version.number)
+    assert card.partition == "2024-08"
+    assert store.record(card.address).origin.run_id == run_id
