@@ -23,6 +23,7 @@ from muster.worker.code import copy_code
 from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers import rank_environment
+from muster.worker.mounts import protect
 from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.SPEC_ERROR
     try:
         replica = _own_folder(replica)
+        protect(path for paths in replica.inputs.values() for path in paths)
         report = _run_ranks(replica)
     except InRank as here:
         plan = here.plan
