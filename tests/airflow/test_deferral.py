@@ -1,0 +1,251 @@
+"""A task is deferred, ended, cleared or killed while its job runs: the job is followed, adopted or ended, never doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.author import until
+from tests.site import Site
+
+from muster.backends.local.places import Places
+from muster.backends.local.processes import marked
+from muster.core.status import JobState
+from muster.volumes.base import Version
+from muster.volumes.folder import FolderStore
+
+# The task's process reads the option when it waits, so each Dag has an inline wait of its own.
+DAG = """
+    import os
+    import signal
+    from datetime import datetime, timedelta
+    from pathlib import Path
+
+    from airflow.sdk import dag
+
+    from muster.airflow import JobOperator, Resources
+    from muster.backends.local.backend import LocalBackend
+
+    os.environ["AIRFLOW__MUSTER__INLINE_WAIT"] = "{wait}"
+    {more}
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={{"gate": ""}}, {dag})
+    def {name}():
+        JobOperator(
+            task_id="slow", image="python", entrypoint="{name}.steps:slow",
+            params={{"gate": "{{{{ params.gate }}}}"}}, outputs={{"out": "{name}/out"}},
+            resources=Resources(cpus=0.2, memory_gib=0.2), retry_delay=timedelta(seconds=1), {task}
+        )
+
+    {name}()
+"""
+STEPS = """
+    import time
+    from pathlib import Path
+
+    def slow(out: Path, gate: str) -> None:
+        print("begun", flush=True)
+        for number in range(10_000):
+            if Path(gate).exists():
+                break
+            if number % 50 == 0:
+                print(f"line {number // 50}", flush=True)
+            time.sleep(0.02)
+        (out / "x").write_text("done")
+"""
+# The process is killed before or after its first submit, and says so by a file.
+DIES = """
+    submit = LocalBackend.submit
+
+    def dying(self, job, *, job_id, **more):
+        marker = Path(__file__).parent / "died"
+        first = not marker.exists()
+        marker.touch()
+        if {after} or not first:
+            submit(self, job, job_id=job_id, **more)
+        if first:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    LocalBackend.submit = dying
+"""
+
+
+class Waiting(Site):
+    """A site with a Dag of one slow job for each way to wait for it."""
+
+    def add(self, name: str, *, wait: float, dag: str = "", task: str = "", more: str = "") -> None:
+        """Write a Dag that waits `wait` seconds inline."""
+        text = DAG.format(name=name, wait=wait, dag=dag, task=task, more=more.replace("\n", "\n    "))
+        self.write(name, text, steps=STEPS)
+
+    def begin(self, dag_id: str, state: str) -> Run:
+        """Trigger a run and return it when its task is in `state` and its job has begun."""
+        gate = self.folder / f"gate-{dag_id}-{len(list(self.folder.glob('gate*')))}.wait"
+        gate.touch()
+        run = Run(self, dag_id, self.trigger(dag_id, {"gate": str(gate.with_suffix(".open"))}), gate)
+        self.wait_task(dag_id, run.run_id, "slow", (state,))
+        assert until(run.begun, seconds=60)
+        if state == "deferred":  # and the triggerer knows it
+            assert until(lambda: "[rank 0]" in self.trigger_log(run), seconds=60)
+        return run
+
+    def trigger_log(self, run: Run) -> str:
+        """What the triggerer wrote into the task's log."""
+        return self.task_log(run.dag_id, run.run_id, "slow").partition(" starting\n")[2]
+
+
+class Run:
+    """One run of a Dag with one slow job."""
+
+    def __init__(self, site: Waiting, dag_id: str, run_id: str, gate: Path) -> None:
+        self.site, self.dag_id, self.run_id, self.gate = site, dag_id, run_id, gate
+        self.store = FolderStore(site.home / "store")
+
+    def jobs(self) -> list[str]:
+        """The run's jobs, oldest first."""
+        ledger = self.store.ledger
+        return [name for name in ledger.jobs() if ledger.spec(name).origin.run_id == self.run_id]
+
+    def begun(self) -> bool:
+        jobs = self.jobs()
+        return bool(jobs) and b"begun" in self.store.ledger.read(jobs[-1])[0]
+
+    def open(self) -> None:
+        """Let its jobs end."""
+        self.gate.with_suffix(".open").touch()
+
+    def state(self, job_id: str) -> JobState:
+        return self.store.ledger.status(job_id).state
+
+    def processes(self, job_id: str) -> list[int]:
+        return marked(Places(self.site.home).mark(job_id))
+
+    def ends_well(self) -> list[str]:
+        """Open the gate, see the run succeed with one version, and return its jobs."""
+        before = {version.number for version in self.versions()}
+        self.open()
+        assert self.site.wait(self.dag_id, self.run_id) == "success"
+        assert len({version.number for version in self.versions()} - before) == 1
+        return self.jobs()
+
+    def versions(self) -> list[Version]:
+        name = f"{self.dag_id}/out"
+        return self.store.versions(name) if name in self.store.volumes() else []
+
+    def is_cancelled(self, job_id: str) -> None:
+        """Nothing of the job is left after ten seconds."""
+        assert until(lambda: self.state(job_id) is JobState.CANCELLED, seconds=10), self.state(job_id)
+        assert until(lambda: not self.processes(job_id), seconds=5)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
+    with Waiting(tmp_path_factory.mktemp("site")) as site:
+        site.add("later", wait=0.5)
+        site.add("inline", wait=600)
+        site.add("hurried", wait=0.5, task="execution_timeout=timedelta(seconds=8), retries=0")
+        site.add("short", wait=0.5, dag="dagrun_timeout=timedelta(seconds=12)")
+        site.add("dies_before", wait=600, more=DIES.format(after=False))
+        site.add("dies_after", wait=600, more=DIES.format(after=True))
+        site.up()
+        yield site
+
+
+def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
+    run = site.begin("later", "deferred")
+    (job_id,) = run.jobs()
+    assert until(lambda: not site.tasks(), seconds=10), "nobody waits but the triggerer"
+    assert until(lambda: "line 3" in site.trigger_log(run), seconds=20)
+    assert run.ends_well() == [job_id]
+    said = [line for line in site.task_log("later", run.run_id, "slow").splitlines() if "[rank 0]" in line]
+    assert len(said) == len(set(said)) > 3, "each line once, whoever waited when it came"
+    assert site.xcom("later", run.run_id, "slow")["job_id"] == job_id
+
+
+def test_a_triggerer_that_is_killed_takes_its_jobs_up_again(site: Waiting) -> None:
+    run = site.begin("later", "deferred")
+    os.kill(site.component("triggerer") or 0, signal.SIGKILL)
+    assert len(run.ends_well()) == 1
+
+
+def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:
+    run = site.begin("later", "deferred")
+    with sqlite3.connect(site.home / "up" / "airflow.db", timeout=30) as database:
+        database.execute(
+            "UPDATE task_instance SET trigger_timeout = '2020-01-01 00:00:00' WHERE run_id = ?", (run.run_id,)
+        )
+    site.wait_task("later", run.run_id, "slow", ("running",), seconds=60)
+    assert len(run.ends_well()) == 1
+    assert site.task("later", run.run_id, "slow")["try_number"] == 1
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+@pytest.mark.parametrize(("dag_id", "stands"), [("later", "deferred"), ("inline", "running")])
+def test_a_task_that_is_marked_ends_its_job(site: Waiting, dag_id: str, stands: str, state: str) -> None:
+    run = site.begin(dag_id, stands)
+    site.mark(dag_id, run.run_id, "slow", state)
+    (job_id,) = run.jobs()
+    run.is_cancelled(job_id)
+    site.wait(dag_id, run.run_id)
+    assert site.task(dag_id, run.run_id, "slow")["state"] == state
+    assert run.jobs() == [job_id]
+
+
+@pytest.mark.parametrize(("dag_id", "stands"), [("later", "deferred"), ("inline", "running")])
+def test_a_task_that_is_cleared_runs_again(site: Waiting, dag_id: str, stands: str) -> None:
+    run = site.begin(dag_id, stands)
+    (first,) = run.jobs()
+    site.clear(dag_id, run.run_id, "slow")
+    run.is_cancelled(first)
+    assert until(lambda: len(run.jobs()) == 2 and run.begun(), seconds=60)
+    jobs = run.ends_well()
+    assert jobs[0] == first
+    assert [run.state(job_id) for job_id in jobs] == [JobState.CANCELLED, JobState.SUCCEEDED]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_stopped_or_killed_leaves_its_job_to_the_next(
+    site: Waiting, number: signal.Signals
+) -> None:
+    run = site.begin("inline", "running")
+    (process,) = site.tasks()
+    os.kill(process, number)
+    assert until(lambda: site.task("inline", run.run_id, "slow")["try_number"] == 2, seconds=60)
+    assert len(run.ends_well()) == 1
+
+
+@pytest.mark.parametrize("dag_id", ["dies_before", "dies_after"])
+def test_killed_around_the_submit_there_is_one_job(site: Waiting, dag_id: str) -> None:
+    run = site.begin(dag_id, "running")
+    assert until(lambda: site.task(dag_id, run.run_id, "slow")["try_number"] == 2, seconds=60)
+    assert len(run.ends_well()) == 1
+
+
+def test_a_try_that_takes_too_long_is_ended_though_it_is_deferred(site: Waiting) -> None:
+    run = site.begin("hurried", "deferred")
+    (job_id,) = run.jobs()
+    assert site.wait("hurried", run.run_id) == "failed"
+    assert run.state(job_id) is JobState.CANCELLED
+    assert "execution_timeout" in _verdict(site, run)
+
+
+def test_a_run_that_takes_too_long_ends_its_jobs(site: Waiting) -> None:
+    run = site.begin("short", "deferred")
+    assert site.wait("short", run.run_id) == "failed"
+    run.is_cancelled(*run.jobs())
+    assert site.task("short", run.run_id, "slow")["state"] == "skipped"
+
+
+def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:
+    run = site.begin("later", "deferred")
+    site.ask_api("DELETE", f"dags/later/dagRuns/{run.run_id}")
+    run.is_cancelled(*run.jobs())
+
+
+def _verdict(site: Waiting, run: Run) -> str:
+    path = f"dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/slow/logs/1"
+    return str(site.ask_api("GET", path, params={"full_content": True})["content"])
