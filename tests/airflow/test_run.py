@@ -199,6 +199,10 @@ def test_params_are_checked_before_anything_starts(
             'DeployOperator(task_id="a", name="x", model="x/y", smoke="nothing.json")',
             "task 'a', smoke: smoke requests 'nothing.json' cannot be read",
         ),
+        (
+            'DeployOperator(task_id="a", name="x", model="x/y", smoke=None, server="seldon")',
+            "task 'a', server: 'seldon' does not run here; known are: kserve",
+        ),
     ],
 )
 def test_what_files_show_to_be_wrong_is_refused_before_anything_starts(

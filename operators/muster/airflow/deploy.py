@@ -21,6 +21,7 @@ from muster.airflow.checks import (
 )
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operator import MusterOperator
+from muster.airflow.references import is_known
 from muster.airflow.releasing import curl_line, read_smoke, refusal_text, revision_of, settled
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, DeploymentError, SpecError
@@ -101,8 +102,12 @@ class DeployOperator(MusterOperator):
         """The server's."""
         return (self.image,)
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - nothing to ask it
-        """Read the smoke requests."""
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
+        """Read the smoke requests, and ask whether such a server runs here."""
+        with self.refusing("server"):
+            if is_known(self.server) and self.server not in backend.servers:
+                known = ", ".join(backend.servers)
+                raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
         with self.refusing("smoke"):
             read_smoke(folder, self.smoke)
 

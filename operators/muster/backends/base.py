@@ -22,6 +22,10 @@ class Backend(Protocol):
     def store(self) -> Store:
         """The store that this backend's jobs read and write."""
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Which model servers a deployment may name here."""
+
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse at once what can never run here, and return warnings about what runs otherwise.
 

@@ -42,6 +42,13 @@ class LocalBackend:
         """The store below MUSTER_HOME."""
         return self._store
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The model servers that run as processes of this machine."""
+        from muster.backends.local.deployments import SERVERS  # jobs need none of it
+
+        return SERVERS
+
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse at once what can never run here, and return warnings about what runs otherwise."""
         return self._jobs.check(job)
