@@ -1,4 +1,7 @@
-"""A backfill by Airflow's own command: months side by side, each its own versions, and no way back for what serves."""
+"""A backfill by Airflow's own command, what its versions trigger, and what of them is kept.
+
+Months run side by side, each with its own versions, and there is no way back for what serves.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,15 @@ CARD = """
 """
 
 
+MAINTENANCE = Path(__file__).parents[2] / "dags" / "muster_maintenance" / "dag.py"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as site:
         site.write("months", MONTHS, steps=STEPS, onnx_graph=Path(onnx_graph.__file__).read_text())
         site.write("cards", CARDS, steps=CARD)
+        site.write("muster_maintenance", MAINTENANCE.read_text())
         site.up()
         yield site
 
@@ -153,19 +160,19 @@ def test_months_are_backfilled_side_by_side_and_what_serves_does_not_go_back(
     assert site.wait("months", site.trigger("months")) == "success"
     assert served(site) == "2024-05"
 
-    runs = backfill(site, "2024-03", "2024-08")
-    assert [run["state"] for run in runs] == ["success"] * 6, [
+    runs = backfill(site, "2024-03", "2024-06")
+    assert [run["state"] for run in runs] == ["success"] * 4, [
         site.states("months", r["dag_run_id"]) for r in runs
     ]
     models = {version.number: version for version in store.versions("months/model")}
     assert sorted(str(version.partition) for version in models.values()) == sorted(
-        ["2024-05", *(f"2024-{number:02}" for number in range(3, 9))]
+        ["2024-05", *(f"2024-{number:02}" for number in range(3, 7))]
     )
     for version in models.values():
         record = store.record(version.address)
         assert [each.partition for each in record.inputs["test"]] == [version.partition]
         assert record.metrics["months"] == int(str(version.partition)[5:])
-    assert served(site) == "2024-08"
+    assert served(site) == "2024-06"
     for run in runs[:2]:
         assert site.states("months", run["dag_run_id"])["deploy"] == "skipped"
         assert "is before 2024-0" in site.task_log("months", run["dag_run_id"], "deploy")
@@ -190,5 +197,38 @@ def test_by_hand_the_consumer_takes_the_newest(site: Site, store: FolderStore) -
     run_id = site.trigger("cards")
     assert site.wait("cards", run_id) == "success"
     card = max(store.versions("months/model-card"), key=lambda version: version.number)
-    assert card.partition == "2024-08"
+    assert card.partition == "2024-06"
     assert store.record(card.address).origin.run_id == run_id
+
+
+def test_maintenance_says_and_then_does_what_goes_and_nothing_of_what_serves(
+    site: Site, store: FolderStore
+) -> None:
+    before = {version.address for name in store.volumes() for version in store.versions(name)}
+    (serves,) = [version for version in store.versions("months/model") if version.pins]
+    strict = {"keep": 1, "young_days": 0}
+
+    said = maintain(site, {**strict, "dry_run": True})
+    assert said["deleted"]["months/rows"] > 0
+    assert said["freed_bytes"] == 0
+    assert {version.address for name in store.volumes() for version in store.versions(name)} == before
+
+    assert maintain(site, strict)["deleted"] == said["deleted"]
+    after = {version.address for name in store.volumes() for version in store.versions(name)}
+    assert len(before) - len(after) == sum(said["deleted"].values())
+    inputs = store.record(serves.address).inputs
+    assert {serves.address} | {each.address for many in inputs.values() for each in many} <= after
+    for model in store.versions("months/model"):  # each is the newest of its month, made from what is kept
+        for many in store.record(model.address).inputs.values():
+            assert {each.address for each in many} <= after
+    assert served(site) == "2024-06"
+
+
+def maintain(site: Site, params: dict[str, Any]) -> Any:
+    """Run the maintenance by hand and return what its collection came to, after a look at its log."""
+    run_id = site.trigger("muster_maintenance", params)
+    assert site.wait("muster_maintenance", run_id) == "success"
+    log = site.task_log("muster_maintenance", run_id, "retention")
+    assert "older than those kept" in log
+    assert "stay: pinned" in log
+    return site.xcom("muster_maintenance", run_id, "retention")
