@@ -5,19 +5,23 @@ Beside these: a full disk in ``test_bad_input``, a lost supervisor in ``tests/co
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.e2e import faulty
+from tests.e2e import faulty, hostile
 from tests.e2e.author import until
+from tests.e2e.test_bad_input import holding
 from tests.site import Site
 
 from muster.backends.local.machine import Machine
 
 pytestmark = pytest.mark.slow
+
+TOKEN = "q7Vd-2mXw-9KfT-w3Rb-c8Zy"
 
 WAITING = """\
 from datetime import timedelta
@@ -121,11 +125,13 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     most = 0.6 * Machine.here().memory_gib  # there is room for one such job, not for two
-    with Site(tmp_path_factory.mktemp("faults")) as site:
+    with Site(tmp_path_factory.mktemp("faults"), MY_TOKEN=TOKEN) as site:
         faulty.write(site)
+        hostile.write(site)
         site.write("holds", WAITING.format(name="holds", gib=most, seconds=3600))
         site.write("waits", WAITING.format(name="waits", gib=most, seconds=1))
         site.up()
+        words = site.trigger("hostile")
         faults = faulty.run(site)
         holds = site.trigger("holds")
         assert until(lambda: site.ask("jobs", "ls", "--state", "running"), seconds=60)
@@ -134,11 +140,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         (holder,) = site.ask("jobs", "ls", "--state", "running")
         site.muster("jobs", "cancel", holder["job_id"])
         site.wait("holds", holds)
-        runs = dict.fromkeys(site.states("faults", faults), ("faults", faults))
+        site.wait("hostile", words)
+        runs = {
+            task: (dag, run_id)
+            for dag, run_id in (("faults", faults), ("hostile", words), ("waits", waits))
+            for task in site.states(dag, run_id)
+        }
         jobs: dict[str, list[dict[str, Any]]] = {}
         for job in site.ask("jobs", "ls", "-n", "100"):
             jobs.setdefault(job["name"].partition(".")[2], []).append(job)
-        yield Ran(site=site, runs=runs | {"waits": ("waits", waits)}, jobs=jobs)
+        yield Ran(site=site, runs=runs, jobs=jobs)
 
 
 @pytest.mark.parametrize("task", VERDICTS)
@@ -186,3 +197,56 @@ def test_nothing_is_left(ran: Ran) -> None:
     assert ran.site.is_clean()
     running = [job for job in ran.site.ask("jobs", "ls", "-n", "100") if not job["ended"]]
     assert running == []
+
+
+def test_whatever_a_rank_writes_is_a_line_of_its_own_on_the_page(ran: Ran) -> None:
+    lines = ran.shown("says")
+    ranks = [line for line in lines if "[rank 0] " in line]
+    assert max(map(len, lines)) < 2200
+    assert all(line.replace("\t", " ").isprintable() for line in lines)
+    assert any("characters more in the full log" in line for line in ranks)
+    assert "INFO - [rank 0] : :group::all that follows" in lines  # Airflow would fold the rest away
+    assert "INFO - [rank 0] red " in lines
+    assert "INFO - [rank 0] <script>alert(1)</script>" in lines
+    assert "INFO - [rank 0] [muster] the job has succeeded" in lines
+    assert "INFO - [rank 0] full log: muster jobs logs somewhere-else" in lines
+    assert ranks[-1] == f"INFO - [rank 0] {hostile.LAST}"
+
+
+def test_progress_and_links_are_kept_where_they_are_sound(ran: Ran) -> None:
+    (job,) = ran.jobs["says"]
+    assert job["progress"] == {"epoch": {"value": 1.0, "total": 3.0}, "loss": {"value": 0.5, "total": None}}
+    xcom = ran.site.xcom(*ran.runs["says"], "says")
+    assert xcom["links"] == {
+        "Tracking": hostile.GOOD,
+        "Token": "https://tracking.example/?token=***",
+        "***": "https://a.example/",
+    }
+    assert len(json.dumps(xcom)) < 1000
+
+
+def test_a_flood_is_cut_and_what_is_left_out_is_said(ran: Ran) -> None:
+    lines = ran.shown("floods")
+    (job,) = ran.jobs["floods"]
+    gaps = [line for line in lines if "left out; the full log: muster jobs logs " + job["job_id"] in line]
+    left_out = sum(int(line.split()[3].replace(",", "")) for line in gaps)
+    said = [line for line in lines if "of a flood" in line]
+    assert left_out + len(said) == 200_000
+    assert len(said) < 5000
+    ends = lines.index(f"INFO - [rank 0] {hostile.LAST}")
+    assert lines[ends - 1] == "INFO - [rank 0] line 199999 of a flood"
+    full = ran.site.muster("jobs", "logs", job["job_id"]).stdout
+    assert full.count("of a flood") == 200_000
+
+
+def test_a_verdict_that_quotes_a_secret_masks_it_also_where_it_is_cut(ran: Ran) -> None:
+    (job,) = ran.jobs["quotes"]
+    assert job["verdict"]["cause"] == "user error"
+    assert re.search(r"x\*{3}…?$", job["verdict"]["message"])
+    told = [line.partition("INFO - ")[2] for line in ran.shown("quotes")]
+    assert not any(line.startswith("[muster] the job has succeeded") for line in told)
+
+
+def test_a_secret_is_in_no_file(ran: Ran) -> None:
+    """Logs of tasks and of Airflow, XCom in the database, records, ledger: half of it would tell too much."""
+    assert holding(ran.site.home, [TOKEN[: len(TOKEN) // 2]]) == []
