@@ -148,6 +148,13 @@ def check_one(value: Any) -> None:
     check_input(value)
 
 
+def check_some(value: Any) -> None:
+    """Refuse what cannot name one version or more. :raises SpecError: it says what was found."""
+    if isinstance(value, (list, tuple)) and not value:
+        raise SpecError(f"{_shown(value)}: expected a version, or a list of some")
+    check_input(value)
+
+
 def check_input(value: Any) -> None:
     """Refuse what cannot name versions. :raises SpecError: it says what was expected."""
     if isinstance(value, (list, tuple)):

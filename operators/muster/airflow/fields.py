@@ -99,7 +99,9 @@ def limits_of(operator: JobOperator) -> dict[str, Any]:
         "secrets": {variable: secret_of(text) for variable, text in operator.job_secrets.items()},
         "run_timeout_seconds": _seconds("run_timeout", operator.run_timeout),
         "queue_timeout_seconds": _seconds("queue_timeout", operator.queue_timeout),
-        "hang_timeout_seconds": _seconds("hang_timeout", operator.hang_timeout or timedelta(0)),
+        "hang_timeout_seconds": _seconds(
+            "hang_timeout", timedelta(0) if operator.hang_timeout is None else operator.hang_timeout
+        ),
         "max_restarts": operator.max_restarts,
         "queue": operator.job_queue,
         "priority": operator.priority,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -66,7 +67,7 @@ class AuthorKeywords(BaseOperatorMeta):
         check_words(cls, task_id, kwargs)
         for word, value in {**own_defaults(cls, kwargs), **cls.own}.items():
             kwargs.setdefault(word, value)
-        _refuse_negative(task_id, kwargs)
+        _check_airflows(task_id, kwargs)
         with in_task(task_id):
             return super().__call__(*args, **kwargs)
 
@@ -100,13 +101,26 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_negative(task_id: Any, given: Mapping[str, Any]) -> None:
-    """Airflow takes these as they are, and never retries, or at once."""
-    for word in ("retries", "retry_delay"):
-        value = given.get(word)
-        number = value.total_seconds() if isinstance(value, timedelta) else value
-        if isinstance(number, (int, float)) and number < 0:
-            raise SpecError(f"task {task_id!r:.80}, {word}: {value!r:.60}: need 0 or more")
+def _check_airflows(task_id: Any, given: Mapping[str, Any]) -> None:
+    """Airflow's own words, where it would take what no task can mean, or not say whose word it was."""
+    retries, delay, queue = given.get("retries"), given.get("retry_delay"), given.get("airflow_queue")
+    seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    rules = {
+        "retries": (retries, type(retries) is int and retries >= 0, "a whole number, 0 or more"),
+        "retry_delay": (
+            delay,
+            type(seconds) in (int, float) and 0 <= seconds < math.inf,
+            "a timedelta from 0 on",
+        ),
+        "airflow_queue": (
+            queue,
+            isinstance(queue, str) and queue.isprintable() and len(queue) in range(1, 257),
+            "a name",
+        ),
+    }
+    for word, (value, holds, expected) in rules.items():
+        if value is not None and not holds:
+            raise SpecError(f"task {task_id!r:.80}, {word}: {value!r:.60}: expected {expected}")
 
 
 def words_of(operator: type) -> frozenset[str]:

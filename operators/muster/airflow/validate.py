@@ -13,8 +13,8 @@ from muster.airflow.checks import (
     check_file,
     check_flag,
     check_image,
-    check_input,
     check_resources,
+    check_some,
     check_span,
 )
 from muster.airflow.fields import volume_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from muster.airflow.code import Code, DagFolder
     from muster.airflow.jobs import TaskRun
     from muster.backends.base import Backend
-    from muster.volumes.base import Record, Store
+    from muster.volumes.base import Store
 
 ENTRYPOINT = "muster_validate:validate"
 MODULE = "muster_validate.py"
@@ -85,18 +85,20 @@ class ValidateOperator(MusterOperator):
         super().__init__(**kwargs)
         check_all(
             self,
-            volume=check_input,
+            volume=check_some,
             suite=check_file,
             image=check_image,
             retire_failed=check_flag,
             resources=check_resources,
             run_timeout=check_span,
         )
-        known = result_volume or (f"{of}{SUFFIX}" if (of := volume_of(volume)) else None)
+        known = result_volume
+        if known is None and (of := volume_of(volume)) is not None:
+            known = f"{of}{SUFFIX}"
         if known is not None:
             with self.refusing("result_volume"):
                 check_volume(known)
-            self.add_outlets([asset_of(known)])
+            self.add_outlets([asset_of(known)] if asset_of(known) not in self.outlets else [])
 
     @property
     def passed(self) -> VersionReference:
@@ -122,9 +124,14 @@ class ValidateOperator(MusterOperator):
         with self.refusing("suite"):
             read_suite(folder, self.suite)
 
-    def changed_since(self, record: Record, folder: DagFolder, store: Store) -> str:  # noqa: ARG002
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
         """Name the suite if it reads differently now."""
-        return self.suite if record.params.get("suite") != read_suite(folder, self.suite) else ""
+        from muster.airflow.code import records
+
+        now = read_suite(folder, self.suite)
+        return (
+            self.suite if any(record.params.get("suite") != now for record in records(result, store)) else ""
+        )
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""

@@ -123,7 +123,7 @@ class Role:
                 )
         if (self.entrypoint is None) == (self.command is None):
             raise SpecError(f"role {self.name}: give an entrypoint or a command, one of the two")
-        if self.entrypoint is not None and not _ENTRYPOINT.match(self.entrypoint):
+        if self.entrypoint is not None and not _is_entrypoint(self.entrypoint):
             raise SpecError(f"entrypoint {self.entrypoint!r:.80}: expected 'package.module:function'")
         if self.command is not None:
             _check_command(self.name, self.command)
@@ -263,6 +263,10 @@ def check_param(name: str, value: Any) -> None:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise SpecError(f"param {name!r} is {value!r:.60}: need a JSON value ({error})") from error
+
+
+def _is_entrypoint(value: object) -> bool:
+    return isinstance(value, str) and bool(_ENTRYPOINT.match(value))
 
 
 def _check_command(role: str, command: object) -> None:

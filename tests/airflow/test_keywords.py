@@ -1,0 +1,235 @@
+"""Every keyword of every operator against every kind of nonsense: one error, while the Dag is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Airflow may be imported only once the home is there, so the operators are named through the package.
+import muster.airflow as m
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.core.errors import SpecError
+from muster.core.job import Role
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+START = datetime(2024, 1, 1)  # noqa: DTZ001 - as authors write it
+
+TASKS: dict[str, dict[str, Any]] = {
+    "JobOperator": {"image": "python", "entrypoint": "d:go"},
+    "GangOperator": {"image": "python", "entrypoint": "d:go"},
+    "ValidateOperator": {"volume": "x/y"},
+    "GateOperator": {"volume": "x/y", "require": {"auc": "> 0.5"}},
+    "DeployOperator": {"name": "x", "model": "x/y"},
+}
+NONSENSE = {
+    "a number": 7,
+    "a negative": -1,
+    "a fraction": 1.5,
+    "not a number": float("nan"),
+    "true": True,
+    "nothing": "",
+    "long": "x" * 300,
+    "lines": "a\nb",
+    "above": "../..",
+    "absolute": "/etc/passwd",
+    "bytes": b"x",
+    "list": ["../x"],
+    "no JSON": {"a": object()},
+    "numbered": {1: 2},
+    "object": object(),
+    "empty": (),
+}
+MEANT = {  # what of this is sense after all
+    "a number": {"max_restarts", "ranks", "replicas", "retries", "retry_delay", "tolerance"},
+    "a fraction": {"retry_delay", "tolerance"},
+    "true": {"allow_older", "lower_is_better", "require_gpus", "retire_failed"},
+    "long": {"metric"},
+    "above": {"airflow_queue", "code", "metric"},  # code may lie beside the Dag's folder
+    "absolute": {"airflow_queue", "metric"},
+    "list": {"code", "command"},
+    "empty": {"code"},
+}
+
+
+@pytest.fixture
+def dag(home: EmbeddedHome) -> Iterator[DAG]:
+    from airflow.sdk import DAG
+
+    with DAG("d", schedule=None, start_date=START) as dag:
+        yield dag
+
+
+def words(operator: type) -> set[str]:
+    """The keywords that muster's own constructors take, as authors write them."""
+    made = [vars(each).get("__init__") for each in operator.__mro__ if each.__module__.startswith("muster")]
+    every = set[str]().union(*(getattr(init, "_BaseOperatorMeta__param_names", ()) for init in made))
+    return {word.removeprefix("job_") for word in every}
+
+
+def build(name: str, /, **changes: Any) -> Any:
+    return getattr(m, name)(**{"task_id": "a", **TASKS[name], **changes})
+
+
+def refused(name: str, /, **changes: Any) -> str:
+    """What building it is refused with; empty if it is not."""
+    if changes.keys() & {"command", "roles"}:
+        changes["entrypoint"] = None
+    try:
+        build(name, **changes)
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_keyword_has_a_rule_and_every_refusal_names_it(dag: DAG, name: str) -> None:
+    wrong = []
+    for number, (word, kind) in enumerate(product(sorted(words(getattr(m, name))), NONSENSE)):
+        said = refused(name, task_id=f"a{number}", **{word: NONSENSE[kind]})
+        meant = word in MEANT.get(kind, ())
+        clear = said.startswith(f"task 'a{number}'") and word.rstrip("s") in said and "\n" not in said
+        if bool(said) == meant or (said and not (clear and len(said) < 400)):
+            wrong.append((word, kind, said))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "says"),
+    [
+        (
+            "JobOperator",
+            "resource",
+            "task 'a', resource: JobOperator takes no such keyword; did you mean resources?",
+        ),
+        ("JobOperator", "retry", "retry: JobOperator takes no such keyword; did you mean retries?"),
+        ("GangOperator", "replica", "replica: GangOperator takes no such keyword; did you mean replicas?"),
+        ("ValidateOperator", "outputs", "outputs: ValidateOperator takes no such keyword"),
+        ("GateOperator", "requires", "did you mean require?"),
+        ("DeployOperator", "volume", "volume: DeployOperator takes no such keyword"),
+        ("DeployOperator", "resourcs", "did you mean resources?"),
+    ],
+)
+def test_a_keyword_that_is_nearly_one_is_named(dag: DAG, name: str, word: str, says: str) -> None:
+    assert says in refused(name, **{word: 1})
+    with pytest.raises(SpecError, match=f"{word}: "):
+        getattr(m, name).partial(task_id="b", **{word: 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"command": ["cat", "{inputs.typo}"]}, "command: command word '{inputs.typo}': the job has no input 'typo'; its inputs are: rows"),
+        ({"command": ["--to={outputs.rows}"]}, "has no output 'rows'; its outputs are: model"),
+        ({"command": ["{params.}"]}, "has no param ''"),
+        ({"roles": [Role(command=("a", "{params.x}"))]}, "has no param 'x'; its params are: epochs"),
+        ({"command": ["{inputs.rows}", "{outputs.model}", "{params.epochs}", "{checkpoints}", "{x}", "{{"]}, ""),
+        ({"command": ["{{ params.typo }}", "{{params.typo}}"]}, ""),
+    ],
+)  # fmt: skip
+def test_a_commands_places_are_read_where_they_stand(dag: DAG, changes: dict[str, Any], says: str) -> None:
+    said = refused(
+        "JobOperator", inputs={"rows": "x/y"}, outputs={"model": "x/z"}, params={"epochs": 1}, **changes
+    )
+    assert (says in said) if says else (said == "")
+
+
+def test_a_task_without_an_image_says_where_one_is_given(dag: DAG) -> None:
+    assert "task 'a', image: none is given: name it here, or for all tasks" in refused(
+        "JobOperator", image=None
+    )
+
+
+def test_a_whole_task_is_no_input(dag: DAG) -> None:
+    made = build("JobOperator", task_id="first", outputs={"x": "f/x"})
+    said = refused("JobOperator", inputs={"x": made.output})
+    assert "inputs['x']: a task, 'first': expected one of its versions; it has .versions['x']" in said
+
+
+SHARED = {
+    "image": "train",
+    "queue": "gpus",
+    "priority": "high",
+    "resources": Resources(cpus=4),
+    "secrets": {"TOKEN": "environment:TOKEN"},
+    "env": {"A": "b"},
+    "require_gpus": True,
+}
+
+
+def tasks(default_args: dict[str, Any]) -> dict[str, Any]:
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.sdk import DAG
+
+    from muster.airflow.decorators import job
+
+    def go() -> None: ...
+
+    with DAG("d", schedule=None, start_date=START, default_args=default_args) as dag:
+        for name in TASKS:
+            kept = {word: value for word, value in TASKS[name].items() if word != "image"}
+            getattr(m, name)(task_id=name, **kept)
+        m.JobOperator.partial(task_id="mapped", entrypoint="d:go").expand(params=[{"x": 1}])
+        job(task_id="decorated")(go)()
+        job(task_id="expanded")(_with_one).expand(x=[1])
+        BashOperator(task_id="bash", bash_command="true")
+        found = dict(dag.task_dict)
+    for name in ("mapped", "expanded"):
+        (found[name],) = found[name].samples()
+    return found
+
+
+def _with_one(x: int) -> None: ...
+
+
+def test_defaults_for_musters_tasks_reach_every_one_of_them_and_no_other(home: EmbeddedHome) -> None:
+    found = tasks({"muster": SHARED, "retries": 5})
+    bash = found.pop("bash")
+    assert (bash.queue, bash.resources, bash.env, bash.retries) == ("default", None, None, 5)
+    for name in ("JobOperator", "GangOperator", "mapped", "decorated", "expanded"):
+        task = found.pop(name)
+        given = (task.image, task.job_queue, task.priority, task.job_resources, task.job_secrets, task.env)
+        assert given == tuple(
+            SHARED[word] for word in ("image", "queue", "priority", "resources", "secrets", "env")
+        )
+        assert (task.require_gpus, task.queue, task.retries) == (True, "default", 5), name
+    assert {name: task.job_resources for name, task in found.items()} == dict.fromkeys(
+        found, Resources(cpus=4)
+    )
+    assert [found[name].image for name in found] == ["validate", None, "serve"]  # which have one of their own
+
+
+def test_what_stands_at_a_task_goes_before_its_dags_default(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+
+    with DAG("d", schedule=None, start_date=START, default_args={"muster": SHARED, "image": "flat"}):
+        task = m.JobOperator(task_id="a", entrypoint="d:go", image="own", queue=None)
+        other = m.JobOperator(task_id="b", entrypoint="d:go", default_args={"muster": {"image": "third"}})
+    assert (task.image, task.job_queue, other.image, other.job_queue) == ("own", None, "third", None)
+
+
+def test_a_default_that_no_task_has_is_named(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+
+    with (
+        DAG("d", schedule=None, start_date=START, default_args={"muster": {"imgae": "x"}}),
+        pytest.raises(SpecError, match=r"default_args\['muster'\]\['imgae'\]: .* did you mean image\?"),
+    ):
+        m.JobOperator(task_id="a", entrypoint="d:go")
+
+
+def test_a_dag_with_such_defaults_can_be_kept(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with DAG("d", schedule=None, start_date=START, default_args={"muster": SHARED}) as dag:
+        m.JobOperator(task_id="a", entrypoint="d:go")
+        m.JobOperator.partial(task_id="b", entrypoint="d:go").expand(params=[{"x": 1}])
+    again = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert [again.get_task(name).queue for name in "ab"] == ["default", "default"]
