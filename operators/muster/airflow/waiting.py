@@ -6,10 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from muster.backends.base import Backend
 from muster.core.errors import BackendError
 from muster.core.status import JobState, JobStatus
+
+if TYPE_CHECKING:  # a Dag file imports this room, and the backends' one is heavy
+    from muster.backends.base import Backend
 
 Lines = Callable[[Sequence[str]], None]
 Progress = Callable[[JobStatus], None]
