@@ -130,6 +130,10 @@ class Site(Author):
         pid = self.component(name)
         return [] if pid is None else descendants(pid)
 
+    def of_job(self, job_id: str) -> list[int]:
+        """The workers and ranks of one of muster's jobs."""
+        return [pid for pid in self.processes() if f"MUSTER_JOB_ID={job_id}".encode() in _environ(pid)]
+
     # its API
 
     def log_in(self, user: str = USER) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -12,11 +13,11 @@ import pytest
 from tests.e2e.author import until
 from tests.site import Site
 
-from muster.backends.local.processes import marked
 from muster.core.status import JobState
 from muster.volumes.folder import FolderStore
 
-INLINE_WAIT_SECONDS = 2
+INLINE_WAIT_SECONDS = 5
+YOUNG_SECONDS = 61  # what was just submitted is not swept
 HEAD = """
     from datetime import datetime, timedelta
     from pathlib import Path
@@ -38,7 +39,7 @@ CHAIN = (
         )
         model = GangOperator(
             task_id="fit", entrypoint="chain.steps:fit", replicas=2, resources=SMALL,
-            inputs={"rows": rows.versions["rows"]}, params={"steps": 12},
+            inputs={"rows": rows.versions["rows"]}, params={"steps": 24},
             outputs={"model": Output(volume="chain/model", partition="{{ params.part }}")}, **AUTHOR,
         )
         JobOperator(
@@ -169,7 +170,8 @@ class Faults:
 
 
 def survive(site: Site, store: FolderStore, *, count: int, seed: int) -> None:
-    """Strike `count` times while runs go on, and look at what became of all of them."""
+    """Strike `count` times while runs go on, and look at what became of all of them, and of an orphan."""
+    orphan = leave_orphan(site, store)
     faults, runs = Faults(site, seed=seed), list[str]()
     for name, number in faults.some(count):
         going = [run for run in runs if site.run_state("chain", run) in ("queued", "running")]
@@ -181,8 +183,22 @@ def survive(site: Site, store: FolderStore, *, count: int, seed: int) -> None:
     for part, run in enumerate(runs):
         assert site.wait("chain", run, seconds=240) == "success", (run, faults.done)
         check(store, run, part=f"s{seed}r{part}", faults=faults.done)
+    old = store.ledger.status(orphan).submitted + YOUNG_SECONDS
+    assert until(lambda: time.time() > old, seconds=YOUNG_SECONDS)
+    assert site.wait("sweeping", site.trigger("sweeping")) == "success"
+    gone(site, store, orphan)
     assert until(lambda: set(site.processes()) <= {site.pid, *site.airflow()}, seconds=10), site.processes()
     assert site.is_clean()
+
+
+def leave_orphan(site: Site, store: FolderStore) -> str:
+    """A job whose task is marked failed while the triggerer is down: nobody is told to end it."""
+    run_id = site.trigger("long")
+    job_id = the_job(store, run_id)
+    site.wait_task("long", run_id, "wait", ("deferred",))
+    os.kill(site.component("triggerer") or 0, signal.SIGKILL)
+    site.mark("long", run_id, "wait", "failed")
+    return job_id
 
 
 def check(store: FolderStore, run_id: str, *, part: str, faults: list[str]) -> None:
@@ -194,7 +210,7 @@ def check(store: FolderStore, run_id: str, *, part: str, faults: list[str]) -> N
     for volume in ("chain/rows", "chain/model", "chain/report"):
         versions = [version for version in store.versions(volume) if version.partition == part]
         assert len(versions) == 1, (volume, part, faults)
-    assert (store.path(f"volume://chain/report@{part}") / "report.txt").read_text() == "1 2 3" * 12
+    assert (store.path(f"volume://chain/report@{part}") / "report.txt").read_text() == "1 2 3" * 24
 
 
 def test_ten_faults_at_random_moments(site: Site, store: FolderStore) -> None:
@@ -211,7 +227,7 @@ def test_a_task_that_is_marked_failed_while_it_runs_ends_its_job(site: Site, sto
     job_id = the_job(store, run_id)
     assert site.task("long", run_id, "wait")["state"] == "running"
     site.mark("long", run_id, "wait", "failed")
-    gone(store, job_id)
+    gone(site, store, job_id)
 
 
 def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
@@ -220,24 +236,14 @@ def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
     run_id = site.trigger("long")
     job_id = the_job(store, run_id)
     site.wait_task("long", run_id, "wait", ("deferred",))
+    logs = site.home / "up" / "logs" / "dag_id=long" / f"run_id={run_id}"
+    assert until(lambda: any(logs.rglob("*.trigger.*")), seconds=60)  # the triggerer has taken it up
     site.mark("long", run_id, "wait", "failed")
-    gone(store, job_id)
+    gone(site, store, job_id)
 
 
-def test_what_is_marked_failed_while_the_triggerer_is_down_is_swept(site: Site, store: FolderStore) -> None:
-    run_id = site.trigger("long")
-    job_id = the_job(store, run_id)
-    site.wait_task("long", run_id, "wait", ("deferred",))
-    os.kill(site.component("triggerer") or 0, signal.SIGKILL)
-    site.mark("long", run_id, "wait", "failed")
-    submitted = store.ledger.status(job_id).submitted
-    assert submitted
-    assert site.wait("sweeping", site.trigger("sweeping")) == "success"
-    gone(store, job_id)
-
-
-def gone(store: FolderStore, job_id: str) -> None:
-    """Nothing of a job is left after ten seconds, and its end is written down."""
-    assert until(lambda: not marked(job_id), seconds=10), marked(job_id)
+def gone(site: Site, store: FolderStore, job_id: str) -> None:
+    """Nothing of a job is left within ten seconds, and how it ended is written down."""
+    assert until(lambda: not site.of_job(job_id), seconds=10), site.of_job(job_id)
     assert until(lambda: store.ledger.status(job_id).state.ended, seconds=5)
     assert store.ledger.status(job_id).state is JobState.CANCELLED
