@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from muster.airflow.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.releasing import smoke_digest
 from muster.airflow.waiting import Patience
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Conflict, SpecError
 from muster.core.job import Pinned
 from muster.volumes.base import Version
+from muster.volumes.folder import FolderStore
 
 LOADING, SERVING = RevisionState.LOADING, RevisionState.SERVING
 REFUSED, RETIRED = RevisionState.REFUSED, RevisionState.RETIRED
@@ -105,3 +109,13 @@ def test_a_release_that_will_not_serve_is_not_waited_for(
 def test_an_old_refusal_of_what_serves_now_is_no_refusal(deploy: Any) -> None:
     model: Pinned = version(2).pinned
     assert deploy._await(task((2, SERVING), (2, REFUSED)), model).ready
+
+
+def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tmp_path: Path) -> None:
+    (tmp_path / "smoke.json").write_text("[1]")
+    folder, store = DagFolder(file=tmp_path / "dag.py", bundle=tmp_path), FolderStore(tmp_path / "store")
+    kept = {"version": "volume://f/model@2", "smoke": smoke_digest(folder, "smoke.json")}
+    assert deploy.changed_since(kept, folder, store) == ""
+    (tmp_path / "smoke.json").write_text("[2]")
+    assert deploy.changed_since(kept, folder, store) == "smoke.json"
+    assert deploy.changed_since({"version": "volume://f/model@2"}, folder, store) == "", "none was kept"

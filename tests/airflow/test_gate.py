@@ -178,12 +178,25 @@ def test_both_scores_are_jobs_of_the_gate(
     }
 
 
+def test_a_gate_that_is_kept_although_its_scorer_changed_is_named(
+    train: Callable[..., RunResult], dag_folder: Path, run: Run
+) -> None:
+    scorer = f'scorer="{dag_folder.name}.steps:score"'
+    train(0.8)
+    train(0.9, content="other", champion=f"volume://{dag_folder.name}/model@1", more=scorer)
+    assert run(resume="keep").warnings == ()
+    with (dag_folder / "steps.py").open("a") as steps:
+        steps.write("# changed\n")
+    named = [warning.split(" (")[0] for warning in run(resume="keep").warnings]
+    assert f"gate is kept, although {dag_folder.name}/steps.py changed since it ran" in named
+
+
 def test_a_score_is_taken_for_no_other_champion_and_no_other_candidate(home: EmbeddedHome) -> None:
     """A later try, which finds another one, must not adopt the job of the try before."""
     from muster.airflow import GateOperator
 
     keys: list[str] = []
-    status = SimpleNamespace(result=SimpleNamespace(metrics={"auc": 0.8}))
+    status = SimpleNamespace(job_id="a-1", result=SimpleNamespace(metrics={"auc": 0.8}))
 
     def run(_: Any, *, key: str) -> Any:
         keys.append(key)

@@ -6,12 +6,13 @@ that lies directly in the bundle's root travels alone: the root belongs to every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from muster.core.errors import SpecError
+from muster.core.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -120,20 +121,29 @@ class DagFolder:
         return [below] if path.is_file() else [f"{below}/{file}" for file in collect(path)]
 
 
-def differing(record: Record, code: Code, store: Store) -> str:
-    """Name the files that a version's job imported and that read differently now; empty where none does.
+def records(result: Mapping[str, Any], store: Store) -> Iterator[Record]:
+    """The record of each commit that a task's result names, as far as the store still knows it."""
+    for addresses in result.get("versions", {}).values():
+        for address in [addresses] if isinstance(addresses, str) else addresses[:1]:
+            with suppress(NotFound):
+                yield store.record(address)
 
-    Where it is not known what was imported, every file of the snapshot counts.
+
+def differing(digest: str | None, modules: Sequence[str] | None, code: Code, store: Store) -> str:
+    """Name the files that a job imported and that read differently now; empty where none does.
+
+    :param digest: of the snapshot that the job ran; None where it had none.
+    :param modules: what it imported; where that is not known, every file of the snapshot counts.
     """
-    if record.code is None:
+    if digest is None:
         return ""
-    then = store.code(record.code)
-    if record.modules is None:
+    then = store.code(digest)
+    if modules is None:
         files = {path.relative_to(then).as_posix() for path in then.rglob("*") if path.is_file()} | {
             *code.files
         }
     else:
-        files = set(record.modules)
+        files = set(modules)
     before = Code(root=then, files=code.files)
     changed = sorted(
         file

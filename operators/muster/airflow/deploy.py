@@ -22,7 +22,7 @@ from muster.airflow.checks import (
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operator import MusterOperator
 from muster.airflow.references import is_known
-from muster.airflow.releasing import curl_line, read_smoke, refusal_text, revision_of, settled
+from muster.airflow.releasing import curl_line, read_smoke, refusal_text, revision_of, settled, smoke_digest
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, DeploymentError, SpecError
 from muster.core.resources import Resources
@@ -111,6 +111,11 @@ class DeployOperator(MusterOperator):
         with self.refusing("smoke"):
             read_smoke(folder, self.smoke)
 
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:  # noqa: ARG002
+        """Name the smoke requests if they read differently now."""
+        then = result.get("smoke")
+        return str(self.smoke) if then and then != smoke_digest(folder, self.smoke) else ""
+
     def perform(self, context: Context) -> dict[str, Any]:
         """Deploy, wait, and return where it answers."""
         from muster.airflow.code import DagFolder
@@ -129,7 +134,13 @@ class DeployOperator(MusterOperator):
         curl = curl_line(status, smoke)
         self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
         self.log.info("try it: %s", curl)
-        return {"name": self.name, "url": status.url, "version": model.address, "curl": curl}
+        return {
+            "name": self.name,
+            "url": status.url,
+            "version": model.address,
+            "curl": curl,
+            "smoke": smoke_digest(folder, self.smoke),
+        }
 
     def _version(self, store: Store) -> Version:
         versions = store.resolve(self.model) if isinstance(self.model, str) else ()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from muster.airflow.code import DagFolder
     from muster.airflow.jobs import TaskRun
     from muster.backends.base import Backend
-    from muster.volumes.base import Record, Version
+    from muster.volumes.base import Record, Store, Version
 
 CHAMPION = "champion"
 
@@ -133,6 +133,18 @@ class GateOperator(MusterOperator):
                     self.scorer, folder.code(self.code), inputs=inputs, outputs=(), params=self.job_params
                 )
 
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
+        """Name the files that the scorer imported and that read differently now, where it scored."""
+        from muster.airflow.code import differing
+
+        job_id = result.get("scored")
+        if job_id not in store.ledger.jobs():  # none was needed, or gc took it
+            return ""
+        told = store.ledger.status(job_id).result
+        return differing(
+            store.ledger.spec(job_id).code, told.modules if told else None, folder.code(self.code), store
+        )
+
     def perform(self, context: Context) -> dict[str, Any]:
         """Judge the candidate."""
         from airflow.sdk.exceptions import AirflowFailException
@@ -143,7 +155,7 @@ class GateOperator(MusterOperator):
         candidate = _one(task, self.volume)
         record = task.backend.store.record(candidate.address)
         champion = self._champion(task, candidate)
-        comparison = self._compare(task, record, champion) if champion else None
+        comparison, scored = self._compare(task, record, champion) if champion else (None, None)
         checks = decide(self._thresholds(), record.metrics, comparison)
         self._say(candidate, champion if comparison else None, table(checks))
         failed = [line for check, line in zip(checks, table(checks), strict=True) if not check.holds]
@@ -156,6 +168,7 @@ class GateOperator(MusterOperator):
         return {
             "passed": candidate.address,
             "champion": champion.address if champion else None,
+            "scored": scored,
             "versions": {},
             "metrics": {check.metric: check.found for check in checks},
         }
@@ -211,9 +224,12 @@ class GateOperator(MusterOperator):
         served = champion_of(task.backend, candidate.volume, deployment=self.deployment)
         return _one(task, served.address) if served else None
 
-    def _compare(self, task: TaskRun, record: Record, champion: Version) -> Comparison | None:
+    def _compare(
+        self, task: TaskRun, record: Record, champion: Version
+    ) -> tuple[Comparison | None, str | None]:
+        """Return what the champion is compared by, and the job that scored it, where one had to."""
         if champion.address == f"volume://{record.volume}@{record.number}":
-            return None  # it is the champion itself: a run that goes on after its deployment
+            return None, None  # it is the champion itself: a run that goes on after its deployment
         name = self._evaluation(record)
         then = task.backend.store.record(champion.address)
         seen = trained_on(then, record.inputs[name], evaluation=name)
@@ -224,18 +240,19 @@ class GateOperator(MusterOperator):
                 ", ".join(seen),
                 name,
             )
-            return None
+            return None, None
         ours, theirs = record.inputs[name], then.inputs.get(name, ())
-        metrics = (record.metrics, then.metrics)
+        metrics, scored = (record.metrics, then.metrics), None
         if [each.digest for each in ours] != [each.digest for each in theirs]:
-            metrics = self._score(task, record, champion, name)
-        return Comparison(
+            metrics, scored = self._score(task, record, champion, name)
+        comparison = Comparison(
             metric=self._metric(),
             candidate=metrics[0],
             champion=metrics[1],
             higher_is_better=self._higher_is_better(),
             tolerance=self.tolerance,
         )
+        return comparison, scored
 
     def _evaluation(self, record: Record) -> str:
         names = sorted(record.inputs)
@@ -250,8 +267,8 @@ class GateOperator(MusterOperator):
 
     def _score(
         self, task: TaskRun, record: Record, champion: Version, name: str
-    ) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Score both models on the candidate's evaluation set."""
+    ) -> tuple[tuple[Mapping[str, float], Mapping[str, float]], str]:
+        """Score both models on the candidate's evaluation set; return with what they have the last job that did."""
         from muster.airflow.jobs import STATE_KEY
 
         if self.scorer is None:
@@ -268,7 +285,7 @@ class GateOperator(MusterOperator):
             status = task.run(partial(self._spec, task, record, model, name), key=key)
             assert status.result is not None
             scores.append(status.result.metrics)
-        return scores[0], scores[1]
+        return (scores[0], scores[1]), status.job_id
 
     def _spec(self, task: TaskRun, record: Record, model: Pinned, name: str) -> JobSpec:
         from muster.airflow.code import DagFolder

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.status import JobStatus
-    from muster.volumes.base import Record, Store
+    from muster.volumes.base import Store
 
 DAY = timedelta(seconds=DAY_SECONDS)
 
@@ -162,11 +162,13 @@ class JobOperator(MusterOperator):
         with self.refusing("resources"):
             backend.check(draft(self))
 
-    def changed_since(self, record: Record, folder: DagFolder, store: Store) -> str:
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
         """Name the author's own files that were imported for a version and read differently now."""
-        from muster.airflow.code import differing
+        from muster.airflow.code import differing, records
 
-        return differing(record, self.travelling(folder), store)
+        code = self.travelling(folder)
+        found = (differing(record.code, record.modules, code, store) for record in records(result, store))
+        return next(filter(None, found), "")
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its id, versions and metrics."""

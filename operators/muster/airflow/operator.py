@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from muster.airflow.code import DagFolder
     from muster.airflow.embedded.result import Listener
     from muster.backends.base import Backend
-    from muster.volumes.base import Record, Store
+    from muster.volumes.base import Store
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
@@ -114,8 +114,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         :raises SpecError: it names the task and the field.
         """
 
-    def changed_since(self, record: Record, folder: DagFolder, store: Store) -> str:  # noqa: ARG002 - for those below
-        """Say what the version of `record` was made from and is different now; empty if nothing is."""
+    def changed_since(
+        self,
+        result: Mapping[str, Any],  # noqa: ARG002 - for those below
+        folder: DagFolder,  # noqa: ARG002
+        store: Store,  # noqa: ARG002
+    ) -> str:
+        """Say what a kept result was made from and is different now; empty if nothing is."""
         return ""
 
     def warn(self, text: str) -> None:

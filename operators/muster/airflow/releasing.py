@@ -28,6 +28,15 @@ def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
     return tuple(_smoke_request(name, number, each) for number, each in enumerate(requests, 1))
 
 
+def smoke_digest(folder: DagFolder, name: str | None) -> str | None:
+    """The digest of the file of smoke requests, to see later whether it was changed; None where there is none."""
+    import hashlib  # here: it loads OpenSSL, and a Dag that is parsed needs none
+
+    if name is None:
+        return None
+    return f"sha256:{hashlib.sha256(folder.read(name, what='smoke requests').encode()).hexdigest()}"
+
+
 def revision_of(status: DeploymentStatus, address: str) -> Revision | None:
     """The newest revision of one model version."""
     return next((each for each in status.revisions if each.model.address == address), None)

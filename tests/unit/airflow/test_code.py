@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -55,19 +53,15 @@ def test_a_file_beside_the_dag_is_read_from_its_folder_only(bundle: Path, name: 
         folder(bundle, "flights/dag.py").read(name, what="suite")
 
 
-def record(code: str | None, modules: tuple[str, ...] | None) -> Any:
-    return cast("Any", SimpleNamespace(code=code, modules=modules))
-
-
 def test_only_imported_files_count_as_changed_where_they_are_known(bundle: Path, tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store")
     here = folder(bundle, "flights/dag.py")
     digest = here.code().put(store)
-    assert differing(record(digest, None), here.code(), store) == ""
+    assert differing(digest, None, here.code(), store) == ""
     (bundle / "flights" / "train.py").write_text("# changed\n")
-    assert differing(record(digest, ("flights/etl.py",)), here.code(), store) == ""
-    assert differing(record(digest, ("flights/train.py",)), here.code(), store) == "flights/train.py"
-    assert differing(record(digest, None), here.code(), store) == "flights/train.py"
+    assert differing(digest, ("flights/etl.py",), here.code(), store) == ""
+    assert differing(digest, ("flights/train.py",), here.code(), store) == "flights/train.py"
+    assert differing(digest, None, here.code(), store) == "flights/train.py"
     (bundle / "flights" / "etl.py").unlink()
-    assert differing(record(digest, ("flights/etl.py",)), here.code(), store) == "flights/etl.py"
-    assert differing(record(None, None), here.code(), store) == ""
+    assert differing(digest, ("flights/etl.py",), here.code(), store) == "flights/etl.py"
+    assert differing(None, None, here.code(), store) == ""
