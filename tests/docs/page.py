@@ -79,7 +79,7 @@ def missing(expected: str, said: str) -> list[str]:
 
 
 def _any(line: str, lines: Iterator[str]) -> bool:
-    pattern = re.escape(_words(line)).replace("…", ".*")
+    pattern = re.sub(r"(\\ )?…(\\ )?", ".*", re.escape(_words(line)))
     return any(re.search(pattern, said) for said in lines)
 
 
