@@ -144,17 +144,14 @@ def _lineage(card: Mapping[str, Any]) -> str:
 def _ancestors(card: Mapping[str, Any]) -> str:
     rows = []
     for each in sorted(card["lineage"]["ancestors"], key=lambda each: (each["depth"], each["name"])):
-        record = each["record"] or {}
-        made = record.get("entrypoint") or record.get("note") or "not in this store"
-        image = f"{record['image']} {_digest(record['image_digest'])}" if record.get("image") else ""
         cells = (
             each["name"],
             _short(each["version"]),
-            str(record.get("partition") or ""),
+            each["partition"] or "",
             _digest(each["digest"]),
-            made,
-            _digest(record.get("code") or ""),
-            image,
+            each["made_by"] or "not in this store",
+            _digest(each["code"] or ""),
+            f"{each['image']} {_digest(each['image_digest'])}",
         )
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     return "".join(rows)

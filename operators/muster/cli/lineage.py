@@ -14,6 +14,7 @@ from muster.core.wire import plain
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
 
+LONGEST = 60
 SHOWN = 3  # versions of one input on its line; `muster volumes show` lists them all
 
 
@@ -61,11 +62,13 @@ def trace(ancestors: Iterable[Ancestor]) -> Iterator[str]:
 
 
 def values(pairs: Mapping[str, Any]) -> str:
-    """Write params or metrics on one line: ``auc=0.724103 epochs=5``."""
-    return " ".join(
-        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in pairs.items()
-    )
+    """Write params or metrics on one line: ``auc=0.724103 epochs=5``; a long value is cut (``--json`` has it)."""
+    return " ".join(f"{name}={_value(value)}" for name, value in pairs.items())
+
+
+def _value(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _amount(version: Version) -> str:

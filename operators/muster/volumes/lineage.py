@@ -61,28 +61,31 @@ def ancestors(store: Store, address: str) -> Iterator[Ancestor]:
 
 
 def document(store: Store, address: str) -> dict[str, Any]:
-    """Return one version's record and everything it was made from, as JSON values.
+    """Return one version's record and, in short, everything it was made from, as JSON values.
 
     ``{"version": …, "record": {…}, "ancestors": [{"version", "digest", "depth", "reader", "name",
-    "record"}, …]}``; the record of an ancestor holds no params, which may be long, and is None where
-    this store does not know it.
+    "partition", "made_by", "code", "image", "image_digest"}, …]}``, nearest first; `made_by` is the
+    entrypoint or the note, and it and what follows are empty where this store does not know the version.
     """
     first, *others = ancestors(store, address)
     return {
         "version": first.address,
         "record": plain(first.record),
-        "ancestors": [
-            {
-                "version": each.address,
-                "digest": each.digest,
-                "depth": each.depth,
-                "reader": each.reader,
-                "name": each.name,
-                "record": {**plain(each.record), "params": {}} if each.record else None,
-            }
-            for each in others
-        ],
+        "ancestors": [{**_short(each), **_maker(each.record)} for each in others],
     }
+
+
+def _short(ancestor: Ancestor) -> dict[str, Any]:
+    fields = ("digest", "depth", "reader", "name")
+    return {"version": ancestor.address, **{field: getattr(ancestor, field) for field in fields}}
+
+
+def _maker(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {"partition": None, "made_by": "", "code": None, "image": "", "image_digest": ""}
+    made_by = record.entrypoint or record.job_name or record.note
+    fields = ("partition", "code", "image", "image_digest")
+    return {"made_by": made_by, **{field: getattr(record, field) for field in fields}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,6 @@
-from muster.volumes.lineage import Difference, ancestors, compare
+import json
+
+from muster.volumes.lineage import Difference, ancestors, compare, document
 
 
 def test_a_model_is_traced_to_its_rows(work, store):
@@ -31,3 +33,17 @@ def test_a_difference_names_every_file(work, store):
     assert compare(store.manifest(first.address), store.manifest(second.address)) == Difference(
         added={"new": 3}, removed={"gone": 2}, changed={"grown": (1, 2)}, same_files=1
     )
+
+
+def test_lineage_as_a_document_tells_who_made_what_from_what(work, store):
+    elsewhere = type(work)(store.layout.root.parent / "elsewhere").run("a-1", {"x": b"1"}, volume="raw")
+    features = work.run("a-2", {"x": b"2"}, volume="features", inputs={"rows": elsewhere})
+    model = work.run("a-3", {"x": b"3"}, volume="model", inputs={"features": features})
+    told = document(store, "model")
+    assert (told["version"], told["record"]["job_id"]) == (model.address, "a-3")
+    assert [(each["version"], each["reader"], each["name"]) for each in told["ancestors"]] == [
+        (features.address, model.address, "features"),
+        (elsewhere.address, features.address, "rows"),
+    ]
+    assert [each["image"] for each in told["ancestors"]] == ["etl", ""]
+    assert json.loads(json.dumps(told)) == told
