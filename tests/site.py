@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.e2e.author import Author, until
+from tests.e2e.author import MUSTER, Author, until
 
 from muster.backends.local.processes import children, descendants
 
@@ -170,6 +170,31 @@ class Site(Author):
         assert until(lambda: dag_id in self.dags(), seconds=60), f"there are {self.dags()}"
         body = {"logical_date": None, "conf": dict(conf or {})} | ({"dag_run_id": run_id} if run_id else {})
         return str(self.ask_api("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def airflow_command(self, *words: str) -> None:
+        """Run ``airflow WORDS`` against this Airflow to its end, which is a good one."""
+        environment = self.environment | {"AIRFLOW_HOME": str(self.home / "up")}
+        command = [MUSTER.with_name("airflow"), *words]
+        ran = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+
+    def backfill(
+        self, dag_id: str, first: str, last: str, *, at_once: int = 2, seconds: float = 300
+    ) -> list[dict[str, Any]]:
+        """Backfill from one date to another by Airflow's own command; return the runs once all have ended."""
+        dates = ("--from-date", first, "--to-date", last)
+        self.airflow_command(
+            "backfill", "create", "--dag-id", dag_id, *dates, "--max-active-runs", str(at_once)
+        )
+        runs: list[dict[str, Any]] = []
+
+        def ended() -> bool:
+            asked = {"run_type": "backfill", "limit": 100}
+            runs[:] = self.ask_api("GET", f"dags/{dag_id}/dagRuns", params=asked)["dag_runs"]
+            return all(run["state"] in ("success", "failed") for run in runs)
+
+        assert until(ended, seconds=seconds), runs
+        return sorted(runs, key=lambda run: str(run["logical_date"]))
 
     def dags(self) -> set[str]:
         """The Dags that Airflow has read so far."""

@@ -143,7 +143,7 @@ def _months(card: Mapping[str, Any]) -> Figure:
 
 def _groups(rows: Sequence[Mapping[str, Any]], whole: float) -> Figure:
     """Draw what was predicted beside what came, and the AUC, one line a group."""
-    figure = Figure(figsize=(9.6, 1.5 + 0.3 * len(rows)))
+    figure = Figure(figsize=(9.6, 1.4 + 0.3 * len(rows)))
     left, right = figure.subplots(1, 2, sharey=True)
     for place, row in enumerate(rows):
         pale = 1.0 if row["rows"] >= FEW else 0.35
@@ -161,7 +161,7 @@ def _groups(rows: Sequence[Mapping[str, Any]], whole: float) -> Figure:
         left.plot([], [], "o", color=c, label=n)[0]
         for c, n in ((MODEL, "predicted"), (OBSERVED, "came late"))
     ]
-    left.legend(handles=handles, frameon=False, loc="lower right", fontsize=9)
+    figure.legend(handles=handles, frameon=False, loc="outside lower left", ncols=2, fontsize=9)
     right.axvline(whole, color=QUIET, linestyle="--", linewidth=1)
     right.set_title(f"AUC (all together {whole:.3f})")
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -37,11 +38,7 @@ def html_of(card: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
         "ancestors": _ancestors(card),
         **pictures,
     }
-    for name, text in parts.items():  # each stands once in the template; what is put in is not read again
-        before, mark, after = template.partition(f"<!-- {name} -->")
-        assert mark, name
-        template = before + text.replace("<!--", "&lt;!--") + after
-    return template
+    return re.sub(r"<!-- (\w+) -->", lambda mark: parts[mark[1]], template)
 
 
 def span(versions: Sequence[Mapping[str, Any]]) -> str:

@@ -5,14 +5,13 @@ Months run side by side, each with its own versions, and there is no way back fo
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.author import MUSTER, until
+from tests.e2e.author import until
 from tests.serving import onnx_graph
 from tests.site import Site
 
@@ -116,36 +115,6 @@ def store(site: Site) -> FolderStore:
     return FolderStore(site.home / "store")
 
 
-def backfill(site: Site, first: str, last: str) -> list[dict[str, Any]]:
-    """Run Airflow's own command, two runs at a time, and return the runs when all have ended."""
-    command = [
-        MUSTER.with_name("airflow"),
-        "backfill",
-        "create",
-        "--dag-id",
-        "months",
-        "--max-active-runs",
-        "2",
-    ]
-    words = ["--from-date", f"{first}-01", "--to-date", f"{last}-01"]
-    ran = subprocess.run(
-        [*command, *words],
-        env=site.environment | {"AIRFLOW_HOME": str(site.home / "up")},
-        cwd=site.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-    def runs() -> list[dict[str, Any]]:
-        found = site.ask_api("GET", "dags/months/dagRuns", params={"run_type": "backfill", "limit": 100})
-        return list(found["dag_runs"])
-
-    assert until(lambda: all(run["state"] in ("success", "failed") for run in runs()), seconds=300), runs()
-    return sorted(runs(), key=lambda run: str(run["logical_date"]))
-
-
 def served(site: Site) -> str:
     """The month whose model answers."""
     (deployment,) = site.ask("deployments", "ls")
@@ -160,7 +129,7 @@ def test_months_are_backfilled_side_by_side_and_what_serves_does_not_go_back(
     assert site.wait("months", site.trigger("months")) == "success"
     assert served(site) == "2024-05"
 
-    runs = backfill(site, "2024-03", "2024-06")
+    runs = site.backfill("months", "2024-03-01", "2024-06-01")
     assert [run["state"] for run in runs] == ["success"] * 4, [
         site.states("months", r["dag_run_id"]) for r in runs
     ]
