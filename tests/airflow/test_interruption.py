@@ -30,6 +30,7 @@ def slow(out: Path, gate: str) -> None:
     print("waiting", flush=True)
     while not Path(gate).exists():
         time.sleep(0.02)
+    assert not Path(gate).read_text(), "broken"
     (out / "x").write_text("done")
 """
 
@@ -104,6 +105,20 @@ def test_after_a_kill_a_resume_adopts_the_running_job(
     assert result.state == "success"
     assert result.stages[0].job_id == job
     assert len(store.versions(f"{dag_folder.name}/out")) == 1
+
+
+def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend, seen: Any
+) -> None:
+    other.kill()
+    other.wait()
+    slow.write_text("broken")
+    until(lambda: backend.status(job).state is JobState.FAILED)
+    slow.write_text("")
+    result = run(resume="keep")
+    assert result.state == "success"
+    assert result.stages[0].job_id != job
+    assert [note for note in seen.notes if f"job {job} ended while nobody watched (user error" in note]
 
 
 def test_after_a_kill_a_new_run_ends_the_old_ones_job(

@@ -106,6 +106,12 @@ class _Runner:
                 if strict
                 else f"{task_id} is kept, although {what} changed since it ran (--resume=strict runs it again)"
             )
+        for status in self._runs.pass_over_failures(run, self._backend):
+            assert status.verdict is not None
+            self._listener.note(
+                f"job {status.job_id} ended while nobody watched ({status.verdict.cause.value}: "
+                f"{status.verdict.message}): its task runs again"
+            )
         return self._runs.reopen(run, again=stale if strict else ())
 
     def _go(self, run: DagRun, *, kept: frozenset[str]) -> RunResult:

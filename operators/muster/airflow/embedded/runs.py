@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,12 @@ from muster.core.errors import MusterError, NotFound, SpecError
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
+    from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
     from muster.backends.base import Backend
+    from muster.core.status import JobStatus
 
 PREFIX = "muster__"
 
@@ -193,8 +196,27 @@ class Runs:
         dag = self._loaded.dag
         return roots.union(*(dag.get_task(name).get_flat_relative_ids(upstream=False) for name in roots))
 
+    def pass_over_failures(self, run: DagRun, backend: Backend) -> list[JobStatus]:
+        """Have the tasks of a run start anew whose jobs failed while nobody watched; return how these ended.
+
+        A try that finds such a job would report it and end. Who resumes the run is told of it here.
+        """
+        found = []
+        for row, attempt, job_id in self._attempts(run):
+            status = _known(backend, job_id)
+            if attempt.reported or status is None or not status.state.ended or status.verdict is None:
+                continue
+            row.value = json.dumps(replace(attempt, reported=True).dump())
+            found.append(status)
+        self._session.commit()
+        return found
+
     def _jobs(self, run: DagRun) -> list[str]:
         """The jobs of a run that its tasks wrote down."""
+        return [job_id for _, _, job_id in self._attempts(run)]
+
+    def _attempts(self, run: DagRun) -> list[tuple[TaskStateStoreModel, Attempt, str]]:
+        """What the tasks of a run wrote down: where, the attempt and its job."""
         from airflow.models.task_state_store import TaskStateStoreModel
         from sqlalchemy import select
 
@@ -207,10 +229,10 @@ class Runs:
             )
         )
         name = instance(self._home.settings)
-        attempts = ((row.task_id, Attempt.load(json.loads(row.value))) for row in rows)
+        attempts = ((row, Attempt.load(json.loads(row.value))) for row in rows)
         return [
-            attempt.job_id(instance=name, task=f"{run.dag_id}.{task_id}")
-            for task_id, attempt in attempts
+            (row, attempt, attempt.job_id(instance=name, task=f"{run.dag_id}.{row.task_id}"))
+            for row, attempt in attempts
             if attempt is not None
         ]
 
@@ -222,10 +244,14 @@ class Runs:
         return self._home.root / "runs" / f"{run_id}.lock"
 
 
-def _cancel(backend: Backend, job_id: str) -> None:
+def _known(backend: Backend, job_id: str) -> JobStatus | None:
     try:
-        status = backend.status(job_id)
+        return backend.status(job_id)
     except NotFound:
-        return
-    if not status.state.ended:
+        return None
+
+
+def _cancel(backend: Backend, job_id: str) -> None:
+    status = _known(backend, job_id)
+    if status is not None and not status.state.ended:
         backend.cancel(job_id, owner=status.owner)
