@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
+from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/muster"
-ROUTE = "muster"
+# Airflow's UI takes an address as it is: one below a path of a proxy's needs that path.
+ROOT = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/") + PREFIX
 
 
 class MusterPlugin(AirflowPlugin):
@@ -20,7 +23,13 @@ class MusterPlugin(AirflowPlugin):
 
     name = "muster"
     external_views = [  # noqa: RUF012 - Airflow declares it so, and takes views that it refuses out of it
-        {"name": "Muster", "href": f"{PREFIX}/", "destination": "nav", "url_route": ROUTE}
+        {
+            "name": "Muster",
+            "href": f"{ROOT}/",
+            "icon": f"{ROOT}/static/mark.svg",
+            "destination": "nav",
+            "url_route": "muster",
+        }
     ]
 
     @cached_property

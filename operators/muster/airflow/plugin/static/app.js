@@ -30,26 +30,35 @@ async function show() {
   const { signal } = leave;
   const [room, view, ...words] = choose(location.hash);
   for (const link of document.querySelectorAll("nav a[href^='#']"))
-    link.toggleAttribute("aria-current", link.hash === `#/${room}`);
+    link.ariaCurrent = link.hash === `#/${room}` ? "page" : null;
   remember();
-  const put = (...children) => { if (!signal.aborted) place(children); };
+  let shown = false;
+  const put = (...children) => {
+    if (signal.aborted) return;
+    shown = true;
+    place(children);
+    entitle();
+  };
   try {
     await view({ put, signal }, ...words);
   } catch (error) {
-    if (!signal.aborted) fail(error);
+    if (signal.aborted) return;
+    if (!shown) main.replaceChildren(); // what stood there is another place's
+    fail(error);
   }
-  if (!signal.aborted) entitle();
 }
 
-// Replaces what is shown; whatever had the focus has it again, and nothing jumps.
+// Replaces what is shown. What had the focus has it again, what was typed stays, and nothing jumps.
 function place(children) {
   const active = document.activeElement;
   const mark = main.contains(active) && (active.id || active.getAttribute("href"));
+  const typed = main.contains(active) && active.matches("input[type='search']") ? active.value : null;
   const [top, left] = [scrollY, scrollX];
   main.replaceChildren(...children.flat().filter(Boolean));
   if (mark) {
     const same = [...main.querySelectorAll("[id],[href]")].find((e) => e.id === mark || e.getAttribute("href") === mark);
     same?.focus({ preventScroll: true });
+    if (typed !== null && same) same.value = typed;
   }
   scrollTo(left, top);
 }
@@ -57,7 +66,6 @@ function place(children) {
 function fail(error) {
   const text = error instanceof Refused ? error.message : `This page made a mistake: ${error?.stack ?? error}`;
   main.querySelector(":scope > .error")?.remove();
-  main.querySelector(":scope > .quiet:only-child")?.remove();
   main.prepend(h("p", { role: "alert", class: "error" }, text));
 }
 

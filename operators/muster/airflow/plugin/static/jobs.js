@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { ago, bytes, count, facts, h, number, outward, path, span, state, table, toJob, toTask, toVersion, toVolume } from "./dom.js";
-import { watch } from "./watch.js";
+import { reading, redraw, watch } from "./watch.js";
 
 const STATES = ["queued", "preparing", "running", "committing", "succeeded", "failed", "cancelled", "unreadable"];
 const ENDED = ["succeeded", "failed", "cancelled", "unreadable"];
@@ -23,7 +23,8 @@ export async function jobs({ put, signal }, asked) {
   await watch(signal, 3, async () => {
     const found = await get("jobs", wanted, signal);
     const now = JSON.stringify(found);
-    if (now !== last || found.jobs.some((each) => !ENDED.includes(each.state))) put(...list(found, asked, wanted.offset));
+    const live = found.jobs.some((each) => !ENDED.includes(each.state));
+    if ((now !== last || live) && !reading(document.body)) put(...list(found, asked, wanted.offset));
     last = now;
   });
 }
@@ -95,13 +96,11 @@ export async function job({ put, signal }, id) {
   const where = `jobs/${encodeURIComponent(id)}`;
   const about = h("div", {});
   const log = new Log(where);
-  let last;
+  const cancel = canceller(where);
   let begun = false;
   await watch(signal, 2, async () => {
     const found = await get(where, {}, signal);
-    const now = JSON.stringify(found);
-    if (now !== last || !ENDED.includes(found.state)) about.replaceChildren(...describe(found, where));
-    last = now;
+    if (!reading(about)) redraw(about, () => describe(found, cancel));
     if (!begun) put(about, found.may.log ? log.element : h("p", { class: "quiet" }, "Airflow does not let you read this Dag's task logs."));
     begun = true;
     if (found.may.log) await log.more(signal);
@@ -109,13 +108,13 @@ export async function job({ put, signal }, id) {
   });
 }
 
-function describe(found, where) {
+function describe(found, cancel) {
   const resources = (role) => `${role.resources.cpus} CPUs, ${role.resources.memory_gib} GiB` + (role.resources.gpus ? `, ${count(role.resources.gpus, "GPU")}` : "");
   return [
     h("p", { class: "crumbs" }, h("a", { href: "#/jobs" }, "Jobs")),
     h("h1", { tabindex: -1 }, h("span", { class: "mono" }, found.job_id), h("span", { class: "quiet" }, ` ${found.name}`)),
     h("div", { class: "bar" }, state(found.state), told(found.progress), !ENDED.includes(found.state) && h("span", { class: found.alive === false ? "" : "quiet" }, found.reason),
-      h("span", { class: "end" }, found.may.cancel ? canceller(where) : null)),
+      h("span", { class: "end" }, found.may.cancel ? cancel : null)),
     found.verdict && h("div", { class: "verdict" }, h("strong", {}, cause(found.verdict)), h("span", {}, found.verdict.message), h("span", { class: "quiet" }, found.verdict.advice)),
     h("div", { class: "halves" },
       h("section", {}, h("h2", {}, "Job"), facts([

@@ -25,3 +25,16 @@ export async function watch(signal, seconds, look) {
     await pause(wait * 1000, signal);
   }
 }
+
+// Whether somebody is just selecting text in there, which a new drawing would take away.
+export function reading(element) {
+  const selection = getSelection();
+  return !selection.isCollapsed && element.contains(selection.anchorNode);
+}
+
+// Draws a part of the page anew; what stays in it keeps the focus.
+export function redraw(element, draw) {
+  const active = document.activeElement;
+  element.replaceChildren(...draw());
+  if (element.contains(active)) active.focus({ preventScroll: true });
+}
