@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.result import RunResult
+from muster.airflow.embedded.result import RunResult, Stage
 from muster.airflow.runner import run_dag
+from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
 EXAMPLE = Path(__file__).parent / "authored"
@@ -24,11 +29,11 @@ def ran(home: EmbeddedHome) -> Iterator[RunResult]:
     shutil.rmtree(folder)
 
 
-def stage(ran: RunResult, name: str):
+def stage(ran: RunResult, name: str) -> Stage:
     return next(stage for stage in ran.stages if stage.task_id == name)
 
 
-def rows(store: FolderStore, address: str, file: str = "rows.json"):
+def rows(store: FolderStore, address: str, file: str = "rows.json") -> Any:
     return json.loads((store.path(address) / file).read_text())
 
 
@@ -54,3 +59,58 @@ def test_params_of_the_form_keep_their_types_in_every_rank(ran: RunResult, store
     given = {"rows": 6, "epochs": 5, "options": {"rate": 0.5, "deep": True, "layers": [64, 32]}, "note": None}
     (address,) = stage(ran, "train").versions["model"]
     assert [rows(store, address, f"rank-{rank}.json") for rank in range(2)] == [given, given]
+
+
+def test_partitions_and_jobs_of_a_mapped_task_are_told_as_one_stage(ran: RunResult) -> None:
+    written = stage(ran, "write")
+    assert written.versions == {"months": tuple(f"volume://authored/month@{number}" for number in (1, 2, 3))}
+    assert (written.job_id, written.metrics) == (None, {})
+    assert stage(ran, "gather").metrics == {"rows": 6}
+
+
+def test_the_record_names_the_function_by_the_dag_file(ran: RunResult, store: FolderStore) -> None:
+    record = store.record("volume://authored/all@1")
+    assert record.code
+    there = (store.code(record.code) / "authored" / "dag.py").read_text()
+    assert record.modules == ("authored/dag.py",)
+    assert "def gather(" in there
+    assert "def train(" not in there
+    assert store.ledger.spec(record.job_id).roles[0].entrypoint == "authored.dag:gather"
+
+
+def test_a_strict_type_checker_knows_every_word_of_it(tmp_path: Path) -> None:
+    told = mypy(EXAMPLE / "dag.py")
+    assert told == "Success: no issues found in 1 source file\n"
+
+
+def test_a_strict_type_checker_sees_what_is_wrong(tmp_path: Path) -> None:
+    wrong = tmp_path / "dag.py"
+    wrong.write_text(
+        dedent(
+            """\
+            from pathlib import Path
+
+            from muster.airflow.decorators import job
+
+            @job(image="python", outputs={"rows": "a/rows"}, retires=3)
+            def one(rows: Path) -> None: ...
+
+            @job(image="python")
+            def two(rows: Path) -> None: ...
+
+            two(rows="a/rows").version["rows"]
+            """
+        )
+    )
+    told = mypy(wrong)
+    assert 'Unexpected keyword argument "retires"' in told
+    assert '"TaskResult" has no attribute "version"; maybe "versions"?' in told
+
+
+def mypy(file: Path) -> str:
+    """What ``mypy --strict`` says of a file of an author's, for whom muster is an installed package."""
+    cache = Settings.load({"HOME": str(Path.home())}).cache / "mypy"
+    words = ["mypy", "--strict", "--config-file=", f"--cache-dir={cache}", "dag.py"]
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=file.parent, capture_output=True, text=True, check=False
+    ).stdout
