@@ -1,0 +1,361 @@
+"""One try's job, by itself: who owns it, what is left when the process is stopped, and what a trigger does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+from tests.e2e.author import until
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.local.backend import LocalBackend
+from muster.backends.local.environments import find_image, image_folders, put_image
+from muster.core.job import JobSpec, Origin, Role
+from muster.core.resources import Resources
+from muster.core.status import JobState
+
+if TYPE_CHECKING:
+    from muster.airflow.jobs import TaskRun
+
+# As Airflow draws them: UUIDs whose order is that of time.
+FIRST, SECOND = "01985b3e-0000-7000-8000-000000000000", "01985b3e-0001-7000-8000-000000000000"
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+RUN = Origin(instance="i", dag_id="d", run_id="r", task_id="t")
+
+
+class Notes:
+    """Airflow's task_state_store, which refuses a try that is no longer the task's own."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+        self.refuses = False
+        self.before_set: Callable[[], None] = lambda: None
+
+    def get(self, key: str) -> Any:
+        return None if self.refuses else self.kept.get(key)
+
+    def set(self, key: str, value: Any, *, retention: Any) -> None:
+        from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+        from airflow.sdk.execution_time.comms import ErrorResponse
+
+        self.before_set()
+        if self.refuses:
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+        self.kept[key] = value
+
+
+class Ti:
+    """The task instance that links are pushed for."""
+
+    def xcom_push(self, *words: object, **more: object) -> None: ...
+
+
+class Log:
+    """A task's or a trigger's log, in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, *words: object) -> None:
+        self.lines.append(text % words)
+
+    warning = info
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def spec(backend: LocalBackend, home: EmbeddedHome) -> Callable[..., JobSpec]:
+    image = put_image(backend.store, find_image("python", image_folders(home.settings)))
+
+    def make(code: str = "print('ran')", **changes: Any) -> JobSpec:
+        role = Role(command=("python", "-c", code), resources=Resources(memory_gib=0.2))
+        given = {"name": "d.t", "image": "python", "image_digest": image, "origin": RUN, **changes}
+        return JobSpec(roles=(role,), **given)
+
+    return make
+
+
+@pytest.fixture
+def task(
+    backend: LocalBackend, home: EmbeddedHome, notes: Notes, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., TaskRun]]:
+    """Makes tries of one task; its jobs are ended with the test."""
+    from muster.airflow.jobs import TaskRun
+    from muster.airflow.waiting import Wait
+
+    origin = replace(RUN, task_id=f"t{abs(hash(request.node.name)) % 10**8}")
+
+    def make(owner: str = FIRST, **changes: Any) -> TaskRun:
+        given: dict[str, Any] = {
+            "context": {"task_state_store": notes, "ti": Ti()},
+            "settings": home.settings,
+            "backend": backend,
+            "origin": origin,
+            "owner": owner,
+            "max_tries": 2,
+            "last_try": False,
+            "wait": Wait(),
+            "log": Log(),
+            "listener": None,
+        }
+        return TaskRun(**{**given, **changes})
+
+    yield make
+    for attempt in notes.kept.values():
+        from muster.airflow.attempts import Attempt
+
+        job_id = Attempt.load(attempt).job_id(instance="i", task=f"d.{origin.task_id}")  # type: ignore[union-attr]
+        if job_id in backend.store.ledger.jobs():
+            backend.cancel(job_id)
+
+
+class Deferred(Exception):
+    """What Airflow's own exception does; its one argument is the trigger."""
+
+
+def defer(trigger: Any) -> NoReturn:
+    raise Deferred(trigger)
+
+
+def begin(task: TaskRun, spec: JobSpec) -> Any:
+    """Start a job that goes on, and return the trigger that waits for it."""
+    deferring = replace(task, defer=defer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__MUSTER__INLINE_WAIT", "0")
+        patch.setattr("muster.airflow.jobs.ask", lambda origin: "running")
+        with pytest.raises(Deferred) as deferred:
+            deferring.run(lambda: spec)
+    return deferred.value.args[0]
+
+
+def test_nothing_is_submitted_for_a_try_that_airflow_has_replaced(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: LocalBackend
+) -> None:
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    notes.refuses, before = True, backend.store.ledger.jobs()
+    with pytest.raises(AirflowRuntimeError):
+        task().run(spec)
+    assert backend.store.ledger.jobs() == before
+
+
+def test_a_newer_try_takes_the_job_over_and_an_older_one_does_not_take_it_back(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+) -> None:
+    from muster.core.errors import Conflict
+
+    job_id = begin(task(FIRST), spec(SLEEP)).job_id
+    assert begin(task(SECOND), spec("never")).job_id == job_id
+    assert backend.status(job_id).owner == SECOND
+    with pytest.raises(Conflict, match="belongs to a newer try"):
+        task(FIRST).run(spec)
+    backend.cancel(job_id, owner=FIRST)
+    assert not backend.status(job_id).state.ended, "nor does it end it"
+
+
+def test_a_try_that_was_thought_dead_and_submits_late_leads_to_one_job(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: LocalBackend
+) -> None:
+    """The first wrote its attempt down and was paused; the second reads it, and both submit."""
+    from muster.airflow.attempts import Attempt
+
+    second = task(SECOND)
+    notes.kept["muster"] = Attempt(nonce="a" * 16, max_tries=2).dump()
+
+    def build() -> JobSpec:
+        attempt = Attempt.load(notes.kept["muster"])
+        assert attempt is not None
+        job_id = attempt.job_id(instance="i", task=second.name)
+        backend.submit(
+            spec("print('the first')"), job_id=job_id, owner=FIRST
+        )  # in between, and it pinned others
+        return spec("print('the second')")
+
+    status = second.run(build)
+    assert status.state is JobState.SUCCEEDED
+    assert status.owner == SECOND
+    assert b"the first" in backend.store.ledger.read(status.job_id)[0]
+
+
+def stopped(task: TaskRun, spec: JobSpec, state: Any) -> tuple[str, str]:
+    """Start a job, stop its try while Airflow says `state`; return the job's id and what the task says."""
+    from airflow.sdk.exceptions import AirflowException
+
+    job_id = begin(task, spec).job_id
+
+    def ask(origin: Origin) -> Any:
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+    def say(*words: object) -> None:
+        task.wait.stop()
+
+    ending = replace(task, log=type("Talking", (Log,), {"info": lambda self, *words: say()})())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("muster.airflow.jobs.ask", ask)
+        with pytest.raises(AirflowException) as caught:
+            ending.run(lambda: spec)
+    return job_id, str(caught.value)
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "restarting", "gone"])
+def test_a_try_that_was_ended_or_cleared_ends_its_job(
+    task: Callable[..., TaskRun],
+    spec: Callable[..., JobSpec],
+    backend: LocalBackend,
+    notes: Notes,
+    state: str,
+) -> None:
+    job_id, said = stopped(task(), spec(SLEEP), state)
+    assert backend.status(job_id).state is JobState.CANCELLED
+    assert said.startswith("cancelled\n")
+    assert notes.kept["muster"]["reported"]
+
+
+@pytest.mark.parametrize("state", ["running", "up_for_retry", "queued", None])
+def test_a_try_whose_worker_stops_leaves_its_job_alone(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, state: str | None
+) -> None:
+    job_id, said = stopped(task(), spec(SLEEP), state)
+    assert not backend.status(job_id).state.ended
+    assert said.splitlines()[:2] == ["stopped", f"the task's process was told to stop; job {job_id} goes on"]
+
+
+def test_nobody_comes_after_the_last_try(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, notes: Notes
+) -> None:
+    job_id, _ = stopped(task(last_try=True), spec(SLEEP), "running")
+    assert backend.status(job_id).state is JobState.CANCELLED
+
+
+def test_an_airflow_that_does_not_answer_ends_nothing(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+) -> None:
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    silent = AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+    job_id, _ = stopped(task(), spec(SLEEP), silent)
+    assert not backend.status(job_id).state.ended
+
+
+def test_what_cannot_be_written_down_any_more_is_asked_for_first_and_the_next_try_begins_anew(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, notes: Notes
+) -> None:
+    """Cleared while it ran: Airflow has another id for the task by then, and refuses this one's notes."""
+    refused: list[bool] = []
+
+    def refuse() -> None:
+        if notes.kept:
+            notes.refuses = True
+            refused.append(True)
+
+    notes.before_set = refuse
+    job_id, _ = stopped(task(FIRST), spec(SLEEP), "restarting")
+    assert refused
+    assert backend.status(job_id).state is JobState.CANCELLED
+    notes.refuses, notes.before_set = False, lambda: None
+    status = task(SECOND).run(spec)
+    assert status.state is JobState.SUCCEEDED
+    assert status.job_id != job_id
+
+
+# triggers
+
+
+def events(trigger: Any) -> list[Any]:
+    async def all_of_it() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    return asyncio.run(asyncio.wait_for(all_of_it(), timeout=60))
+
+
+@pytest.fixture
+def trigger(home: EmbeddedHome) -> Callable[..., Any]:
+    from muster.airflow.trigger import JobTrigger
+
+    def make(job_id: str, **changes: Any) -> Any:
+        name, kept = JobTrigger(**{"job_id": job_id, "owner": FIRST, **changes}).serialize()
+        assert name == "muster.airflow.trigger.JobTrigger"
+        return JobTrigger(**kept)
+
+    return make
+
+
+def test_a_trigger_fires_once_behind_the_last_line(
+    task: Callable[..., TaskRun],
+    spec: Callable[..., JobSpec],
+    backend: LocalBackend,
+    trigger: Callable[..., Any],
+) -> None:
+    status = task().run(lambda: spec("print('first'); print('last')"))
+    log = backend.store.ledger.read(status.job_id)[0]
+    waiting = trigger(status.job_id, cursor=str(log.index(b"first\n") + 6))
+    waiting._log = heard = Log()
+    (event,) = events(waiting)
+    assert event == {"job_id": status.job_id, "cursor": str(len(log))}
+    assert heard.lines == ["[rank 0] last"]
+
+
+def test_a_trigger_fires_though_there_is_nothing_to_wait_for(trigger: Callable[..., Any]) -> None:
+    assert events(trigger("no-such-job")) == [{"job_id": "no-such-job", "cursor": "0"}]
+    assert events(trigger("no-such-job", cursor="torn")) == [{"job_id": "no-such-job", "cursor": "torn"}]
+
+
+def test_a_trigger_fires_at_the_deadline(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], trigger: Callable[..., Any]
+) -> None:
+    job_id = begin(task(), spec(SLEEP)).job_id
+    assert len(events(trigger(job_id, deadline=time.time() + 0.5))) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [
+        ("failed", True),
+        ("success", True),
+        ("skipped", True),
+        ("gone", True),
+        (None, True),  # cleared
+        ("deferred", False),  # another triggerer has it now
+        ("scheduled", False),  # it has fired there, or the new try sees to it
+        ("running", False),
+    ],
+)
+def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
+    task: Callable[..., TaskRun],
+    spec: Callable[..., JobSpec],
+    backend: LocalBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str | None,
+    ends: bool,
+) -> None:
+    trigger = begin(task(), spec(SLEEP))
+    monkeypatch.setattr("muster.airflow.standing.ask", lambda origin: state)
+    asyncio.run(trigger.on_kill())
+    if ends:
+        assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED, seconds=30)
+    else:
+        assert not backend.status(trigger.job_id).state.ended
+
+
+def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
+    task: Callable[..., TaskRun],
+    spec: Callable[..., JobSpec],
+    backend: LocalBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trigger = begin(task(FIRST), spec(SLEEP))
+    begin(task(SECOND), spec(SLEEP))
+    monkeypatch.setattr("muster.airflow.standing.ask", lambda origin: "failed")
+    asyncio.run(trigger.on_kill())
+    assert not backend.status(trigger.job_id).state.ended
