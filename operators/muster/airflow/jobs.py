@@ -234,6 +234,8 @@ class _JobRun:
         except (Overdue, AirflowTaskTimeout) as error:
             return self._end_overdue(attempt, job_id, error)
         except GoesOn as wait:
+            if self._is_ended():  # Airflow refuses to defer then, and ends this process without a word to us
+                raise self._stop(attempt, job_id) from None
             self._hand_over(job_id, cursor=wait.cursor, deadline=ends)
         finally:
             log.close()
@@ -277,6 +279,13 @@ class _JobRun:
             self._settle(attempt, self._backend.status(job_id))
         self._backend.cancel(job_id, owner=self._task.owner)
         return failure(self._backend.status(job_id))
+
+    def _is_ended(self) -> bool:
+        """Whether the task was ended or cleared a moment ago; it is told so only at its next heartbeat."""
+        try:
+            return ended_by_hand(ask(self._task.origin))
+        except AirflowRuntimeError:  # it hears of it at the latest from the sweep
+            return False
 
     def _must_end(self) -> bool:
         """Whether no later try takes the job over; a worker that merely stops leaves its job to the next."""

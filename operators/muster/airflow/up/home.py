@@ -144,6 +144,7 @@ class UpHome:
                 "task_instance_heartbeat_timeout": "20",
                 "task_instance_heartbeat_timeout_detection_interval": "5",
             },
+            "workers": {"min_heartbeat_interval": "2"},  # so soon a task hears that it was marked failed
             "triggerer": {"triggerer_health_check_threshold": "20"},
             "dag_processor": {"refresh_interval": "10"},
             "logging": {
