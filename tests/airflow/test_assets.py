@@ -1,0 +1,84 @@
+"""A volume's event: once for each new version, however many tries that took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.result import RunResult
+from muster.volumes.folder import FolderStore
+
+Run = Callable[..., RunResult]
+Write = Callable[..., None]
+
+STEPS = """
+import os
+import signal
+from pathlib import Path
+
+def make(rows: Path, seen: str) -> dict[str, float]:
+    (rows / "rows").write_text("1")
+    if not Path(seen).exists():
+        Path(seen).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"count": 1}
+"""
+
+LOST = """
+JobOperator(
+    task_id="make", image="python", entrypoint="{name}.steps:make", resources=SMALL, max_restarts=0,
+    outputs={{"rows": "{name}/rows"}}, params={{"seen": "{seen}"}}, retries=1, retry_delay=0.0,
+)
+"""
+
+TORN = """
+from airflow.sdk.exceptions import AirflowException
+from pathlib import Path
+
+class Torn(JobOperator):
+    def perform(self, context):
+        result = super().perform(context)
+        if context["ti"].try_number == 1:
+            raise AirflowException("the process died after its job had ended")
+        return result
+
+Path("{seen}").touch()
+Torn(
+    task_id="make", image="python", entrypoint="{name}.steps:make", resources=SMALL,
+    outputs={{"rows": "{name}/rows"}}, params={{"seen": "{seen}"}}, retries=1, retry_delay=0.0,
+)
+"""
+
+
+def events(uri: str) -> list[dict[str, Any]]:
+    """What the events of one asset carry, oldest first."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(AssetEvent).where(AssetEvent.asset_id == AssetModel.id, AssetModel.uri == uri)
+        return [dict(event.extra) for event in session.scalars(query.order_by(AssetEvent.id))]
+
+
+@pytest.mark.parametrize(("body", "jobs"), [(LOST, 2), (TORN, 1)], ids=["job_retried", "result_taken"])
+def test_a_version_is_announced_once(
+    body: str, jobs: int, write_dag: Write, dag_folder: Path, run: Run, store: FolderStore, tmp_path: Path
+) -> None:
+    write_dag(body.format(name=dag_folder.name, seen=tmp_path / "seen"), steps=STEPS)
+    before = set(store.ledger.jobs())
+    assert run().state == "success"
+    assert len(set(store.ledger.jobs()) - before) == jobs
+    (version,) = store.versions(f"{dag_folder.name}/rows")
+    (extra,) = events(f"volume://{dag_folder.name}/rows")
+    assert (extra["version"], extra["digest"]) == (version.address, version.digest)
+    assert extra["metrics"] == {"count": 1.0}
+    assert run().state == "success"
+    newest = store.versions(f"{dag_folder.name}/rows")[-1]
+    assert [each["version"] for each in events(f"volume://{dag_folder.name}/rows")] == [
+        version.address,
+        newest.address,
+    ]
