@@ -382,6 +382,25 @@ class StoreContract:
         with pytest.raises(NotFound, match="no code snapshot"):
             store.code(DIGEST)
 
+    def test_code_may_be_given_as_text(self, store, tmp_path):
+        (tmp_path / "pkg").mkdir()
+        (tmp_path / "pkg" / "dag.py").write_text("import airflow\n")
+        (tmp_path / "pkg" / "etl.py").write_text("y = 2\n")
+        text = "def f():\r\n    return 'é'\n"
+        digest = store.put(tmp_path, ["pkg/etl.py", "pkg/dag.py"], texts={"pkg/dag.py": text, "new/x.py": ""})
+        assert contents(store.code(digest)) == {
+            "pkg/dag.py": text.encode(),
+            "pkg/etl.py": b"y = 2\n",
+            "new/x.py": b"",
+        }
+        for path, given in (("pkg/dag.py", text), ("new/x.py", "")):
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_bytes(given.encode())
+        assert store.put(tmp_path, ["pkg/etl.py", "pkg/dag.py", "new/x.py"]) == digest
+        for path in ("../x.py", "/etc/x.py", "a\nb.py", ""):
+            with pytest.raises(SpecError, match="no plain path"):
+                store.put(tmp_path, [], texts={path: "x"})
+
     def test_ten_at_once_put_the_same_code(self, store, again, tmp_path):
         (tmp_path / "a.py").write_text("x = 1\n")
         with ThreadPoolExecutor(10) as pool:

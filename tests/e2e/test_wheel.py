@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_a_dag_of_ones_own_runs_from_the_wheel_alone(tmp_path: Path) -> None:
         ROOT,
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert "muster/py.typed" in zipfile.ZipFile(wheel).namelist()
     uv("venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     uv("pip", "install", "--quiet", "--python", python, "-c", ROOT / "requirements.txt", wheel)

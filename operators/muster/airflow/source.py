@@ -13,6 +13,7 @@ import builtins
 import copy
 import dis
 import inspect
+import linecache
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,12 +95,12 @@ def _check_plain(function: Any) -> None:
 
 
 def _read(function: Any) -> tuple[str, list[str]]:
-    try:
-        return function.__code__.co_filename, inspect.findsource(function)[0]
-    except OSError as error:
-        raise SpecError(
-            f"{function.__name__}(): its text cannot be read from {function.__code__.co_filename}: define it in a file"
-        ) from error
+    file = function.__code__.co_filename
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, function.__globals__)  # inspect's own way asks every module there is first
+    if not lines:
+        raise SpecError(f"{function.__name__}(): its text cannot be read from {file}: define it in a file")
+    return file, lines
 
 
 @lru_cache(maxsize=4)  # the functions of one file come one after the other
