@@ -15,6 +15,7 @@ BENCHMARKS = {
     "gang": "rank 0's first line and the whole, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
+    "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "serving": "server CPU a request, against KServe's default and a bare loop",
 }
 

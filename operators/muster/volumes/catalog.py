@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -39,7 +40,8 @@ class Catalog:
 
     def count(self, volume: str) -> int:
         """How many versions have their data; reads none of them."""
-        return sum((self._layout.version(volume, n) / "data").is_dir() for n in self._layout.numbers(volume))
+        folder = self._layout.volume(volume)
+        return sum(os.path.isdir(f"{folder}/{n}/data") for n in self._layout.numbers(volume))  # noqa: PTH112 - a tenth of Path's time
 
     def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
         """The newest versions whose data is there, newest first; reads no others."""
