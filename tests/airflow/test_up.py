@@ -32,11 +32,38 @@ HELLO = """
     hello()
 """
 
+SLOW = """
+    from datetime import datetime
+    from pathlib import Path
+    from airflow.sdk import dag
+    from muster.airflow import JobOperator, Resources
+
+    GO = Path(__file__).parents[2] / "go"
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1))
+    def slow():
+        JobOperator(
+            task_id="wait", image="python", entrypoint="slow.steps:wait", params={"go": str(GO)}, retries=0,
+            resources=Resources(cpus=0.2, memory_gib=0.2),
+        )
+
+    slow()
+"""
+STEPS = """
+    import os
+    import time
+
+    def wait(*, go: str) -> None:
+        while not os.path.exists(go):
+            time.sleep(0.1)
+"""
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as site:
         site.write("hello", HELLO)
+        site.write("slow", SLOW, steps=STEPS)
         site.write("broken", "from airflow.sdk import dag\nimport that_is_not_there\n")
         site.up()
         yield site
@@ -121,13 +148,22 @@ def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
     assert site.wait("hello", site.trigger("hello")) == "success"
 
 
-def test_ctrl_c_leaves_nothing_and_it_comes_up_again(site: Site) -> None:
+def test_a_job_outlives_ctrl_c_and_kill_and_is_adopted_by_the_next_start(site: Site) -> None:
+    run_id = site.trigger("slow")
+    assert until(lambda: [job for job in site.ask("jobs", "ls") if job["state"] == "running"], seconds=60)
+    (job,) = site.ask("jobs", "ls")
     assert site.stop(signal.SIGINT) == 0
+    assert site.of_job(job["job_id"])
     site.up()
     assert site.log.read_text().count(site.password()) == 1  # shown when it was drawn
-    assert site.wait("hello", site.trigger("hello")) == "success"
     os.kill(site.pid, signal.SIGKILL)
     assert until(lambda: not site.airflow(), seconds=10), site.airflow()
+    assert site.of_job(job["job_id"])
+    site.up()
+    (site.folder / "go").touch()
+    assert site.wait("slow", run_id) == "success"
+    assert [job["state"] for job in site.ask("jobs", "ls")] == ["succeeded"]
+    assert site.task("slow", run_id, "wait")["max_tries"] == 0  # none of it cost a retry
 
 
 def test_a_home_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,22 +17,20 @@ from muster.core.errors import BackendError
 
 LOG_BYTES = 50 << 20
 LONGEST_PAUSE_SECONDS = 30.0
-STEADY_SECONDS = 60.0
+STEADY_SECONDS = 20.0
 TAIL_LINES = 12
-_MODULE = "muster.airflow.up.component"
 
 
 @dataclass
 class Component:
     """One long-lived process of Airflow's.
 
-    :param words: of the ``airflow`` command that it runs.
     :param log: where its output goes.
     :ivar deaths: how often it died, one time soon after the other.
     """
 
     name: str
-    words: Sequence[str]
+    command: Sequence[str]
     log: Path
     environment: Mapping[str, str]
     deaths: int = 0
@@ -43,12 +41,11 @@ class Component:
 
     def start(self) -> None:
         """Start it; the kernel kills it when this process ends, however that is."""
-        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
-            self.log.replace(self.log.with_suffix(".old"))
+        self.trim_log()
         self.started, self.pool = time.monotonic(), set()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *self.words],
+                list(self.command),
                 env=dict(self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -85,6 +82,15 @@ class Component:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def trim_log(self) -> None:
+        """Make room in a log that has grown large; what was in it is kept once, as ``.old``.
+
+        It is emptied and not renamed: the process, and all that it forked, hold it open for appending.
+        """
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(self.log, self.log.with_suffix(".old"))
+            os.truncate(self.log, 0)
 
     def tail(self) -> list[str]:
         """Its last lines."""

@@ -66,7 +66,7 @@ class UpHome:
 
     def password(self) -> str:
         """The first user's password."""
-        return str(json.loads(self.passwords.read_text(encoding="utf-8"))[USER])
+        return _kept(self.passwords, _draw_password)[USER]
 
     def make(self) -> None:
         """Make the folder, which only its owner may enter.
@@ -93,7 +93,7 @@ class UpHome:
         try:
             kept = _kept(self.root / "secrets.json", _draw_secrets)
             fresh = not self.passwords.exists()
-            _kept(self.passwords, lambda: {USER: secrets.token_urlsafe(12)})
+            _kept(self.passwords, _draw_password)
             self._write_options(kept)
             migrate(self.root, cache=self.settings.cache, environment=self.environment())
             let_many_write(self.root / DATABASE)
@@ -105,12 +105,15 @@ class UpHome:
         """What its processes are started with: this shell's variables, and nothing of another Airflow."""
         environment = dict(os.environ)
         forget_airflow(environment)
-        direct = [part for part in (os.environ.get("NO_PROXY"), ADDRESS) if part]
+        direct = ",".join(
+            part for part in (os.environ.get("no_proxy", os.environ.get("NO_PROXY")), ADDRESS) if part
+        )
         return environment | {
             "AIRFLOW_HOME": str(self.root),
             "MUSTER_HOME": str(self.settings.home),
             "MUSTER_CACHE": str(self.settings.cache),
-            "NO_PROXY": ",".join(direct),
+            "NO_PROXY": direct,
+            "no_proxy": direct,  # whoever reads both prefers this one
             "PYTHONUNBUFFERED": "1",
             "SPT_NOENV": "1",  # else a changed process title erases what the process was started with
         }
@@ -195,12 +198,25 @@ def _draw_secrets() -> dict[str, str]:
     }
 
 
+def _draw_password() -> dict[str, str]:
+    return {USER: secrets.token_urlsafe(12)}
+
+
 def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
-    """Return what a private file holds, drawn and written on first use."""
+    """Return what a private file holds, drawn and written on first use.
+
+    :raises SpecError: somebody has broken it.
+    """
+    drawn = draw()
     if not path.exists():
-        _write_private(path, json.dumps(draw()) + "\n")
-    kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-    return kept
+        _write_private(path, json.dumps(drawn) + "\n")
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return {**kept, **{name: str(kept[name]) for name in drawn}}
+    except (ValueError, TypeError, KeyError) as error:
+        raise SpecError(
+            f"{path} does not hold {' and '.join(drawn)} as JSON any more: delete it, and it is made anew"
+        ) from error
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ EARLY_DEATHS = 3
 _LOOK_SECONDS = 0.5
 _SETTLED_SECONDS = 3.0
 _LONGEST_PARSE_SECONDS = 30.0
+_TRIM_SECONDS = 60.0
+_COMPONENT = (sys.executable, "-m", "muster.airflow.up.component")
 _STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 COMMANDS = {
@@ -89,13 +92,14 @@ class _Site:
         self._api = Api(home)
         environment = home.environment()
         self._components = [
-            Component(name=name, words=words, log=home.log(name), environment=environment)
+            Component(name=name, command=[*_COMPONENT, *words], log=home.log(name), environment=environment)
             for name, words in COMMANDS.items()
         ]
         self._began = time.monotonic()
         self._since = datetime.now(UTC)
         self._well: set[str] = set()
         self._warned = False
+        self._trim = self._began + _TRIM_SECONDS
 
     def run(self, *, new_password: bool) -> None:
         try:
@@ -131,12 +135,9 @@ class _Site:
         if self._warned or self._seconds() < HEALTHY_SECONDS:
             return
         self._warned = True
-        missing = [c for c in self._components if c.name not in self._well]
-        names = ", ".join(c.name for c in missing)
-        self._audience.warning(
-            f"still waiting for {names} after {HEALTHY_SECONDS:.0f} s; {missing[0].log} ends with:",
-            missing[0].tail(),
-        )
+        missing = ", ".join(c.name for c in self._components if c.name not in self._well)
+        logs = self._components[0].log.parent
+        self._audience.warning(f"still waiting for {missing} after {HEALTHY_SECONDS:.0f} s; see {logs}", [])
 
     def _read_dags(self, new_password: bool) -> bool:
         """Wait until the folder has been read; whether that came before somebody said stop."""
@@ -159,7 +160,11 @@ class _Site:
             return before
 
     def _look_after(self) -> None:
-        """Start again what has died."""
+        """Start again what has died, and keep the logs small."""
+        if time.monotonic() >= self._trim:
+            self._trim = time.monotonic() + _TRIM_SECONDS
+            for component in self._components:
+                component.trim_log()
         for component in self._components:
             if (how := component.ended()) is not None:
                 self._again(component, how)

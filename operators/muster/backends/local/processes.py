@@ -91,9 +91,21 @@ def descendants(root: int) -> list[int]:
 
 
 def children(parent: int) -> list[int]:
-    """Return the processes that `parent` started itself, zombies left out."""
-    every = ((pid, _stat(pid)) for pid in _pids())
-    return [pid for pid, fields in every if fields and int(fields[_PARENT]) == parent and fields[2] != "Z"]
+    """Return the processes that `parent` started itself, zombies left out.
+
+    From proc(5): each thread's are listed in ``task/TID/children``, for a fraction of a look at all there are.
+    """
+    try:
+        lists = [file.read_text() for file in Path(f"/proc/{parent}/task").glob("*/children")]
+    except (FileNotFoundError, ProcessLookupError):  # a thread, or all of them, ended just now
+        lists = []
+    if not lists:  # a kernel without them
+        every = ((pid, _stat(pid)) for pid in _pids())
+        return [
+            pid for pid, fields in every if fields and int(fields[_PARENT]) == parent and fields[2] != "Z"
+        ]
+    found = (int(pid) for listed in lists for pid in listed.split())
+    return [pid for pid in found if (fields := _stat(pid)) and fields[2] != "Z"]
 
 
 def marked(mark: str) -> list[int]:
