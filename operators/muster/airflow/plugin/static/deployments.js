@@ -13,7 +13,7 @@ export async function deployments({ put, signal }) {
   await watch(signal, 5, async () => {
     const found = await get("deployments", {}, signal);
     const now = JSON.stringify(found);
-    const columns = [["State", "tight"], ["Deployment"], ["Serves"], ["Partition"], ["Since", "tight"], ["Answers at"], [""]];
+    const columns = [["State", "tight"], ["Deployment"], ["Serves"], ["Partition"], ["Since", "tight"], ["Answers at"], ["Says"]];
     const rows = found.deployments.map((each) => {
       const best = champion(each);
       const coming = each.revisions.find((one) => ["loading", "smoke test"].includes(one.state));

@@ -24,7 +24,7 @@ export async function versions({ put, signal }, name, asked) {
   const before = Number(asked.before) || null;
   const found = await get(`volumes/${path(name)}`, { before, limit: ROWS }, signal);
   const metrics = [...new Set(found.versions.flatMap((each) => Object.keys(each.metrics)))].slice(0, MOST_METRICS);
-  const columns = [["Version"], ["Partition"], ["Made", "tight"], ["Files", "number"], ["Size", "number"], ...metrics.map((m) => [m, "number"]), ["Job"], [""]];
+  const columns = [["Version"], ["Partition"], ["Made", "tight"], ["Files", "number"], ["Size", "number"], ...metrics.map((m) => [m, "number"]), ["Job"], ["Kept by"]];
   const rows = found.versions.map((each) => [[
     toVersion(each.address, `@${each.number}`), each.partition ?? "", ago(each.created), each.files.toLocaleString("en"), bytes(each.size_bytes),
     ...metrics.map((m) => (m in each.metrics ? number(each.metrics[m]) : "")),
