@@ -107,7 +107,7 @@ def uses_a_name_from_outside() -> int:
         (lambda: job(fit, command=["x"])(rows="f/x"), "task 'fit', command: the decorated function"),
         (
             lambda: job(fit, imgae="x"),
-            "task 'fit', imgae: DecoratedJob takes no such keyword; did you mean image?",
+            "task 'fit', imgae: @task.job takes no such keyword; did you mean image?",
         ),
         (
             lambda: job(fit)(rows="f/x"),
@@ -131,6 +131,15 @@ def uses_a_name_from_outside() -> int:
         (lambda: job(fit, outputs={"model": "f/m"})(rows=3), "inputs['rows']: 3: expected an address"),
         (lambda: job(fit, replicas=0, outputs={"model": "f/m"})(rows="f/x"), "replicas of role main is 0"),
         (lambda: job(fit, outputs={"model": "f/m"}).expand(rows=["f/x", "F X"]), "(mapped instance 1)"),
+        (
+            lambda: job(fit, outputs={"model": "f/m"}).partial(epoch=1),
+            "task 'fit': partial() got an unexpected keyword argument 'epoch'",
+        ),
+        (
+            lambda: job(fit, outputs={"model": "f/m"}).expand(rows="f/x"),
+            "task 'fit': expand() got an unexpected type",
+        ),
+        (lambda: job(fit, outputs={"model": "f/m"}).expand(), "task 'fit': no arguments to expand against"),
         (lambda: job(fit, outputs={"model": "f/m"}).partial(epochs=1).expand(note=["a"]), "parameter 'rows'"),
     ],
 )

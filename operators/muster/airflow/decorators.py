@@ -149,6 +149,18 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
     def __call__(self, *args: Any, **kwargs: Any) -> TaskResult:
         return TaskResult(super().__call__(*args, **kwargs).operator)  # type: ignore[attr-defined]
 
+    def partial(self, **kwargs: Any) -> _Decorator:
+        with in_task(self.kwargs["task_id"]):
+            return cast("_Decorator", super().partial(**kwargs))
+
+    def expand(self, **map_kwargs: Any) -> TaskResult:
+        with in_task(self.kwargs["task_id"]):
+            return cast("TaskResult", super().expand(**map_kwargs))
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> TaskResult:
+        with in_task(self.kwargs["task_id"]):
+            return cast("TaskResult", super().expand_kwargs(kwargs, strict=strict))
+
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> TaskResult:
         words = {word: value for word, value in self.kwargs.items() if word not in SHARED}
         words["queue"] = words.pop("airflow_queue", None) or default_queue()

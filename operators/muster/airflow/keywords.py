@@ -96,9 +96,8 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> None:
     for word in given:
         if word not in known and not word.startswith("_"):
             shown = sorted(name for name in known if not name.startswith(("job_", "op_", "python_")))
-            raise SpecError(
-                f"task {task_id!r:.80}, {word}: {operator.__name__} takes no such keyword{_near(word, shown)}"
-            )
+            kind = getattr(operator, "custom_operator_name", operator.__name__)
+            raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword{_near(word, shown)}")
 
 
 def _check_airflows(task_id: Any, given: Mapping[str, Any]) -> None:
