@@ -26,7 +26,7 @@ _SETTLED_SECONDS = 3.0
 _LONGEST_PARSE_SECONDS = 30.0
 _TRIM_SECONDS = 60.0
 _COMPONENT = (sys.executable, "-m", "muster.airflow.up.component")
-_STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 COMMANDS = {
     "api-server": ("api-server",),
@@ -195,7 +195,9 @@ class _Site:
 @contextmanager
 def _signals_waited_for() -> Iterator[None]:
     """Hold back the signals that end us, and a child's end, so that they come only where they are waited for."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS | {signal.SIGCHLD})
+    # What is held back is kept even where it is ignored, so nohup has to be asked for.
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (_STOPS | {signal.SIGCHLD}) - ignored)
     try:
         yield
     finally:

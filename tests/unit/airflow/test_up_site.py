@@ -1,0 +1,91 @@
+"""An Airflow whose processes do not stay alive ends with the reason, not with patience."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+from tests.site import free_port
+
+from muster.airflow.up import components, site
+from muster.airflow.up import home as module
+from muster.airflow.up.api import Found
+from muster.airflow.up.home import UpHome
+from muster.backends.local.places import locked
+from muster.core.errors import MusterError, SpecError
+from muster.core.settings import Settings
+
+
+class Said:
+    """An audience that remembers."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        pass
+
+    def warning(self, text: str, lines: list[str]) -> None:
+        self.warnings.append(text)
+
+    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+        raise AssertionError("it never was")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A home without a database, whose processes end as soon as they have begun."""
+    (tmp_path / "dags").mkdir()
+    monkeypatch.setattr(UpHome, "prepare", lambda _self: True)
+    monkeypatch.setattr(site, "_COMPONENT", (sys.executable, "-S", "-c", "raise SystemExit('no such table')"))
+    monkeypatch.setattr(components, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(site, "_LOOK_SECONDS", 0.02)
+    return Settings(home=tmp_path / ".muster", cache=tmp_path / "cache")
+
+
+def test_what_never_stays_alive_ends_all_of_it_with_the_end_of_its_log(
+    settings: Settings, tmp_path: Path
+) -> None:
+    said, before = Said(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(MusterError, match="does not stay alive") as raised:
+        site.run(dags=tmp_path / "dags", port=free_port(), audience=said, settings=settings)
+    assert "no such table" in str(raised.value)
+    assert any("ended with exit code 1: it is started again" in text for text in said.warnings)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_one_home_has_one_airflow(settings: Settings, tmp_path: Path) -> None:
+    home = UpHome(settings=settings, dags=tmp_path / "dags", port=free_port())
+    home.make()
+    with locked(home.lock), pytest.raises(MusterError, match="is up already"):
+        site.run(dags=home.dags, port=home.port, audience=Said(), settings=settings)
+
+
+def test_settings_of_ones_own_win_and_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "migrate", lambda *_, **__: None)
+    monkeypatch.setattr(module, "let_many_write", lambda _: None)
+    (tmp_path / "100% mine").mkdir()
+    home = UpHome(
+        settings=Settings(home=tmp_path, cache=tmp_path), dags=tmp_path / "100% mine", port=free_port()
+    )
+    home.make()
+    own = home.root / "own.cfg"
+    own.write_text("[muster]\ninline_wait = 1\n[core]\nparallelism = 3\n")
+    assert home.prepare()
+    assert not home.prepare()
+    written = ConfigParser()
+    written.read(home.root / "airflow.cfg")
+    assert written["core"]["parallelism"] == "3"
+    assert written["muster"]["inline_wait"] == "1"
+    assert written["core"]["dags_folder"] == str(home.dags)
+    assert len(home.password()) >= 16
+    own.write_text("parallelism = 3\n")
+    with pytest.raises(SpecError, match=r"own\.cfg is not in the form of an airflow\.cfg"):
+        home.prepare()
+    own.unlink()
+    home.passwords.write_text("{}")
+    with pytest.raises(SpecError, match=r"passwords\.json does not hold admin as JSON any more: delete it"):
+        home.prepare()
