@@ -24,6 +24,8 @@ def get_provider_info() -> dict[str, Any]:
                     "muster.airflow.validate",
                     "muster.airflow.gate",
                     "muster.airflow.deploy",
+                    "muster.airflow.retention",
+                    "muster.airflow.sweep",
                 ],
             }
         ],
