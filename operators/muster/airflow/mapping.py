@@ -113,6 +113,7 @@ class TaskPartial(OperatorPartial):
 
     def expand(self, **mapped: Any) -> MappedTask:
         """Make one instance for each element of a list, over ``inputs``, ``params`` and whatever else is given."""
+        self._expand_called = True  # Airflow warns of one that never was, which an error tells better
         with in_task(self.kwargs["task_id"]):
             check_words(self.operator_class, self.kwargs["task_id"], mapped)
             return cast("MappedTask", super().expand(**_authors(mapped)))
