@@ -3,9 +3,9 @@
 ``python -m benchmarks.page [--pairs N] [--versions N] [--jobs N] [--json]``
 
 Both are routes of one api-server of Airflow's on loopback, so its middlewares, the session and HTTP
-cost both the same; the bare route asks nobody and reads nothing. The promise is milliseconds above it:
-it and the allowance together are what "by hand" shows, so the promised ratio is 1. First means
-that the server is new and has read nothing yet of what the page shows.
+cost both the same; the bare route asks nobody and reads nothing. First means that the server is new
+and has read nothing yet of what is shown. What is promised there is a time above the bare route's: both
+together are what "by hand" shows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ PAGES = {
     "versions in the middle": "/muster/api/volumes/big/model?before=4000",
     "version and lineage": "/muster/api/version?address=big/model@5000",
 }
-ALLOWED_MS = 100.0
-FIRST_ALLOWED_MS = 1000.0
+TIMES = 20.0
+FIRST_MS = 1000.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,14 +75,16 @@ def measure(home: Path, *, pairs: int) -> list[Ratio]:
     with running(home) as server:
         for name, path in PAGES.items():
             first = server.milliseconds(path)
-            bare = server.milliseconds(server.bare(path)) + FIRST_ALLOWED_MS
-            ratios.append(ratio(f"{name}, first", [bare], [first], unit="ms", limit=1))
+            allowed = server.milliseconds(server.bare(path)) + FIRST_MS
             ((base, ours),) = compare(
-                lambda p=path: [server.milliseconds(server.bare(p)) + ALLOWED_MS],
+                lambda p=path: [server.milliseconds(server.bare(p))],
                 lambda p=path: [server.milliseconds(p)],
                 pairs=pairs,
             )
-            ratios.append(ratio(name, base, ours, unit="ms", limit=1))
+            ratios += [
+                ratio(name, base, ours, unit="ms", limit=TIMES),
+                ratio("  first, to bare + 1 s", [allowed], [first], unit="ms", limit=1),
+            ]
     return ratios
 
 

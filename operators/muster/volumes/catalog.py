@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -22,6 +23,8 @@ from muster.volumes.durability import TEMPORARY
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
 
+_SETTLED_NS = 2_000_000_000  # two changes within one tick of a file system's clock look like one
+
 
 class Catalog:
     """Reads the versions of one store. What never changes is read once."""
@@ -29,6 +32,7 @@ class Catalog:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._known: dict[tuple[str, int], tuple[Head, Record]] = {}
+        self._counts: dict[str, tuple[tuple[int, int], int]] = {}
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
@@ -39,9 +43,19 @@ class Catalog:
         return any(self._there(volume, n) for n in reversed(self._layout.numbers(volume)))
 
     def count(self, volume: str) -> int:
-        """How many versions have their data; reads none of them."""
+        """How many versions have their data; reads none of them, and looks again only where one came or went."""
         folder = self._layout.volume(volume)
-        return sum(os.path.isdir(f"{folder}/{n}/data") for n in self._layout.numbers(volume))  # noqa: PTH112 - a tenth of Path's time
+        if not folder.is_dir():
+            return 0
+        # A version comes by a rename into the folder, and goes by one into the trash.
+        changed = (folder.stat().st_mtime_ns, self._layout.trash.stat().st_mtime_ns)
+        known = self._counts.get(volume)
+        if known is not None and known[0] == changed:
+            return known[1]
+        count = sum(os.path.isdir(f"{folder}/{n}/data") for n in self._layout.numbers(volume))  # noqa: PTH112 - a tenth of Path's time
+        if time.time_ns() - max(changed) > _SETTLED_NS:
+            self._counts[volume] = (changed, count)
+        return count
 
     def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
         """The newest versions whose data is there, newest first; reads no others."""
