@@ -71,7 +71,7 @@ PARSED: dict[str, tuple[str, str]] = {
         for how, name in HOSTILE.items()
     },
     "address": (job(inputs={"x": "a/b@07"}), r"task 'a', inputs\['x'\]: .*versions are numbered 1, 2, 3"),
-    "image_name": (job(image="../train"), r"task 'a', the job: image '\.\./train': need "),
+    "image_name": (job(image="../train"), r"task 'a', image: '\.\./train': need "),
     "command_text": (job(command="python x.py"), r".*give its words: \['python', 'x\.py'\]"),
     "param_nan": (
         job(params=Verbatim("{'rate': float('nan')}")),
@@ -125,7 +125,7 @@ READY: dict[str, tuple[str, str]] = {
     ),
     "link": (
         job(),
-        r"task 'first', code: code file 'data' leads to .*/outside, outside of .*: copy it there, or ignore",
+        r"task 'first', code: code file 'data' leads to .*/outside, outside of .*: copy it there, or name the link in",
     ),
     "suite": (
         "ValidateOperator(task_id='a', volume='a/b', suite='suite.json')",
