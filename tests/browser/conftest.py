@@ -1,0 +1,113 @@
+"""A browser with a person's session in it, and a whole Airflow to look at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from tests.browser import chromium
+from tests.site import Site
+
+PATIENCE = 60_000  # milliseconds, as Playwright counts; a page of Airflow's takes seconds on a busy machine
+ROOT = Path(__file__).parents[2]
+BROKEN = {
+    "dag": """
+        from airflow.sdk import dag
+        from muster.airflow import GangOperator, Resources
+
+        @dag(schedule=None)
+        def broken():
+            GangOperator(
+                task_id="train", image="python", entrypoint="broken.train:train", replicas=2,
+                resources=Resources(memory_gib=0.5),
+            )
+
+        broken()
+    """,
+    "train": """
+        import os
+
+        def train() -> None:
+            print("reading rows")
+            if os.environ["RANK"] == "1":
+                raise ValueError("no rows for 2013-02 <b>")
+    """,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Of this module only: while it is open no other test of this process could start an event loop."""
+    try:
+        found = chromium.find()
+    except chromium.NoChromium as error:
+        if os.environ.get("MUSTER_REQUIRE_BROWSER") == "1":
+            raise
+        pytest.skip(str(error))
+    with found.browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        bare = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "dags" / "flights", site.folder / "dags" / "flights", ignore=bare)
+        site.write("broken", BROKEN["dag"], train=BROKEN["train"])
+        site.up()
+        yield site
+
+
+@pytest.fixture(scope="module")
+def session(browser: Browser, site: Site) -> Iterator[BrowserContext]:
+    """Logged in, as a person does it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    expect.set_options(timeout=PATIENCE)
+    page = context.new_page()
+    page.goto(site.url)
+    page.get_by_label("Username").fill("admin")
+    page.locator("input[type=password]").fill(site.password())
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_text("Muster", exact=True).wait_for()
+    page.close()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(session: BrowserContext) -> Iterator[Page]:
+    """A tab. What muster's own page writes to its console as an error fails the test."""
+    page = session.new_page()
+    complaints: list[str] = []
+
+    def note(said: ConsoleMessage) -> None:
+        where = f"{said.location['url']} {said.text}"
+        # a user's document may try what its sandbox forbids
+        if said.type == "error" and "/muster/" in where and "/muster/files/" not in where:
+            complaints.append(where)
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    page.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def screens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go; MUSTER_SCREENSHOTS names a folder that stays."""
+    named = os.environ.get("MUSTER_SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("screens")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,111 @@
+"""What a person does in a browser: triggers ``flights`` from the form, watches it, follows every link, reads a failure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pytest
+from playwright.sync_api import BrowserContext, FrameLocator, Page, expect
+from tests.site import Site
+
+TEN_MINUTES = 600_000  # in milliseconds, as Playwright counts
+EPOCHS = 2
+LINKS = [
+    ("features", "Versions and lineage", "flights/features"),
+    ("validate", "Data Docs", "Expectations"),
+    ("train", "Job", "flights.train"),
+    ("train", "Versions and lineage", "auc"),
+    ("deploy", "Deployment", "flights/model"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(site: Site, session: BrowserContext, screens: Path) -> str:
+    """The run of ``flights`` that was triggered from the form, with other epochs, and ended well before our eyes."""
+    page = session.new_page()
+    page.goto(f"{site.url}/dags/flights")
+    page.get_by_test_id("trigger-dag-button").first.click()
+    form = page.get_by_role("dialog")
+    expect(form.locator("[name=element_test_from]")).to_have_value("2013-10")
+    form.locator("[name=element_epochs]").fill(str(EPOCHS))
+    page.screenshot(path=screens / "form.png")
+    form.get_by_test_id("trigger-dag-submit").click()
+    page.wait_for_url(re.compile(r"/dags/flights/runs/[^/]+$"))
+    run_id = unquote(page.url.rpartition("/")[2])
+    ended = page.get_by_test_id("state-badge").filter(has_text=re.compile("Success|Failed")).first
+    expect(ended).to_be_visible(timeout=TEN_MINUTES)
+    page.screenshot(path=screens / "run.png")
+    expect(ended).to_have_text("Success")
+    page.close()
+    return run_id
+
+
+def task(site: Site, dag_id: str, run_id: str, task_id: str) -> str:
+    return f"{site.url}/dags/{dag_id}/runs/{quote(run_id)}/tasks/{task_id}"
+
+
+def frame(page: Page) -> FrameLocator:
+    """Muster's page inside Airflow's."""
+    return page.frame_locator("iframe")
+
+
+def test_the_params_of_the_form_reached_the_job(page: Page, site: Site, run: str) -> None:
+    page.goto(task(site, "flights", run, "train"))
+    log = page.get_by_test_id("virtualized-list")
+    expect(log).to_contain_text(f"epoch={EPOCHS}/{EPOCHS}")
+    expect(log).to_contain_text("[rank 0]")
+
+
+@pytest.mark.parametrize(("task_id", "link", "shows"), LINKS)
+def test_every_link_of_a_task_leads_to_what_it_says(
+    task_id: str, link: str, shows: str, page: Page, site: Site, run: str, screens: Path
+) -> None:
+    page.goto(task(site, "flights", run, task_id) + "/details")
+    target = page.get_by_role("link", name=link, exact=True)
+    expect(target).to_be_visible()
+    target.click()
+    inside = frame(page).frame_locator("iframe") if link == "Data Docs" else frame(page)
+    expect(inside.locator("body")).to_contain_text(shows)
+    page.screenshot(path=screens / f"{task_id}-{link.lower().replace(' ', '-')}.png")
+
+
+def test_the_endpoint_answers(page: Page, site: Site, run: str) -> None:
+    page.goto(task(site, "flights", run, "deploy") + "/details")
+    endpoint = page.get_by_role("link", name="Endpoint", exact=True)
+    page.goto(endpoint.get_attribute("href") or "")
+    expect(page.locator("body")).to_contain_text('"probability"')
+
+
+def test_the_page_shows_what_there_is(page: Page, site: Site, run: str, screens: Path) -> None:
+    page.goto(site.url)
+    page.get_by_text("Muster", exact=True).click()
+    inside = frame(page)
+    expect(inside.get_by_text("flights-train-")).to_be_visible()
+    page.screenshot(path=screens / "jobs.png")
+    inside.get_by_role("link", name="Volumes", exact=True).click()
+    inside.get_by_role("link", name="flights/model", exact=True).click()
+    page.screenshot(path=screens / "volume.png")
+    inside.get_by_role("link", name="Deployments", exact=True).click()
+    expect(inside.get_by_role("link", name="flights", exact=True)).to_be_visible()
+    page.screenshot(path=screens / "deployments.png")
+
+
+def test_a_failed_task_says_why_in_its_last_lines(page: Page, site: Site, screens: Path) -> None:
+    run_id = site.trigger("broken")
+    assert site.wait("broken", run_id) == "failed"
+    page.goto(task(site, "broken", run_id, "train"))
+    log = page.get_by_test_id("virtualized-list")
+    for line in (
+        "user error, rank 1",
+        "ValueError: no rows for 2013-02 <b>",
+        "full log: muster jobs logs broken-train-",
+    ):
+        expect(log).to_contain_text(line)
+    expect(log).to_contain_text("[rank 0] reading rows")
+    page.screenshot(path=screens / "failed.png")
+    page.get_by_role("link", name="Details", exact=True).click()
+    page.get_by_role("link", name="Job", exact=True).click()
+    expect(frame(page).locator("body")).to_contain_text("no rows for 2013-02 <b>")
+    page.screenshot(path=screens / "failed-job.png")
