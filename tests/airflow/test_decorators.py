@@ -250,3 +250,35 @@ def test_in_a_task_group_too(dag: DAG) -> None:
     assert merged.operator.priority == "low"
     assert [sample.priority for sample in written.operator.samples()] == ["low", "low"]
     assert [sample.task_id for sample in counted.samples()] == ["months.count"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1, "a", None], {"rate": 0.5, "deep": {"on": True}}, True, False, None, 0, 2.5, "5", "", "é\n{{ x }}"],
+)
+def test_a_param_of_the_form_keeps_its_type(dag: DAG, value: object) -> None:
+    """Jinja alone makes text of every value; its source here is the value's own text where it holds Jinja."""
+    operator = job(merge)(parts=[], where="{{ params.given }}").operator
+    operator.render_template_fields({"dag": dag, "params": {"given": value}})
+    assert (operator.job_params["where"], type(operator.job_params["where"])) == (value, type(value))
+
+
+def test_the_form_shows_what_the_dags_params_say(dag: DAG) -> None:
+    from airflow.sdk import DAG, Param
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    params = {"epochs": Param(3, type="integer", minimum=1, title="Epochs", description="How often")}
+    with DAG("form", schedule=None, start_date=START, params=params) as form:
+        job(fit, outputs={"model": "f/model"}, params={"epochs": "{{ params.epochs }}"})(rows="f/rows")
+    again = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(form))
+    assert (
+        again.params.get_param("epochs").schema
+        == {
+            "type": "integer",
+            "minimum": 1,
+            "title": "Epochs",
+            "description": "How often",
+        }
+        | again.params.get_param("epochs").schema
+    )
+    assert dict(again.get_task("fit").params) == {"epochs": 3}
