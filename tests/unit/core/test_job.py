@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from muster.core.errors import SpecError
@@ -137,3 +139,13 @@ def test_causes_say_who_tries_again():
         Cause.UNSCHEDULABLE,
         Cause.CANCELLED,
     }
+
+
+def test_the_how_to_says_of_each_cause_who_tries_again():
+    """``docs/howto/when-it-failed.md`` is what an author reads; the enum is what happens."""
+    guide = (Path(__file__).parents[3] / "docs" / "howto" / "when-it-failed.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in guide.splitlines()]
+    told = {row[0]: row[2] for row in rows if len(row) == 4}
+    for cause in Cause:
+        assert ("by the gang" in told[cause.value]) is cause.restarts_gang
+        assert ("as a retry" in told[cause.value]) is cause.retried
