@@ -275,3 +275,23 @@ def test_the_form_shows_what_the_dags_params_say(dag: DAG) -> None:
     assert param.schema == {"type": "integer", "minimum": 1, "title": "Epochs"}
     assert param.description == "How often"
     assert dict(again.get_task("fit").params) == {"epochs": 3}
+
+
+def test_other_fields_name_a_tasks_own_params(dag: DAG) -> None:
+    partition = m.Output(volume="f/model", partition="{{ task.job_params.where }}")
+    operator = job(_write, outputs={"model": partition})(where="{{ params.given }}").operator
+    operator.render_template_fields({"dag": dag, "task": operator, "params": {"given": "2024-01"}})
+    assert operator.outputs == {"model": {"volume": "f/model", "partition": "2024-01"}}
+
+
+def _write(model: Path, where: str) -> None: ...
+
+
+def test_type_checkers_know_every_keyword_that_there_is(dag: DAG) -> None:
+    from muster.airflow.decorators import AirflowKeywords, JobKeywords
+    from muster.airflow.keywords import words_of
+
+    own = getattr(m.JobOperator.__init__, "_BaseOperatorMeta__param_names")  # noqa: B009 - Airflow's own, not ours
+    written = {word.removeprefix("job_") for word in own} - {"entrypoint", "command", "roles"}
+    assert set(JobKeywords.__annotations__) - set(AirflowKeywords.__annotations__) == written
+    assert set(AirflowKeywords.__annotations__) <= words_of(m.JobOperator)

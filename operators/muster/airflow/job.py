@@ -36,6 +36,10 @@ class JobOperator(MusterOperator):
     versions), outputs (``Path``, an empty folder to write) and params; it may ask for
     ``checkpoints: Path`` too, a folder that outlives a restart. It returns metrics or None.
 
+    ``JobOperator.partial(task_id=…, …).expand(params=[{…}, {…}])`` makes a mapped task, one instance
+    for each element; ``.versions["model"]`` of it is a list, in that order. What all tasks of a Dag
+    share may stand in its ``default_args={"muster": {"image": …, "resources": …, "queue": …}}``.
+
     :param image: the locked environment it runs in; given here or in the Dag's ``default_args``.
     :param entrypoint: ``package.module:function``; the Dag's folder is the package. (templated)
     :param command: instead of an entrypoint, the words of a command, with ``{inputs.NAME}``,
@@ -44,7 +48,8 @@ class JobOperator(MusterOperator):
         ``.versions["features"]``, or a list of these, which arrives as ``list[Path]``. (templated)
     :param outputs: volumes by name, ``"flights/model"`` or an ``Output`` with a partition. (templated)
     :param params: JSON values by name. ``"{{ params.epochs }}"`` keeps the type of Airflow's Param.
-        (templated)
+        Other fields may name one, ``partition="{{ task.job_params.month }}"``, which then differs
+        between the instances of a mapped task. (templated)
     :param env: plain environment variables. (templated)
     :param secrets: variables by name, each ``"connection:ID#field"``, ``"environment:NAME"``,
         ``"kubernetes:SECRET/KEY"`` or a ``SecretRef``: where the value is found, never the value.
@@ -61,7 +66,7 @@ class JobOperator(MusterOperator):
     :param require_gpus: fail rather than run on CPUs where GPUs are missing.
     """
 
-    template_fields: Sequence[str] = ("entrypoint", "command", "inputs", "outputs", "job_params", "env")
+    template_fields: Sequence[str] = ("job_params", "entrypoint", "command", "inputs", "outputs", "env")
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "inputs": "json",
         "outputs": "json",
