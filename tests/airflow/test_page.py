@@ -497,7 +497,7 @@ class TestPage:
                 r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", answer.text
             ), name
             assert not re.search(r"https?://(?!www\.w3\.org/)", answer.text), name
-            imported = re.findall(r'^import .* from "\./(.*)";$', answer.text, re.MULTILINE)
+            imported = re.findall(r'\bfrom "\./(.*)";$', answer.text, re.MULTILINE)
             assert len(imported) == len(re.findall(r"\bimport\b", answer.text)), name
             waiting += imported
         from muster.airflow.plugin.app import STATIC

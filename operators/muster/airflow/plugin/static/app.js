@@ -54,9 +54,10 @@ function place(children) {
   const mark = main.contains(active) && (active.id || active.getAttribute("href"));
   const typed = main.contains(active) && active.matches("input[type='search']") ? active.value : null;
   const [top, left] = [scrollY, scrollX];
-  main.replaceChildren(...children.flat().filter(Boolean));
+  main.replaceChildren(...children.flat(Infinity).filter(Boolean));
   if (mark) {
-    const same = [...main.querySelectorAll("[id],[href]")].find((e) => e.id === mark || e.getAttribute("href") === mark);
+    const marked = [...main.querySelectorAll("[id],[href]")];
+    const same = marked.find((each) => each.id === mark || each.getAttribute("href") === mark);
     same?.focus({ preventScroll: true });
     if (typed !== null && same) same.value = typed;
   }

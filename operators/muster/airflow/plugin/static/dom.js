@@ -35,16 +35,28 @@ export function facts(pairs) {
 
 export const state = (name) => h("span", { class: `state ${name.split(" ")[0]}` }, name);
 
-export const path = (text) => text.split("/").map(encodeURIComponent).join("/");
+export const quiet = (...children) => h("span", { class: "quiet" }, children);
+
+export const crumbs = (...children) => h("p", { class: "crumbs" }, children);
+
+// A heading with what stands under it; nothing where that is empty.
+export const under = (title, ...children) => (children.some(Boolean) ? [h("h2", {}, title), children] : null);
+
+export const spaced = (items) => items.map((item) => [item, " "]);
+
+export const path = (text) => text.split("/").map(encodeURIComponent).join("/").replaceAll("%40", "@");
 
 export const short = (address) => address.replace(/^volume:\/\//, "");
 
-export const toVersion = (address, text) =>
-  h("a", { href: `#/volumes/${path(short(address)).replaceAll("%40", "@")}`, class: "mono" }, text ?? short(address));
+const mono = (href, text) => h("a", { href, class: "mono" }, text);
 
-export const toVolume = (name) => h("a", { href: `#/volumes/${path(name)}`, class: "mono" }, name);
+export const toVersion = (address, text) => mono(`#/volumes/${path(short(address))}`, text ?? short(address));
 
-export const toJob = (id, text) => h("a", { href: `#/jobs/${encodeURIComponent(id)}`, class: "mono" }, text ?? id);
+export const toDeployment = (name) => h("a", { href: `#/deployments/${encodeURIComponent(name)}` }, name);
+
+export const toVolume = (name) => mono(`#/volumes/${path(name)}`, name);
+
+export const toJob = (id) => mono(`#/jobs/${encodeURIComponent(id)}`, id);
 
 // A link out of the page. Only http and https; anything else is shown as the text it is.
 export function outward(url, text) {
@@ -59,8 +71,9 @@ export function toTask(origin) {
   if (!origin?.dag_id) return null;
   const [dag, run, task] = [origin.dag_id, origin.run_id, origin.task_id].map(encodeURIComponent);
   const mapped = origin.map_index >= 0 ? `/mapped/${origin.map_index}` : "";
-  return outward(`../dags/${dag}/runs/${run}/tasks/${task}${mapped}`, `${origin.dag_id} · ${origin.task_id}`
-    + (origin.map_index >= 0 ? `[${origin.map_index}]` : ""));
+  const index = origin.map_index >= 0 ? `[${origin.map_index}]` : "";
+  const text = `${origin.dag_id} · ${origin.task_id}${index}`;
+  return outward(`../dags/${dag}/runs/${run}/tasks/${task}${mapped}`, text);
 }
 
 export function bytes(count) {
@@ -75,9 +88,9 @@ export function span(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
   const total = Math.max(0, seconds);
   if (total < 60) return `${total < 10 ? total.toFixed(1) : Math.round(total)} s`;
-  const [d, hours, m] = [Math.floor(total / 86400), Math.floor((total / 3600) % 24), Math.floor((total / 60) % 60)];
-  if (d) return `${d} d ${hours} h`;
-  return hours ? `${hours} h ${m} min` : `${m} min ${Math.floor(total % 60)} s`;
+  const [days, hours, minutes] = [total / 86400, (total / 3600) % 24, (total / 60) % 60].map(Math.floor);
+  if (days) return `${days} d ${hours} h`;
+  return hours ? `${hours} h ${minutes} min` : `${minutes} min ${Math.floor(total % 60)} s`;
 }
 
 const coarse = (seconds) => {
@@ -93,7 +106,8 @@ export function ago(seconds) {
   const local = new Date(date - date.getTimezoneOffset() * 60000).toISOString();
   const old = Date.now() / 1000 - seconds;
   const text = old < 7 * 86400 ? `${coarse(Math.max(0, old))} ago` : local.slice(0, 16).replace("T", " ");
-  return h("time", { datetime: date.toISOString(), title: local.slice(0, 19).replace("T", " "), class: "tight" }, text);
+  const title = local.slice(0, 19).replace("T", " ");
+  return h("time", { datetime: date.toISOString(), title, class: "tight" }, text);
 }
 
 export const number = (value) =>
