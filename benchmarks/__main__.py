@@ -16,6 +16,7 @@ BENCHMARKS = {
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
+    "waiting": "memory and CPU while 200 jobs wait, against sleeping triggers and inline waits",
     "serving": "server CPU a request, against KServe's default and a bare loop",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +18,16 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from muster.backends.base import Backend
-from muster.core.status import JobStatus
+from muster.core.status import JobState, JobStatus
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_SOONEST_SECONDS = 0.5
-_LATEST_SECONDS = 2.0
+_TICK_SECONDS = 0.5
+# How often a job is looked at that has been in one state for less than so long.
+_STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
+_QUEUED_SECONDS = 2.0
 # By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
 _SWEEP_AFTER_SECONDS = 30.0
@@ -58,16 +61,19 @@ class _Follower:
     offset: int
     since: float = field(default_factory=time.monotonic)
     due: float = 0.0
-    seen: tuple[object, ...] = ()
+    state: object = None
     news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
 
     def note(self, found: News, now: float) -> None:
         """Hand it over, and choose when to look next: what has long been as it is is looked at less often."""
-        seen = (found.cursor, found.status and (found.status.state, found.status.reason))
-        if seen != self.seen:
-            self.seen, self.since = seen, now
+        state = found.status and found.status.state
+        if state is not self.state:
+            self.state, self.since = state, now
         self.offset = int(found.cursor)
-        self.due = now + min(max((now - self.since) / 20, _SOONEST_SECONDS), _LATEST_SECONDS)
+        step = next(step for age, step in _STEPS_SECONDS if now - self.since < age)
+        if state is JobState.QUEUED:  # who waits for room has nothing to say
+            step = max(step, _QUEUED_SECONDS)
+        self.due = (now // step + 1) * step  # so that those of one step are looked at together
         self.news.put_nowait(found)
 
 
@@ -120,7 +126,7 @@ class Hub:
             due = [each for each in self._followers if each.due <= now]
             if due:
                 await self._look(due)
-            await asyncio.sleep(_SOONEST_SECONDS)
+            await asyncio.sleep(_TICK_SECONDS)
 
     async def _look(self, due: Sequence[_Follower]) -> None:
         found = await self._in_thread(self._read, [(each.job_id, each.offset) for each in due])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
@@ -54,7 +55,8 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(module, "_SOONEST_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_STEPS_SECONDS", ((math.inf, 0.01),))
     return Machine()
 
 
