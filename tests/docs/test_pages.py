@@ -10,8 +10,6 @@ import pytest
 from tests.docs.page import DOCS, ROOT, File, Typed, missing, pages, steps
 from tests.e2e.author import MUSTER, Author
 
-from muster.core.verdict import Cause
-
 PAGES = {str(page.relative_to(DOCS)): page for page in pages()}
 RUN = [
     name
@@ -53,16 +51,6 @@ def test_every_link_leads_somewhere(name: str) -> None:
     page = PAGES[name]
     links = [link for link in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.value)
-def test_every_cause_has_its_line(cause: Cause) -> None:
-    line = re.compile(rf"^\| {cause.value} \|[^|]+\| ([^|,]+?)[,|]", re.MULTILINE)
-    found = line.search(PAGES["howto/when-it-failed.md"].read_text())
-    again = "as a retry" if cause.retried else "no"
-    alone = "by the gang" if cause.retried else "by the gang alone"
-    assert found is not None
-    assert found[1].strip() == (alone if cause.restarts_gang else again)
 
 
 def test_every_page_is_in_the_index() -> None:
