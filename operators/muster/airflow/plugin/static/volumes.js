@@ -51,7 +51,7 @@ export async function versions({ put, signal }, name, asked) {
 function listed(name, found, known) {
   const columns = [
     ["Version"], ["Partition"], ["Made", "tight"], ["Files", "number"], ["Size", "number"],
-    ...known.map((metric) => [metric, "number"]), ["Job"], ["Kept by"],
+    ...known.map((metric) => [metric, "number"]), ["Job"], ["Marks"],
   ];
   const cells = (each) => [
     toVersion(each.address, `@${each.number}`),
