@@ -80,7 +80,7 @@ LONG = (
     @dag(schedule=None, start_date=datetime(2024, 1, 1))
     def long():
         JobOperator(
-            task_id="wait", command=["python", "-c", "import time; time.sleep(600)"], resources=SMALL, **AUTHOR
+            task_id="wait", command=["python", "-c", "import time; time.sleep(36000)"], resources=SMALL, **AUTHOR
         )
 
     long()

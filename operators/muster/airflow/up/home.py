@@ -147,7 +147,13 @@ class UpHome:
                 "task_instance_heartbeat_timeout": "20",
                 "task_instance_heartbeat_timeout_detection_interval": "5",
             },
-            "workers": {"min_heartbeat_interval": "2"},  # so soon a task hears that it was marked failed
+            "workers": {
+                "min_heartbeat_interval": "2",  # so soon a task hears that it was marked failed
+                # A minute or two of patience with an API server that is starting, asked every few seconds.
+                "execution_api_timeout": "30",
+                "execution_api_retries": "40",
+                "execution_api_retry_wait_max": "3",
+            },
             "triggerer": {"triggerer_health_check_threshold": "20"},
             "dag_processor": {"refresh_interval": "10"},
             "logging": {
