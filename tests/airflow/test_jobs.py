@@ -14,7 +14,9 @@ from tests.e2e.author import until
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.environments import find_image, image_folders, put_image
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.core.errors import NotFound
+from muster.core.job import JobSpec, Origin, Pinned, Role
 from muster.core.resources import Resources
 from muster.core.status import JobState
 
@@ -359,3 +361,40 @@ def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
     monkeypatch.setattr("muster.airflow.standing.ask", lambda origin: "failed")
     asyncio.run(trigger.on_kill())
     assert not backend.status(trigger.job_id).state.ended
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "ended", "serving"),
+    [
+        ("serving", True, True, True),
+        ("serving", False, False, False),
+        ("refused", True, True, False),
+        ("retired", True, True, False),
+        ("loading", True, False, False),
+        (None, True, True, False),  # somebody retired the deployment
+    ],
+)
+def test_a_release_is_waited_for_until_it_serves_or_will_not(
+    home: EmbeddedHome,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str | None,
+    ready: bool,
+    ended: bool,
+    serving: bool,
+) -> None:
+    from muster.airflow.trigger import DeploymentTrigger
+
+    model = Pinned(address="volume://a/model@1", digest="b3:" + "0" * 64)
+
+    class Serving:
+        def deployment(self, name: str) -> DeploymentStatus:
+            if state is None:
+                raise NotFound(name)
+            revision = Revision(model=model, state=RevisionState(state), since=1.0)
+            return DeploymentStatus(name=name, url="http://here", ready=ready, revisions=(revision,))
+
+    monkeypatch.setattr("muster.airflow.site.connect", Serving)
+    deadline = time.time() + (60 if ended else 0.2)
+    kept = DeploymentTrigger(name="flights", model=model.address, deadline=deadline).serialize()[1]
+    (event,) = events(DeploymentTrigger(**kept))
+    assert event == {"ended": ended, "serving": serving, "deadline": deadline}
