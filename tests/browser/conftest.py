@@ -39,12 +39,6 @@ BROKEN = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Of this module only: while it is open no other test of this process could start an event loop."""

@@ -10,6 +10,8 @@ import pytest
 from playwright.sync_api import BrowserContext, FrameLocator, Page, expect
 from tests.site import Site
 
+pytestmark = pytest.mark.slow
+
 TEN_MINUTES = 600_000  # in milliseconds, as Playwright counts
 EPOCHS = 2
 LINKS = [

@@ -46,6 +46,13 @@ def type_in(author: Author, step: Typed) -> None:
     assert missing(step.prints, done.stdout) == [], f"{step.commands}\n{done.stdout[-4000:]}"
 
 
+@pytest.mark.parametrize("expected", ["three", "two\none", "o…x", "one two"])
+def test_a_line_that_is_not_printed_is_missed(expected: str) -> None:
+    said = "one\n  two   words\n"
+    assert missing(expected, said) != []
+    assert missing("o…\ntwo words", said) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_link_leads_somewhere(name: str) -> None:
     page = PAGES[name]
