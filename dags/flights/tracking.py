@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 EXPERIMENT = "flights"
+_SQLITE = "sqlite:///"
 
 
 class Board:
@@ -43,7 +46,8 @@ def record(
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells at length how it makes its tables
     job = os.environ.get("MUSTER_JOB_ID", "")
-    mlflow.set_experiment(EXPERIMENT)
+    with _alone(os.environ["MLFLOW_TRACKING_URI"]):
+        mlflow.set_experiment(EXPERIMENT)
     with mlflow.start_run(run_name=job or None, tags={"muster.job_id": job} if job else None) as run:
         mlflow.log_params(dict(params))
         for epoch in history:
@@ -58,3 +62,14 @@ def record(
             f"muster: link MLflow={server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}",
             flush=True,
         )
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Let one training at a time find or make the tables of a database on this machine: MLflow itself takes no lock."""
+    if not uri.startswith(_SQLITE):
+        yield
+        return
+    with Path(uri.removeprefix(_SQLITE) + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
