@@ -40,7 +40,7 @@ import logging
 logging.disable(logging.CRITICAL)
 from airflow.sdk import DAG
 from airflow.triggers.base import BaseTrigger
-import muster.airflow.jobs
+import muster.airflow.attempts.run
 names = json.loads(sys.argv[1])
 
 def memory(pid, *kinds):
@@ -73,7 +73,7 @@ os.kill(child, 9)
 """
 _OURS = """
 def triggers():
-    from muster.airflow.trigger import JobTrigger
+    from muster.airflow.attempts.trigger import JobTrigger
     return [JobTrigger(job_id=name, owner="o") for name in names]
 """
 _AIRFLOWS = """
@@ -87,9 +87,9 @@ children = []
 for name in names:
     children.append(os.fork())
     if children[-1] == 0:
-        from muster.airflow.log import TaskLog
+        from muster.airflow.attempts.log import TaskLog
         from muster.airflow.site import connect
-        from muster.airflow.waiting import Wait
+        from muster.airflow.attempts.waiting import Wait
         log = TaskLog(lambda line: None, job_id=name)
         Wait().follow(connect(), name, lines=log, progress=lambda status: None)
         os._exit(0)

@@ -6,8 +6,7 @@ from datetime import datetime
 
 from airflow.sdk import Asset, Param, dag
 
-from muster.airflow import JobOperator, Output, Resources
-from muster.airflow.triggering import triggering
+from muster.airflow import JobOperator, Output, Resources, triggering
 
 
 @dag(

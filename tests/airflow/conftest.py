@@ -1,4 +1,4 @@
-"""A real Airflow in this process: one home for the session, since Airflow reads where it lives only once."""
+"""A real Airflow in this process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent, Stage
-from muster.airflow.runner import run_dag
+from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
-from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
 
@@ -26,16 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore:Using `httpx` with"))
-
-
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedHome:
-    root = tmp_path_factory.mktemp("home")
-    (root / "dags").mkdir()
-    cache = Settings.load({"HOME": str(Path.home())}).cache
-    made = EmbeddedHome(settings=Settings(home=root / ".muster", cache=cache), dags=root / "dags")
-    made.enter()
-    return made
 
 
 @pytest.fixture

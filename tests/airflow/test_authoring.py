@@ -15,7 +15,7 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Stage
-from muster.airflow.runner import run_dag
+from muster.airflow.embedded.runner import run_dag
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
@@ -90,7 +90,7 @@ def test_a_strict_type_checker_sees_what_is_wrong(tmp_path: Path) -> None:
             """\
             from pathlib import Path
 
-            from muster.airflow.decorators import job
+            from muster.airflow import job
 
             @job(image="python", outputs={"rows": "a/rows"}, retires=3)
             def one(rows: Path) -> None: ...

@@ -69,7 +69,7 @@ CARDS = """
     from datetime import UTC, datetime
     from airflow.sdk import Asset, dag
     from muster.airflow import JobOperator, Output, Resources
-    from muster.airflow.triggering import triggering
+    from muster.airflow import triggering
 
     @dag(schedule=[Asset("volume://months/model")], start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False)
     def cards():

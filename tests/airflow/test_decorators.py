@@ -12,9 +12,9 @@ import pytest
 
 # Airflow may be imported only once the home is there, so the operators are named through the package.
 import muster.airflow as m
-from muster.airflow.code import Code, DagFolder
+from muster.airflow.authoring.code import Code, DagFolder
+from muster.airflow.authoring.source import source_of
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.source import source_of
 from muster.core.errors import SpecError
 from muster.volumes.folder import FolderStore
 
@@ -34,7 +34,7 @@ def dag(home: EmbeddedHome) -> Iterator[DAG]:
 
 
 def job(function: Any, **keywords: Any) -> Any:
-    from muster.airflow.decorators import job as decorate
+    from muster.airflow import job as decorate
 
     return decorate(**{"image": "python", **keywords})(function)
 
@@ -46,7 +46,7 @@ def merge(parts: list[Path], where: str = "x") -> None: ...
 
 
 def test_paths_and_versions_are_inputs_and_all_else_is_a_param(dag: DAG) -> None:
-    from muster.airflow.references import Expression
+    from muster.airflow.authoring.references import Expression
 
     made = m.JobOperator(task_id="made", image="python", command=["x"], outputs={"x": "f/x"})
     fitted = job(fit, outputs={"model": "f/model"})(
@@ -222,7 +222,7 @@ def test_a_dag_file_whose_name_is_no_modules_travels_under_one(dag: DAG, tmp_pat
 
 
 def test_a_resumed_run_sees_a_changed_function_and_not_a_moved_one(tmp_path: Path) -> None:
-    from muster.airflow.code import differing
+    from muster.airflow.authoring.code import differing
 
     text = source_of(merge).text
     head, _, rest = text.partition("\n")
@@ -288,8 +288,8 @@ def _write(model: Path, where: str) -> None: ...
 
 
 def test_type_checkers_know_every_keyword_that_there_is(dag: DAG) -> None:
-    from muster.airflow.decorators import AirflowKeywords, JobKeywords
-    from muster.airflow.keywords import words_of
+    from muster.airflow.authoring.keywords import words_of
+    from muster.airflow.operators.decorators import AirflowKeywords, JobKeywords
 
     own = getattr(m.JobOperator.__init__, "_BaseOperatorMeta__param_names")  # noqa: B009 - Airflow's own, not ours
     written = {word.removeprefix("job_") for word in own} - {"entrypoint", "command", "roles"}

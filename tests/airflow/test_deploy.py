@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.code import DagFolder
+from muster.airflow.attempts.waiting import Patience
+from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.releasing import smoke_digest
-from muster.airflow.waiting import Patience
+from muster.airflow.operators.releasing import smoke_digest
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Conflict, SpecError
 from muster.core.job import Pinned

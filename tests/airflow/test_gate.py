@@ -122,7 +122,7 @@ def deployments(**served: Any) -> Any:
 
 
 def test_the_champion_is_the_served_version_of_the_same_volume(home: EmbeddedHome) -> None:
-    from muster.airflow.gate import champion_of
+    from muster.airflow.operators.gate import champion_of
 
     backend = deployments(flights="volume://f/model@3", other="volume://o/model@9")
     found = champion_of(backend, "f/model", deployment=None)
@@ -136,7 +136,7 @@ def test_the_champion_is_the_served_version_of_the_same_volume(home: EmbeddedHom
 
 
 def test_two_champions_of_one_volume_need_a_name(home: EmbeddedHome) -> None:
-    from muster.airflow.gate import champion_of
+    from muster.airflow.operators.gate import champion_of
 
     backend = deployments(blue="volume://f/model@3", green="volume://f/model@4")
     with pytest.raises(SpecError, match="served by blue, green"):
@@ -145,7 +145,7 @@ def test_two_champions_of_one_volume_need_a_name(home: EmbeddedHome) -> None:
 
 def test_a_champion_that_was_made_from_the_evaluation_set_is_not_compared_with(home: EmbeddedHome) -> None:
     """A backfilled month against the model of a later one, which was trained on that month."""
-    from muster.airflow.gate import trained_on
+    from muster.airflow.operators.gate import trained_on
     from muster.volumes.base import Record
 
     def month(number: int) -> Pinned:

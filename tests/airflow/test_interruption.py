@@ -37,7 +37,7 @@ def slow(out: Path, gate: str) -> None:
 RUNNER = """
 import sys
 from pathlib import Path
-from muster.airflow.runner import run_dag
+from muster.airflow.embedded.runner import run_dag
 from muster.core.settings import Settings
 
 home, cache, dags, dag_id = sys.argv[1:]

@@ -21,7 +21,7 @@ from muster.core.resources import Resources
 from muster.core.status import JobState
 
 if TYPE_CHECKING:
-    from muster.airflow.jobs import TaskRun
+    from muster.airflow.attempts.run import TaskRun
 
 # As Airflow draws them: UUIDs whose order is that of time.
 FIRST, SECOND = "01985b3e-0000-7000-8000-000000000000", "01985b3e-0001-7000-8000-000000000000"
@@ -90,8 +90,8 @@ def task(
     backend: LocalBackend, home: EmbeddedHome, notes: Notes, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., TaskRun]]:
     """Makes tries of one task; its jobs are ended with the test."""
-    from muster.airflow.jobs import TaskRun
-    from muster.airflow.waiting import Wait
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.attempts.waiting import Wait
 
     origin = replace(RUN, task_id=f"t{abs(hash(request.node.name)) % 10**8}")
 
@@ -112,7 +112,7 @@ def task(
 
     yield make
     for attempt in notes.kept.values():
-        from muster.airflow.attempts import Attempt
+        from muster.airflow.attempts.attempt import Attempt
 
         job_id = Attempt.load(attempt).job_id(instance="i", task=f"d.{origin.task_id}")  # type: ignore[union-attr]
         if job_id in backend.store.ledger.jobs():
@@ -132,7 +132,7 @@ def begin(task: TaskRun, spec: JobSpec) -> Any:
     deferring = replace(task, defer=defer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__MUSTER__INLINE_WAIT", "0")
-        patch.setattr("muster.airflow.jobs.ask", lambda origin: "running")
+        patch.setattr("muster.airflow.attempts.run.ask", lambda origin: "running")
         with pytest.raises(Deferred) as deferred:
             deferring.run(lambda: spec)
     return deferred.value.args[0]
@@ -167,7 +167,7 @@ def test_a_try_that_was_thought_dead_and_submits_late_leads_to_one_job(
     task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: LocalBackend
 ) -> None:
     """The first wrote its attempt down and was paused; the second reads it, and both submit."""
-    from muster.airflow.attempts import Attempt
+    from muster.airflow.attempts.attempt import Attempt
 
     second = task(SECOND)
     notes.kept["muster"] = Attempt(nonce="a" * 16, max_tries=2).dump()
@@ -203,7 +203,7 @@ def stopped(task: TaskRun, spec: JobSpec, state: Any) -> tuple[str, str]:
 
     ending = replace(task, log=type("Talking", (Log,), {"info": lambda self, *words: say()})())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muster.airflow.jobs.ask", ask)
+        patch.setattr("muster.airflow.attempts.run.ask", ask)
         with pytest.raises(AirflowException) as caught:
             ending.run(lambda: spec)
     return job_id, str(caught.value)
@@ -283,11 +283,11 @@ def events(trigger: Any) -> list[Any]:
 
 @pytest.fixture
 def trigger(home: EmbeddedHome) -> Callable[..., Any]:
-    from muster.airflow.trigger import JobTrigger
+    from muster.airflow.attempts.trigger import JobTrigger
 
     def make(job_id: str, **changes: Any) -> Any:
         name, kept = JobTrigger(**{"job_id": job_id, "owner": FIRST, **changes}).serialize()
-        assert name == "muster.airflow.trigger.JobTrigger"
+        assert name == "muster.airflow.attempts.trigger.JobTrigger"
         return JobTrigger(**kept)
 
     return make
@@ -342,7 +342,7 @@ def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
     ends: bool,
 ) -> None:
     trigger = begin(task(), spec(SLEEP))
-    monkeypatch.setattr("muster.airflow.standing.ask", lambda origin: state)
+    monkeypatch.setattr("muster.airflow.attempts.standing.ask", lambda origin: state)
     asyncio.run(trigger.on_kill())
     if ends:
         assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED, seconds=30)
@@ -358,7 +358,7 @@ def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
 ) -> None:
     trigger = begin(task(FIRST), spec(SLEEP))
     begin(task(SECOND), spec(SLEEP))
-    monkeypatch.setattr("muster.airflow.standing.ask", lambda origin: "failed")
+    monkeypatch.setattr("muster.airflow.attempts.standing.ask", lambda origin: "failed")
     asyncio.run(trigger.on_kill())
     assert not backend.status(trigger.job_id).state.ended
 
@@ -382,7 +382,7 @@ def test_a_release_is_waited_for_until_it_serves_or_will_not(
     ended: bool,
     serving: bool,
 ) -> None:
-    from muster.airflow.trigger import DeploymentTrigger
+    from muster.airflow.attempts.trigger import DeploymentTrigger
 
     model = Pinned(address="volume://a/model@1", digest="b3:" + "0" * 64)
 

@@ -167,7 +167,7 @@ def tasks(default_args: dict[str, Any]) -> dict[str, Any]:
     from airflow.providers.standard.operators.bash import BashOperator
     from airflow.sdk import DAG
 
-    from muster.airflow.decorators import job
+    from muster.airflow import job
 
     def go() -> None: ...
 

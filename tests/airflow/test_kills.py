@@ -23,7 +23,7 @@ HEAD = """
     from pathlib import Path
     from airflow.sdk import dag
     from muster.airflow import GangOperator, JobOperator, Output, Resources
-    from muster.airflow.sweep import SweepOperator
+    from muster.airflow.operators.sweep import SweepOperator
 
     SMALL = Resources(cpus=0.2, memory_gib=0.2)
     AUTHOR = {"image": "python", "retries": 30, "retry_delay": timedelta(seconds=1)}

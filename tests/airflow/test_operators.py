@@ -13,8 +13,8 @@ import pytest
 
 # Airflow may be imported only once the home is there, so the operators are named through the package.
 import muster.airflow as m
+from muster.airflow.authoring.output import Output
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.output import Output
 from muster.core.errors import SpecError
 from muster.core.job import Role, SecretRef
 from muster.core.resources import Resources
@@ -131,7 +131,7 @@ def test_what_is_rendered_later_is_not_judged_now(dag: DAG) -> None:
 
 def test_airflows_own_words_keep_their_meaning(dag: DAG) -> None:
     """`params`, `queue` and `resources` are the author's here; what Airflow calls so is as if unsaid."""
-    from muster.airflow.references import Expression
+    from muster.airflow.authoring.references import Expression
 
     with dag:
         plain = m.JobOperator(task_id="plain", image="python", command=["true"])
@@ -199,7 +199,7 @@ def test_a_reference_makes_the_dependency_and_shows_as_jinja(dag: DAG) -> None:
 
 
 def test_secrets_say_where_the_value_is(dag: DAG) -> None:
-    from muster.airflow.fields import secret_of
+    from muster.airflow.operators.fields import secret_of
 
     assert secret_of("connection:mlflow#login") == SecretRef(source="connection", name="mlflow#login")
     assert secret_of("environment:TOKEN") == SecretRef(source="environment", name="TOKEN")

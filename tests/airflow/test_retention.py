@@ -63,7 +63,7 @@ def version(number: int, *, retired: str | None = None) -> Version:
 
 
 def test_the_log_names_what_goes_and_counts_what_stays(home: EmbeddedHome) -> None:
-    from muster.airflow.retention import sentence, summary, table
+    from muster.airflow.operators.retention import sentence, summary, table
 
     kept = {
         "a@1": "pinned: deployment/flights",

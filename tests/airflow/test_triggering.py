@@ -24,7 +24,7 @@ def airflow(home: EmbeddedHome) -> None:
 
 
 def triggering(*names: str, **options: Any) -> Any:
-    from muster.airflow import triggering as room
+    from muster.airflow.authoring import triggering as room
 
     return room.triggering(*names, **options)
 

@@ -61,7 +61,7 @@ def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.
             result=JobResult(outputs={"result": (result.address,)}),
         )
         task = SimpleNamespace(backend=SimpleNamespace(store=own), run=lambda build: status)
-        monkeypatch.setattr("muster.airflow.jobs.TaskRun.of", lambda *_: task)
+        monkeypatch.setattr("muster.airflow.attempts.run.TaskRun.of", lambda *_: task)
         operator = ValidateOperator(task_id="check", volume="d/rows@latest")
         return operator.perform({"task": SimpleNamespace(outlets=[])})  # type: ignore[typeddict-item]
 

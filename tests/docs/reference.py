@@ -14,8 +14,8 @@ import muster.airflow
 from muster.airflow.provider import get_provider_info
 
 PACKAGE = Path(muster.airflow.__file__).parents[1]
-DECORATORS = "muster.airflow.decorators"
-BASE = ("muster.airflow.operator", "MusterOperator")
+DECORATORS = "muster.airflow.operators.decorators"
+BASE = ("muster.airflow.operators.base", "MusterOperator")
 HEAD = """# What a Dag file writes
 
 From the docstrings; a test keeps it so. "(templated)" means that Jinja is filled in when the task runs.

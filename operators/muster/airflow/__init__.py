@@ -10,13 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.airflow.deploy import DeployOperator
-    from muster.airflow.gate import GateOperator
-    from muster.airflow.job import GangOperator, JobOperator
-    from muster.airflow.output import Output
-    from muster.airflow.retention import RetentionOperator
-    from muster.airflow.sweep import SweepOperator
-    from muster.airflow.validate import ValidateOperator
+    from muster.airflow.authoring.output import Output
+    from muster.airflow.authoring.triggering import triggering
+    from muster.airflow.operators.decorators import gang, job
+    from muster.airflow.operators.deploy import DeployOperator
+    from muster.airflow.operators.gate import GateOperator
+    from muster.airflow.operators.job import GangOperator, JobOperator
+    from muster.airflow.operators.retention import RetentionOperator
+    from muster.airflow.operators.sweep import SweepOperator
+    from muster.airflow.operators.validate import ValidateOperator
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
 
@@ -32,20 +34,26 @@ __all__ = [
     "SecretRef",
     "SweepOperator",
     "ValidateOperator",
+    "gang",
+    "job",
+    "triggering",
 ]
 
 _MODULES = {
-    "DeployOperator": "muster.airflow.deploy",
-    "GangOperator": "muster.airflow.job",
-    "GateOperator": "muster.airflow.gate",
-    "JobOperator": "muster.airflow.job",
-    "Output": "muster.airflow.output",
+    "DeployOperator": "muster.airflow.operators.deploy",
+    "GangOperator": "muster.airflow.operators.job",
+    "GateOperator": "muster.airflow.operators.gate",
+    "JobOperator": "muster.airflow.operators.job",
+    "Output": "muster.airflow.authoring.output",
     "Resources": "muster.core.resources",
-    "RetentionOperator": "muster.airflow.retention",
+    "RetentionOperator": "muster.airflow.operators.retention",
     "Role": "muster.core.job",
     "SecretRef": "muster.core.job",
-    "SweepOperator": "muster.airflow.sweep",
-    "ValidateOperator": "muster.airflow.validate",
+    "SweepOperator": "muster.airflow.operators.sweep",
+    "ValidateOperator": "muster.airflow.operators.validate",
+    "gang": "muster.airflow.operators.decorators",
+    "job": "muster.airflow.operators.decorators",
+    "triggering": "muster.airflow.authoring.triggering",
 }
 
 

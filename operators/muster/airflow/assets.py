@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 
-from muster.airflow.references import is_known
+from muster.airflow.authoring.references import is_known
 from muster.core.address import SCHEME
 
 if TYPE_CHECKING:

@@ -20,18 +20,18 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "muster",
                 "python-modules": [
-                    "muster.airflow.job",
-                    "muster.airflow.validate",
-                    "muster.airflow.gate",
-                    "muster.airflow.deploy",
-                    "muster.airflow.retention",
-                    "muster.airflow.sweep",
+                    "muster.airflow.operators.job",
+                    "muster.airflow.operators.validate",
+                    "muster.airflow.operators.gate",
+                    "muster.airflow.operators.deploy",
+                    "muster.airflow.operators.retention",
+                    "muster.airflow.operators.sweep",
                 ],
             }
         ],
         "task-decorators": [
-            {"name": "job", "class-name": "muster.airflow.decorators.job"},
-            {"name": "gang", "class-name": "muster.airflow.decorators.gang"},
+            {"name": "job", "class-name": "muster.airflow.operators.decorators.job"},
+            {"name": "gang", "class-name": "muster.airflow.operators.decorators.gang"},
         ],
         "extra-links": [
             "muster.airflow.links.JobLink",

@@ -83,7 +83,7 @@ def execute(dag: str, *, params: Mapping[str, Any], resume: Resume | None, dags:
 
     with view() as listener:
         listener.note("starting Airflow")
-        from muster.airflow.runner import run_dag
+        from muster.airflow.embedded.runner import run_dag
 
         return run_dag(
             dag, params=params, resume=None if resume is None else resume.value, dags=dags, listener=listener

@@ -111,3 +111,16 @@ class DeploymentStatus:
         """The revision with the greatest share of the traffic."""
         serving = [r for r in self.revisions if r.state is RevisionState.SERVING]
         return max(serving, key=lambda r: r.share, default=None)
+
+    def revision(self, address: str) -> Revision | None:
+        """The newest revision of a version; None where it was never deployed."""
+        return next((each for each in self.revisions if each.model.address == address), None)
+
+    def settled(self, address: str) -> bool | None:
+        """Whether the release of a version has come to its end: True where it serves, False where it will not."""
+        revision = self.revision(address)
+        if revision is None:
+            return None
+        if revision.state is RevisionState.SERVING:
+            return True if self.ready else None
+        return False if revision.state in (RevisionState.REFUSED, RevisionState.RETIRED) else None

@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-from muster.airflow import JobOperator, Output, Resources
-from muster.airflow.decorators import gang, job
+from muster.airflow import JobOperator, Output, Resources, gang, job
 
 SMALL: dict[str, Any] = {"image": "python", "resources": Resources(memory_gib=0.5)}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.code import DagFolder
+from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
 from muster.core.errors import SpecError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from airflow.serialization.definitions.dag import SerializedDAG
 
-    from muster.airflow.operator import MusterOperator
+    from muster.airflow.operators.base import MusterOperator
     from muster.backends.base import Backend
 
 BUNDLE = "dags-folder"
@@ -46,8 +46,8 @@ class Loaded:
 
     def operators(self) -> Iterator[MusterOperator]:
         """Muster's own among its tasks, in that order; of a mapped one the instances that the Dag file tells."""
-        from muster.airflow.mapping import Mapped
-        from muster.airflow.operator import MusterOperator
+        from muster.airflow.operators.base import MusterOperator
+        from muster.airflow.operators.mapping import Mapped
 
         for task_id in self.order:
             task: object = self.dag.task_dict[task_id]

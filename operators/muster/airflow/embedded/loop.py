@@ -94,7 +94,7 @@ class Loop:
     def _execute(self, ti: TaskInstance) -> None:
         from airflow.sdk.definitions.dag import _run_task
 
-        from muster.airflow.operator import MusterOperator
+        from muster.airflow.operators.base import MusterOperator
 
         task = self._loaded.dag.task_dict[ti.task_id]
         self._listener.task_started(ti.task_id, ti.try_number)

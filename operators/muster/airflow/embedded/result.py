@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from muster.airflow.attempts.listening import LineListener
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -65,7 +67,7 @@ class RunResult:
         return self.state == "success"
 
 
-class Listener(Protocol):
+class Listener(LineListener, Protocol):
     """Who shows a run while it goes on. Called from one thread, one call at a time."""
 
     def note(self, text: str) -> None:
@@ -79,9 +81,6 @@ class Listener(Protocol):
 
     def task_started(self, task_id: str, try_number: int) -> None:
         """A task begins."""
-
-    def lines(self, task_id: str, lines: Sequence[str]) -> None:
-        """Its job wrote lines."""
 
     def task_ended(self, stage: Stage) -> None:
         """A task ended, or a kept one is passed over."""

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.attempts import Attempt
+from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
 from muster.backends.local.places import locked_if_free
@@ -220,7 +220,7 @@ class Runs:
         from airflow.models.task_state_store import TaskStateStoreModel
         from sqlalchemy import select
 
-        from muster.airflow.jobs import STATE_KEY
+        from muster.airflow.attempts.run import STATE_KEY
         from muster.airflow.site import instance
 
         rows = self._session.scalars(

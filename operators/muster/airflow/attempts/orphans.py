@@ -1,0 +1,94 @@
+"""Ends the jobs that nobody waits for any more.
+
+Some ends of a task call no hook of ours: its process was killed and no try is left, a triggerer was
+down when the task was marked failed, the run was deleted. So what runs is compared with what Airflow
+says of its tasks, now and then, and what nobody owns is ended. In doubt a job is left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muster.airflow.attempts.standing import over
+from muster.core.errors import NotFound
+from muster.core.job import Origin
+from muster.core.status import JobStatus
+
+if TYPE_CHECKING:
+    from muster.backends.base import Backend
+
+States = Callable[[Origin], str | None]
+"""How a task instance stands, as :func:`muster.airflow.attempts.standing.ask` says."""
+
+YOUNG_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """A job that was ended, and why."""
+
+    job_id: str
+    task: str
+    reason: str
+
+
+def sweep(
+    backend: Backend, instance: str, states: States, *, but: Collection[str] = frozenset()
+) -> list[Swept]:
+    """End the jobs of one Airflow that nobody owns; return which, and do not wait for their processes.
+
+    :param instance: the Airflow's name; jobs of others are none of its business.
+    :param states: is asked once for each task instance that has a job to judge.
+    :param but: jobs that are known to be waited for.
+    """
+    running = [(status, origin) for status, origin in _running(backend, instance) if status.job_id not in but]
+    found = unowned(running, states, now=time.time())
+    for status, swept in found:
+        # In the owner's name: a try that adopts it at this moment keeps it.
+        backend.cancel(swept.job_id, owner=status.owner, wait=False)
+    return [swept for _, swept in found]
+
+
+def unowned(
+    jobs: Iterable[tuple[JobStatus, Origin]], states: States, *, now: float
+) -> list[tuple[JobStatus, Swept]]:
+    """Choose the jobs to end among those that have not ended; what was just begun is left alone.
+
+    A task has one job at a time, so of several the newest is the one that is meant.
+    """
+    of_task: dict[Origin, list[JobStatus]] = {}
+    for status, origin in jobs:
+        of_task.setdefault(origin, []).append(status)
+    found = []
+    for origin, started in of_task.items():
+        newest = max(started, key=lambda status: status.submitted)
+        grown = [status for status in started if now - status.submitted >= YOUNG_SECONDS]
+        state = states(origin) if grown else None
+        reasons = {True: f"its task is {state}", False: "its task has begun another"}
+        found += [
+            (status, Swept(job_id=status.job_id, task=_name(origin), reason=reasons[over(state)]))
+            for status in grown
+            if over(state) or status is not newest
+        ]
+    return found
+
+
+def _running(backend: Backend, instance: str) -> list[tuple[JobStatus, Origin]]:
+    ledger, found = backend.store.ledger, []
+    for job_id in ledger.jobs():
+        try:
+            status = ledger.status(job_id)
+            origin = None if status.state.ended else ledger.spec(job_id).origin
+        except NotFound:  # gc took it meanwhile
+            continue
+        if origin is not None and origin.instance == instance and origin.run_id:
+            found.append((status, origin))
+    return found
+
+
+def _name(origin: Origin) -> str:
+    index = f"[{origin.map_index}]" if origin.map_index >= 0 else ""
+    return f"{origin.dag_id}.{origin.task_id}{index} of {origin.run_id}"

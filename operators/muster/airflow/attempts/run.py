@@ -1,0 +1,318 @@
+"""Runs one job for one try of a task: the attempt is decided, the job submitted or adopted, and followed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowTaskTimeout
+
+from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
+from muster.airflow.attempts.log import TaskLog
+from muster.airflow.attempts.standing import ask, ended_by_hand
+from muster.airflow.attempts.verdicts import failure, left_running, overdue
+from muster.airflow.attempts.waiting import GoesOn, Overdue, Patience, Stopped, Wait
+from muster.airflow.links import announce
+from muster.airflow.site import connect, inline_wait_seconds, instance
+from muster.core.errors import Conflict, NotFound, SpecError
+from muster.core.job import JobSpec, Origin
+from muster.core.settings import Settings
+from muster.core.status import JobState, JobStatus
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from muster.airflow.attempts.listening import LineListener
+    from muster.airflow.operators.base import MusterOperator
+    from muster.backends.base import Backend
+
+STATE_KEY = "muster"
+
+# A backend minds a job's timeouts. Where its clock stands still (a supervisor that hangs, one that is
+# lost again and again), the task ends the job this long after it should have ended.
+BACKSTOP_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """One try of one task, and all that its jobs are run with.
+
+    :param defer: hands the wait over to a trigger and does not return; None where a trigger must not.
+    :param deadline: seconds since the epoch by which the try has to have ended.
+    :param cursors: where the lines of a job go on that a trigger followed meanwhile.
+    """
+
+    context: Context
+    settings: Settings
+    backend: Backend
+    origin: Origin
+    owner: str
+    max_tries: int
+    last_try: bool
+    wait: Wait
+    log: Any
+    listener: LineListener | None
+    defer: Callable[[BaseTrigger], NoReturn] | None = None
+    deadline: float | None = None
+    cursors: Mapping[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, operator: MusterOperator, context: Context) -> TaskRun:
+        """Gather it from the operator and Airflow's context."""
+        settings, ti = Settings.load(), context["ti"]
+        origin = Origin(
+            instance=instance(settings),
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+        )
+        return cls(
+            context=context,
+            settings=settings,
+            backend=connect(settings),
+            origin=origin,
+            owner=str(ti.id),
+            max_tries=ti.max_tries,
+            last_try=ti.try_number > ti.max_tries,
+            wait=operator.wait,
+            log=operator.log,
+            listener=operator.listener,
+            defer=operator.hand_over,
+            deadline=operator.deadline(context),
+            cursors=operator.cursors,
+        )
+
+    @property
+    def name(self) -> str:
+        """What people call the job, ``flights.train``."""
+        return f"{self.origin.dag_id}.{self.origin.task_id}"
+
+    def run(self, build: Callable[[], JobSpec], *, key: str = STATE_KEY) -> JobStatus:
+        """Bring this try's job to its end and return how it succeeded.
+
+        It may be called again for the same job, by the same try after it was deferred or by the next
+        one, and goes on with what there is.
+
+        :param build: makes the spec; called only where a job is started, since an adopted job keeps
+            the versions that were pinned for it.
+        :param key: tells the jobs of one task apart, for a task that runs several.
+        :raises AirflowException: the verdict, retried or not as its cause says; or the try was stopped.
+        :raises TaskDeferred: the job goes on, and a trigger waits for it.
+        """
+        return _JobRun(self, key).run(build)
+
+    def patience(self) -> Patience:
+        """How long this process waits for anything before a trigger does."""
+        seconds = None if self.defer is None else inline_wait_seconds()
+        return Patience(seconds=seconds, deadline=self.deadline)
+
+
+class _JobRun:
+    """One job of a :class:`TaskRun`."""
+
+    def __init__(self, task: TaskRun, key: str) -> None:
+        self._task = task
+        self._backend = task.backend
+        self._ledger = task.backend.store.ledger
+        self._store = task.context["task_state_store"]
+        self._key = key
+
+    def run(self, build: Callable[[], JobSpec]) -> JobStatus:
+        stored = Attempt.load(self._store.get(self._key))
+        known = self._status(stored) if stored else None
+        decision = self._decide(stored, known)
+        attempt, job_id = decision.attempt, self._job_id(decision.attempt)
+        if decision.action is Action.START:
+            self._clear_away(known, job_id)
+            self._start(build(), attempt, job_id)
+        elif decision.action is Action.ADOPT:
+            self._adopt(job_id)
+        elif job_id not in self._task.cursors:
+            self._task.log.info("job %s has ended already: its result is taken", job_id)
+        announce(self._task.context["ti"], job_id)
+        status = self._follow(attempt, job_id)
+        if status.state is not JobState.SUCCEEDED:
+            self._settle(attempt, status)
+            raise failure(status) from None
+        return status
+
+    def _decide(self, stored: Attempt | None, known: JobStatus | None) -> Decision:
+        return decide(
+            stored,
+            max_tries=self._task.max_tries,
+            state=known.state if known else None,
+            mine=known is not None and known.owner == self._task.owner,
+            fresh_nonce=secrets.token_hex(8),
+        )
+
+    def _job_id(self, attempt: Attempt) -> str:
+        return attempt.job_id(instance=self._task.origin.instance, task=self._task.name)
+
+    def _status(self, attempt: Attempt) -> JobStatus | None:
+        try:
+            return self._backend.status(self._job_id(attempt))
+        except NotFound:
+            return None
+
+    def _remember(self, attempt: Attempt) -> None:
+        """Write the attempt down. Airflow refuses that to a try that is no longer the task's own."""
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        self._store.set(self._key, attempt.dump(), retention=NEVER_EXPIRE)
+
+    def _settle(self, attempt: Attempt, status: JobStatus) -> None:
+        """Write down that this attempt's end is reported, unless another try has taken it over."""
+        if status.owner == self._task.owner:
+            self._remember(replace(attempt, reported=True))
+
+    def _clear_away(self, known: JobStatus | None, job_id: str) -> None:
+        """End what still runs of an attempt that was given up: the task was cleared meanwhile."""
+        if known and known.job_id != job_id and not known.state.ended:
+            self._task.log.info("job %s is of a try that was cleared: it is ended", known.job_id)
+            self._backend.cancel(known.job_id, owner=known.owner)
+
+    def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
+        for warning in self._backend.check(spec):
+            self._task.log.warning("%s", warning)
+        self._remember(attempt)
+        try:
+            self._backend.submit(spec, job_id=job_id, owner=self._task.owner)
+        except SpecError:
+            if self._status(attempt) is None:
+                raise
+            # A try before this one, which was thought dead, came between with what it had pinned.
+            self._adopt(job_id)
+            return
+        self._own(job_id)
+        self._task.log.info("job %s, attempt %d", job_id, attempt.number)
+
+    def _adopt(self, job_id: str) -> None:
+        mine = self._backend.status(job_id).owner == self._task.owner
+        self._own(job_id)
+        status = self._backend.status(job_id)
+        if not mine:
+            self._task.log.info("job %s is adopted: it is %s", job_id, status.state.value)
+        if not status.alive:
+            self._backend.submit(self._ledger.spec(job_id), job_id=job_id, owner=self._task.owner)
+
+    def _own(self, job_id: str) -> None:
+        """Make this try the job's owner, unless a newer one is. :raises Conflict: a newer one is."""
+        mine, owner = self._task.owner, self._ledger.status(job_id).owner
+        while owner != mine:
+            if newer(owner or "", mine):
+                raise Conflict(f"job {job_id} belongs to a newer try of this task; this one leaves it alone")
+            self._ledger.own(job_id, owner=mine, expected=owner)
+            owner = self._ledger.status(job_id).owner
+
+    def _follow(self, attempt: Attempt, job_id: str) -> JobStatus:
+        log = TaskLog(partial(self._task.log.info, "%s"), job_id=job_id)
+        ends = self._ends(job_id)
+
+        def lines(text: Sequence[str]) -> None:
+            log(text)
+            if text and self._task.listener is not None:
+                self._task.listener.lines(self._task.origin.task_id, text)
+
+        try:
+            return self._task.wait.follow(
+                self._backend,
+                job_id,
+                lines=lines,
+                progress=Progress(self._task.log),
+                after=self._task.cursors.get(job_id),
+                patience=replace(self._task.patience(), deadline=ends),
+            )
+        except Stopped:
+            raise self._stop(attempt, job_id) from None
+        except (Overdue, AirflowTaskTimeout) as error:
+            return self._end_overdue(attempt, job_id, error)
+        except GoesOn as wait:
+            if self._is_ended():  # Airflow refuses to defer then, and ends this process without a word to us
+                raise self._stop(attempt, job_id) from None
+            self._hand_over(job_id, cursor=wait.cursor, deadline=ends)
+        finally:
+            log.close()
+
+    def _ends(self, job_id: str) -> float:
+        """When the job has to have ended at the latest, in seconds since the epoch."""
+        spec, status = self._ledger.spec(job_id), self._ledger.status(job_id)
+        begun = status.started or status.submitted + spec.queue_timeout_seconds
+        last = begun + spec.run_timeout_seconds + BACKSTOP_SECONDS
+        return last if self._task.deadline is None else min(last, self._task.deadline)
+
+    def _hand_over(self, job_id: str, *, cursor: str | None, deadline: float) -> NoReturn:
+        from muster.airflow.attempts.trigger import JobTrigger
+
+        assert self._task.defer is not None
+        self._task.log.info("job %s goes on; the triggerer waits for it", job_id)
+        self._task.defer(JobTrigger(job_id=job_id, owner=self._task.owner, cursor=cursor, deadline=deadline))
+
+    def _end_overdue(self, attempt: Attempt, job_id: str, error: BaseException) -> JobStatus:
+        """End a job that should have ended; one that just did is taken as it ended."""
+        self._backend.cancel(job_id, owner=self._task.owner)
+        status = self._backend.status(job_id)
+        if status.state is not JobState.CANCELLED:
+            return status
+        self._settle(attempt, status)
+        due = self._task.deadline
+        told = isinstance(error, AirflowTaskTimeout) or (due is not None and time.time() >= due)
+        raise overdue(status, "execution_timeout" if told else "run_timeout") from None
+
+    def _stop(self, attempt: Attempt, job_id: str) -> AirflowException:
+        """End the job if Airflow ended the task, or leave it to the next try.
+
+        SIGKILL comes five seconds after SIGTERM, so what must not be lost is done first: the cancel
+        is asked for, then written down, and only then waited for.
+        """
+        if not self._must_end():
+            return left_running(job_id)
+        self._backend.cancel(job_id, owner=self._task.owner, wait=False)
+        # Refused where the task was cleared: the attempt is the next try's by now, which sees the cancel.
+        with suppress(AirflowRuntimeError):
+            self._settle(attempt, self._backend.status(job_id))
+        self._backend.cancel(job_id, owner=self._task.owner)
+        return failure(self._backend.status(job_id))
+
+    def _is_ended(self) -> bool:
+        """Whether the task was ended or cleared a moment ago; it is told so only at its next heartbeat."""
+        try:
+            return ended_by_hand(ask(self._task.origin))
+        except AirflowRuntimeError:  # it hears of it at the latest from the sweep
+            return False
+
+    def _must_end(self) -> bool:
+        """Whether no later try takes the job over; a worker that merely stops leaves its job to the next."""
+        if self._task.listener is not None:
+            return True
+        try:
+            state = ask(self._task.origin)
+        except AirflowRuntimeError as error:
+            self._task.log.warning("Airflow does not say how the task stands, so its job goes on: %s", error)
+            return False
+        if ended_by_hand(state):
+            return True
+        # Stopped in its last try, it fails now, and no try comes after it; unless it was reset, which
+        # gives the task another id, so that Airflow finds nothing stored for this one.
+        return state == "running" and self._task.last_try and self._store.get(self._key) is not None
+
+
+class Progress:
+    """Says each new state or reason of a job once."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._said: tuple[JobState, str] | None = None
+
+    def __call__(self, status: JobStatus) -> None:
+        """Say it if it is new."""
+        said = (status.state, status.reason)
+        if said != self._said and not status.state.ended:
+            self._log.info("%s%s", status.state.value, f": {status.reason}" if status.reason else "")
+        self._said = said

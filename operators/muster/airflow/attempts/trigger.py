@@ -1,0 +1,159 @@
+"""Triggers: what waits for a job or a release while its task is deferred."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+_RELEASE_SECONDS = 1.0
+
+if TYPE_CHECKING:
+    from muster.backends.base import Backend
+    from muster.core.job import Origin
+
+
+class JobTrigger(BaseTrigger):
+    """Waits for a job, passes its lines on to the task's log, and fires once.
+
+    It fires when the job has ended, when somebody has to pick it up again, at the deadline, and when
+    it cannot wait: whatever is to be done then is done by the task, which looks for itself. So it
+    never raises, and what it fires with is only a hint.
+
+    :param owner: the try in whose name the job runs.
+    :param cursor: behind the lines that the task has passed on itself.
+    :param deadline: when the job has to have ended, in seconds since the epoch.
+    """
+
+    def __init__(
+        self, *, job_id: str, owner: str, cursor: str | None = None, deadline: float | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job_id = job_id
+        self.owner = owner
+        self.cursor = cursor
+        self.deadline = deadline
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the database keeps of it."""
+        return (
+            "muster.airflow.attempts.trigger.JobTrigger",
+            {"job_id": self.job_id, "owner": self.owner, "cursor": self.cursor, "deadline": self.deadline},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, and yield the one event."""
+        try:
+            async with asyncio.timeout(_left(self.deadline)):
+                await self._follow()
+        except TimeoutError:
+            self.log.info("job %s has to end now", self.job_id)
+        except Exception as error:  # a trigger that raises fails its task, and the job has nobody then
+            self.log.warning("the triggerer cannot wait for job %s: %r", self.job_id, error)
+        yield event(job_id=self.job_id, cursor=self.cursor)
+
+    async def on_kill(self) -> None:
+        """End the job if somebody ended or cleared the task.
+
+        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
+        """
+        if await asyncio.to_thread(self._is_wanted):
+            return
+        self.log.info("the task was ended or cleared, so job %s is ended", self.job_id)
+        await asyncio.to_thread(self._cancel)
+
+    async def _follow(self) -> None:
+        from muster.airflow.attempts.hub import hub
+        from muster.airflow.attempts.log import TaskLog
+        from muster.airflow.attempts.run import Progress
+
+        say, log = Progress(self.log), TaskLog(lambda line: self.log.info("%s", line), job_id=self.job_id)
+        try:
+            async with aclosing(hub().follow(self.job_id, after=self.cursor)) as looks:
+                async for news in looks:
+                    log(news.lines)
+                    self.cursor = news.cursor
+                    if news.status is not None:
+                        say(news.status)
+        finally:
+            log.close()
+
+    def _is_wanted(self) -> bool:
+        """Whether the task still waits for the job, or a try that goes on."""
+        from muster.airflow.attempts.standing import ask, ended_by_hand
+
+        state = ask(self._origin())
+        return state is not None and not ended_by_hand(state)
+
+    def _origin(self) -> Origin:
+        return self._backend().store.ledger.spec(self.job_id).origin
+
+    def _cancel(self) -> None:
+        # Airflow waits 30 seconds for this, and ranks may take longer to save; their end is certain.
+        self._backend().cancel(self.job_id, owner=self.owner, wait=False)
+
+    def _backend(self) -> Backend:
+        from muster.airflow.site import connect
+
+        return connect()
+
+
+class DeploymentTrigger(BaseTrigger):
+    """Waits until a release serves or will not, and fires once; like :class:`JobTrigger` it never raises.
+
+    :param name: of the deployment.
+    :param model: the address of the version that is released.
+    :param deadline: when it has to have ended, in seconds since the epoch.
+    """
+
+    def __init__(self, *, name: str, model: str, deadline: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.name = name
+        self.model = model
+        self.deadline = deadline
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the database keeps of it."""
+        return (
+            "muster.airflow.attempts.trigger.DeploymentTrigger",
+            {"name": self.name, "model": self.model, "deadline": self.deadline},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, and yield the one event."""
+        serves: bool | None = None
+        try:
+            async with asyncio.timeout(_left(self.deadline)):
+                serves = await self._outcome()
+        except TimeoutError:
+            self.log.info("the release of %s has to end now", self.model)
+        except Exception as error:  # the task looks for itself, and says what is wrong
+            self.log.warning("the triggerer cannot wait for deployment %s: %r", self.name, error)
+        yield event(ended=serves is not None, serving=bool(serves), deadline=self.deadline)
+
+    async def _outcome(self) -> bool:
+        from muster.airflow.attempts.hub import hub
+        from muster.core.errors import NotFound
+
+        backend = hub().backend
+        while True:
+            try:
+                status = await asyncio.to_thread(backend.deployment, self.name)
+            except NotFound:  # somebody retired it
+                return False
+            if (serves := status.settled(self.model)) is not None:
+                return serves
+            await asyncio.sleep(_RELEASE_SECONDS)
+
+
+def event(**payload: Any) -> TriggerEvent:
+    """Return the event of a trigger; its payload is what :meth:`MusterOperator.resume` is told."""
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.time(), 0.0)

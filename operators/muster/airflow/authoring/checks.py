@@ -1,0 +1,181 @@
+"""What one keyword of an operator may be, as far as the Dag file tells it. Nothing is read to find out.
+
+A value that only a run will tell, Jinja or a reference to a task, is left to that run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions.xcom_arg import XComArg
+
+from muster.airflow.authoring.keywords import refusing
+from muster.airflow.authoring.references import Later, VersionReference, is_known
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.core.job import check_param
+from muster.core.names import check_identifier, check_label
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from muster.airflow.operators.base import MusterOperator
+
+_KEPT = {"params": "job_params", "queue": "job_queue", "resources": "job_resources", "secrets": "job_secrets"}
+_LONGEST = 255  # of a path of a file system's that holds one name
+
+
+def by_name(task_id: Any, field: str, value: Any) -> dict[str, Any]:
+    """Return a mapping by name as a dict; None is empty. :raises SpecError: it is something else."""
+    if value is None or isinstance(value, Later):
+        return {}
+    with refusing(task_id, field):
+        if not isinstance(value, Mapping):
+            raise SpecError(f"{_shown(value)}: expected a mapping, such as {{'name': …}}")
+        return dict(value)
+
+
+def check_image(value: Any) -> None:
+    """Refuse what cannot be an image's name. :raises SpecError: it says what was found."""
+    if value is None:
+        raise SpecError(
+            "none is given: name it here, or for all tasks in default_args={'muster': {'image': …}}"
+        )
+    if is_known(value):
+        check_label("", value)
+
+
+def check_all(operator: MusterOperator, **checks: Callable[[Any], object]) -> None:
+    """Hold each of an operator's keywords against its rule. :raises SpecError: it names task, keyword and value."""
+    for field, check in checks.items():
+        with operator.refusing(field):
+            check(getattr(operator, _KEPT.get(field, field)))
+
+
+def optional(check: Callable[[Any], object]) -> Callable[[Any], None]:
+    """The same rule, for a keyword that may be None."""
+
+    def checked(value: Any) -> None:
+        if value is not None:
+            check(value)
+
+    return checked
+
+
+def check_name(value: Any) -> None:
+    """Refuse what is no lower-case name of letters, digits and ``-``. :raises SpecError: it says what was found."""
+    if is_known(value):
+        check_label("", value)
+
+
+def check_input_name(value: Any) -> None:
+    """Refuse what cannot be the name of an input. :raises SpecError: it says what was found."""
+    check_identifier("", value)
+
+
+def check_metric(value: Any) -> None:
+    """Refuse what cannot be the name of a metric. :raises SpecError: it says what was found."""
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise SpecError(f"{_shown(value)}: expected the name of a metric, such as 'auc'")
+
+
+def check_params(values: Mapping[str, Any]) -> None:
+    """Refuse what is no JSON, as far as it is known. :raises SpecError: it names the param."""
+    for name, value in values.items():
+        check_identifier("param", name)
+        check_param(name, value if is_known(value) else None)
+
+
+def check_share(value: Any) -> None:
+    """Refuse what is no number from 0 on. :raises SpecError: it says what was found."""
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise SpecError(f"{value!r:.40}: expected a number, 0 or more")
+
+
+def check_flag(value: Any) -> None:
+    """Refuse what is neither True nor False. :raises SpecError: it says what was found."""
+    if not isinstance(value, bool):
+        raise SpecError(f"{_shown(value)}: expected True or False")
+
+
+def check_file(value: Any) -> None:
+    """Refuse what cannot be a file of the Dag's folder. :raises SpecError: it says what was found."""
+    check_path(value)
+    if ".." in value.split("/"):
+        raise SpecError(f"{_shown(value)} leaves the Dag's folder")
+
+
+def check_path(value: Any) -> None:
+    """Refuse what cannot be a path relative to the Dag's folder. :raises SpecError: it says what was found."""
+    if not isinstance(value, str) or not value:
+        raise SpecError(f"{_shown(value)}: expected the path of a file, relative to the Dag's folder")
+    if not value.isprintable() or max(map(len, value.split("/"))) > _LONGEST:
+        raise SpecError(f"{_shown(value)}: no file is called so")
+    if value.startswith("/"):
+        raise SpecError(
+            f"{_shown(value)}: expected a path relative to the Dag's folder, found an absolute one"
+        )
+
+
+def check_paths(value: Any) -> tuple[str, ...]:
+    """Return one path or several as a tuple. :raises SpecError: one is not relative, or none at all."""
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, Sequence):
+        raise SpecError(f"{_shown(value)}: expected a path, or a list of them")
+    for path in paths:
+        check_path(path)
+    return tuple(paths)
+
+
+def check_resources(value: Any) -> None:
+    """Refuse what is no :class:`Resources`; None asks for the usual. :raises SpecError: it says what was found."""
+    if value is not None and not isinstance(value, Resources):
+        raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {_shown(value)}")
+
+
+def check_span(value: Any) -> None:
+    """Refuse what is no time to wait for. :raises SpecError: it says what was found."""
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise SpecError(f"{_shown(value)}: expected a timedelta above 0, such as timedelta(hours=2)")
+
+
+def check_one(value: Any) -> None:
+    """Refuse what cannot name one version. :raises SpecError: it says what was found."""
+    if isinstance(value, (list, tuple)):
+        raise SpecError(f"{_shown(value)}: expected one version, found a list")
+    check_input(value)
+
+
+def check_some(value: Any) -> None:
+    """Refuse what cannot name one version or more. :raises SpecError: it says what was found."""
+    if isinstance(value, (list, tuple)) and not value:
+        raise SpecError(f"{_shown(value)}: expected a version, or a list of some")
+    check_input(value)
+
+
+def check_input(value: Any) -> None:
+    """Refuse what cannot name versions. :raises SpecError: it says what was expected."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            check_input(item)
+    elif isinstance(value, str):
+        if is_known(value) and Address.parse(value).path:
+            raise SpecError(f"{value!r:.120} names a file; an input is a whole version")
+    elif is_known(value):
+        raise SpecError(f"{_shown(value)}: expected an address, a list of them, or a task's .versions[…]")
+    elif isinstance(value, XComArg) and not isinstance(value, VersionReference):
+        _refuse_whole_result(value)
+
+
+def _refuse_whole_result(value: XComArg) -> None:
+    """What a task of Airflow's own returns may be an address; what one of muster's does, holds several."""
+    for operator, _ in value.iter_references():
+        if hasattr(operator, "versions"):
+            names = ", ".join(f".versions[{name!r}]" for name in operator.versions) or "none"
+            raise SpecError(f"a task, {operator.task_id!r}: expected one of its versions; it has {names}")
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.60}"

@@ -1,0 +1,136 @@
+"""Looks at an entrypoint without importing it, so that a wrong name costs no environment and no start.
+
+Only what the text itself proves is refused. What is imported, assigned or decorated may have any
+signature; the worker, which imports it, has the last word.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+from muster.airflow.authoring.code import Code
+from muster.core.errors import SpecError
+from muster.core.job import RESERVED
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def check_entrypoint(
+    entrypoint: str,
+    code: Code,
+    *,
+    inputs: Collection[str],
+    outputs: Collection[str],
+    params: Collection[str],
+    complete: bool = True,
+) -> None:
+    """Refuse an entrypoint that cannot be called with these names.
+
+    :param complete: whether these are all names; if not, only the function is looked for.
+    :raises SpecError: its module or function is missing, or its parameters do not match.
+    """
+    module, _, name = entrypoint.partition(":")
+    file = _file_of(module, code)
+    if file is None:
+        return
+    tree = _parse(code, file)
+    function = _defined(tree, name)
+    if function is None:
+        if not _bound(tree, name):
+            raise SpecError(f"entrypoint {entrypoint!r}: {file} defines no function {name!r}{_near(tree)}")
+        return
+    if complete and not function.decorator_list:
+        check_parameters(function, f"{file}:{function.lineno} {name}()", {*inputs}, {*outputs}, {*params})
+
+
+def _file_of(module: str, code: Code) -> str | None:
+    """The module's file in the snapshot; None where its top-level package is not in there: the image's."""
+    stem = module.replace(".", "/")
+    files = set(code.files)
+    for candidate in (f"{stem}.py", f"{stem}/__init__.py"):
+        if candidate in files:
+            return candidate
+    top = module.split(".")[0]
+    if any(file == f"{top}.py" or file.startswith(f"{top}/") for file in files):
+        raise SpecError(
+            f"entrypoint module {module!r}: the code that travels has no {stem}.py below {code.root}; "
+            "check the name, or what .musterignore leaves behind"
+        )
+    return None
+
+
+def _parse(code: Code, file: str) -> ast.Module:
+    try:
+        return ast.parse(code.read(file), filename=file)
+    except SyntaxError as error:
+        raise SpecError(f"{file}:{error.lineno}: {error.msg}") from error
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{file} cannot be read: {error}") from error
+
+
+def _defined(tree: ast.Module, name: str) -> Function | None:
+    found = [node for node in tree.body if isinstance(node, Function) and node.name == name]
+    return found[-1] if found else None
+
+
+def _bound(tree: ast.Module, name: str) -> bool:
+    """Whether some statement other than a plain def may give the module this name."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+            if name in names or "*" in names:
+                return True
+        elif isinstance(node, ast.Name):
+            if node.id == name and isinstance(node.ctx, ast.Store):
+                return True
+        elif isinstance(node, (Function, ast.ClassDef)) and node.name in (name, "__getattr__"):
+            return True
+    return False
+
+
+def _near(tree: ast.Module) -> str:
+    names = [node.name for node in tree.body if isinstance(node, Function) and not node.name.startswith("_")]
+    return f"; it defines {', '.join(names)}" if names else ""
+
+
+def check_parameters(
+    function: Function, where: str, inputs: set[str], outputs: set[str], params: set[str]
+) -> None:
+    """Hold what a task gives against what a function takes.
+
+    :param where: the function, for the message.
+    :raises SpecError: a parameter that nothing is given for, or something that there is no parameter for.
+    """
+    given = inputs | outputs | params | RESERVED
+    arguments = function.args
+    named = [*arguments.args, *arguments.kwonlyargs]
+    if arguments.posonlyargs:
+        raise SpecError(
+            f"{where}: parameter {arguments.posonlyargs[0].arg!r} is positional-only: remove the /"
+        )
+    optional = {a.arg for a in arguments.args[len(arguments.args) - len(arguments.defaults) :]}
+    optional |= {
+        a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
+    }
+    missing = [a.arg for a in named if a.arg not in optional | given]
+    if missing:
+        raise SpecError(
+            f"{where}: nothing is given for parameter {missing[0]!r}; the task has {_listed(inputs, outputs, params)}"
+        )
+    accepted = {a.arg for a in named}
+    surplus = sorted((inputs | outputs | params) - accepted)
+    if surplus and arguments.kwarg is None:
+        raise SpecError(
+            f"{where}: has no parameter for {_kind(surplus[0], inputs, outputs)} {surplus[0]!r}; "
+            f"it takes {', '.join(a.arg for a in named) or 'nothing'}"
+        )
+
+
+def _listed(inputs: set[str], outputs: set[str], params: set[str]) -> str:
+    kinds = (("inputs", inputs), ("outputs", outputs), ("params", params))
+    return ", ".join(f"{what} {' '.join(sorted(names)) or 'none'}" for what, names in kinds)
+
+
+def _kind(name: str, inputs: set[str], outputs: set[str]) -> str:
+    return "input" if name in inputs else "output" if name in outputs else "param"

@@ -1,0 +1,167 @@
+"""What triggered a run, for the Dag file of a consumer: the new versions, their inputs, where they come from.
+
+A Dag that is scheduled by a volume's asset names the versions of the events that started it::
+
+    model = triggering("flights/model")
+    JobOperator(
+        task_id="card",
+        inputs={"models": model, "test": model.input("test")},
+        params={"lineage": model.lineage},
+    )
+
+Airflow gathers events that come close together into one run, so it is always a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
+
+from muster.core.address import SCHEME, Address
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+
+    from muster.volumes.base import Store, Version
+
+
+class _Late(ResolveMixin):
+    """A value that is read from the store when the task runs; it refers to no other task."""
+
+    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
+        """No task."""
+        return iter(())
+
+
+class Triggering(_Late):
+    """The versions of one volume whose events triggered this run; see :func:`triggering`."""
+
+    def __init__(self, volume: str, *, otherwise: str) -> None:
+        self._volume = volume
+        self._otherwise = otherwise
+
+    def resolve(self, context: Mapping[str, Any]) -> list[str]:
+        """Return pinned addresses, oldest partition first; the same in every field of one try."""
+        return [version.address for version in self.versions(context)[1]]
+
+    def input(self, name: str) -> ResolveMixin:
+        """The versions that they were made from under the name of one input; each once."""
+        return _OfVersions(
+            f"{self}.input({name!r})",
+            lambda store, versions: list(
+                dict.fromkeys(
+                    pinned.address for version in versions for pinned in _inputs(store, version, name)
+                )
+            ),
+            self,
+        )
+
+    @property
+    def lineage(self) -> ResolveMixin:
+        """Where each comes from, in their order, as JSON: see :func:`muster.volumes.lineage.document`."""
+        return _OfVersions(
+            f"{self}.lineage", lambda store, versions: [_lineage(store, each) for each in versions], self
+        )
+
+    def versions(self, context: Mapping[str, Any]) -> tuple[Store, list[Version]]:
+        """The versions, and the store they lie in."""
+        from muster.airflow.attempts.verdicts import translated
+        from muster.airflow.site import connect
+
+        with translated():
+            store = connect().store
+            kept = context.setdefault(f"muster.{self}", [])  # type: ignore[attr-defined]  # Airflow's is a dict
+            if not kept:
+                kept += self._named(store, context)
+            return store, [store.resolve(address)[0] for address in kept]
+
+    def _named(self, store: Store, context: Mapping[str, Any]) -> list[str]:
+        newest = {
+            version.partition: version
+            for event in _events(context, self._volume)
+            if (version := _announced(store, event)) is not None
+        }
+        if newest:
+            return [newest[key].address for key in sorted(newest, key=lambda key: key or "")]
+        otherwise = context["dag"].get_template_env().from_string(self._otherwise).render(**context)
+        return [version.address for version in store.resolve(otherwise)]
+
+    def __str__(self) -> str:
+        return f"triggering({self._volume!r})"
+
+
+class _OfVersions(_Late):
+    """What is to be said of the triggering versions."""
+
+    def __init__(self, name: str, read: Callable[[Store, list[Version]], Any], of: Triggering) -> None:
+        self._name = name
+        self._read = read
+        self._of = of
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        """Read it from the store."""
+        from muster.airflow.attempts.verdicts import translated
+
+        store, versions = self._of.versions(context)
+        with translated():
+            return self._read(store, versions)
+
+    def __str__(self) -> str:
+        return self._name
+
+
+def triggering(volume: str, *, otherwise: str | None = None) -> Triggering:
+    """Name the versions of `volume` whose events triggered this run, of each partition the newest.
+
+    :param otherwise: the address where no event did, as in a run by hand; the volume's newest version
+        where not given. (templated)
+    :raises SpecError: it is no volume's name.
+    """
+    name = volume.removeprefix(SCHEME)
+    if Address.parse(name).volume != name:
+        raise SpecError(f"triggering({volume!r:.120}): an event is of a volume, such as 'flights/model'")
+    return Triggering(name, otherwise=otherwise or f"{SCHEME}{name}@latest")
+
+
+def _events(context: Mapping[str, Any], volume: str) -> Iterator[Any]:
+    """The events of a volume's asset, oldest first."""
+    events = context.get("triggering_asset_events") or {}
+    for asset in events:
+        if getattr(asset, "uri", None) == f"{SCHEME}{volume}":
+            yield from sorted(events[asset], key=lambda event: event.timestamp)
+
+
+def _announced(store: Store, event: Any) -> Version | None:
+    """The version that an event tells of; None for one that a person made by hand.
+
+    :raises SpecError: this store holds another version under its address.
+    """
+    address, digest = event.extra.get("version"), event.extra.get("digest")
+    if address is None:
+        return None
+    (version,) = store.resolve(address)
+    if version.digest != digest:
+        raise SpecError(
+            f"the event announced {address} as {digest!r:.24}, here it is {version.digest:.20}…: "
+            "it came from another store; give its version by hand"
+        )
+    return version
+
+
+def _lineage(store: Store, version: Version) -> dict[str, Any]:
+    from muster.volumes.lineage import document  # here: a Dag file that only names it does not pay for it
+
+    return document(store, version.address)
+
+
+def _inputs(store: Store, version: Version, name: str) -> Any:
+    inputs = store.record(version.address).inputs
+    if name not in inputs:
+        raise SpecError(
+            f"{version.address} was made without an input {name!r:.60}; its inputs are "
+            f"{', '.join(sorted(inputs)) or 'none'}"
+        )
+    return inputs[name]

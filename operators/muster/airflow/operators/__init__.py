@@ -1,0 +1,1 @@
+"""The operators, and what each of them decides as pure functions."""

@@ -1,0 +1,180 @@
+"""What all of muster's operators share: their keywords beside Airflow's, their end, and where they work."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
+
+from muster.airflow.attempts.verdicts import translated
+from muster.airflow.attempts.waiting import Wait
+from muster.airflow.authoring.keywords import AuthorKeywords, refusing
+from muster.airflow.operators.mapping import TaskPartial, begin
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from muster.airflow.attempts.listening import LineListener
+    from muster.airflow.authoring.code import DagFolder
+    from muster.backends.base import Backend
+    from muster.volumes.base import Store
+
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=10)
+
+
+class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
+    """The base of muster's operators.
+
+    They retry twice by default: Airflow's own default of no retries would turn a lost heartbeat
+    into a failed task, and what must not be retried (an author's error) never is.
+
+    :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
+    :cvar listener: who watches all tasks of this process, a ``muster run``. Nobody goes on with a job
+        when it is stopped, so the job is ended with it. Of the class, since a mapped task is built when it runs.
+    """
+
+    listener: ClassVar[LineListener | None] = None
+
+    def __init__(
+        self,
+        *,
+        retries: int | None = RETRIES,
+        retry_delay: timedelta | float = RETRY_DELAY,
+        airflow_queue: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Given here so that a Dag's default_args, which may hold muster's `queue` and `resources`,
+        # do not reach the base class, to which these words mean something else.
+        kwargs["queue"] = airflow_queue or default_queue()
+        kwargs["resources"] = None
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self._wait: Wait | None = None
+        self._news: Mapping[str, Any] = {}
+        self._may_defer = True
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> TaskPartial:
+        """Begin a mapped task; what is the same for all of its instances stands here."""
+        return begin(cls, kwargs, queue=default_queue())
+
+    def execute(self, context: Context) -> Any:
+        """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
+        return self._work(context)
+
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+        """Go on after a trigger has waited.
+
+        The work is simply done again: each of its steps finds what it did before, so that it does not
+        matter where it stood, nor what became of the trigger.
+
+        :param event: what the trigger has seen.
+        """
+        self._news = event or {}
+        return self._work(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after a deferral, also where the trigger failed or timed out: nothing is lost by that."""
+        if next_method != TRIGGER_FAIL_REPR:
+            return super().resume_execution(next_method, next_kwargs, context)
+        told = next_kwargs or {}
+        self.log.warning("%s", "".join(told.get("traceback") or ()) or told.get("error"))
+        self.log.warning("the trigger failed, so this process itself waits")
+        self._may_defer = False
+        return self._work(context)
+
+    def _work(self, context: Context) -> Any:
+        with translated():
+            self.wait.check()
+            result = self.perform(context)
+            self.wait.check()
+        return result
+
+    @abstractmethod
+    def perform(self, context: Context) -> Any:
+        """Do the operator's work and return what goes into XCom."""
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - for those below
+        """The names that ``.versions`` has, for an operator with such keywords."""
+        return ()
+
+    def images(self) -> tuple[str, ...]:
+        """The images that the operator's jobs run in, so that they can be built before anything starts."""
+        return ()
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
+        """Refuse what files beside the Dag and the backend already show to be wrong; start nothing.
+
+        :raises SpecError: it names the task and the field.
+        """
+
+    def changed_since(
+        self,
+        result: Mapping[str, Any],  # noqa: ARG002 - for those below
+        folder: DagFolder,  # noqa: ARG002
+        store: Store,  # noqa: ARG002
+    ) -> str:
+        """Say what a kept result was made from and is different now; empty if nothing is."""
+        return ""
+
+    def warn(self, text: str) -> None:
+        """Put a warning into the task's log, and before whoever watches a ``muster run``."""
+        self.log.warning("%s", text)
+        if self.listener is not None:
+            self.listener.lines(self.task_id, [f"[muster] {text}"])
+
+    @property
+    def wait(self) -> Wait:
+        """The wait of this try, which :meth:`on_kill` ends."""
+        if self._wait is None:
+            self._wait = Wait()
+        return self._wait
+
+    @property
+    def hand_over(self) -> Callable[[BaseTrigger], NoReturn] | None:
+        """Defers to a trigger; None where nobody would fire it, or it has failed before."""
+        return self._defer if self.listener is None and self._may_defer else None
+
+    def _defer(self, trigger: BaseTrigger) -> NoReturn:
+        self.defer(trigger=trigger, method_name="resume")
+
+    @property
+    def news(self) -> Mapping[str, Any]:
+        """What the trigger has seen that waited for this try; empty if none did."""
+        return self._news
+
+    @property
+    def cursors(self) -> Mapping[str, str | None]:
+        """Where the lines of a job go on that a trigger has followed."""
+        job_id = self._news.get("job_id")
+        return {job_id: self._news.get("cursor")} if job_id else {}
+
+    def deadline(self, context: Context) -> float | None:
+        """When the try has to have ended, in seconds since the epoch: Airflow does not see to that while it waits."""
+        if self.execution_timeout is None:
+            return None
+        began: datetime = context["ti"].start_date or datetime.now(tz=timezone.utc)
+        return began.timestamp() + self.execution_timeout.total_seconds()
+
+    def on_kill(self) -> None:
+        """Note that the process is to stop; whatever waits then raises. Nothing slow happens in here."""
+        self.wait.stop()
+
+    @contextmanager
+    def refusing(self, field: str) -> Iterator[None]:
+        """Name task and field in front of what a value was refused for."""
+        with refusing(self.task_id, field):
+            yield
+
+
+def default_queue() -> str:
+    """The executor's queue of a task that names none."""
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("operators", "default_queue"))

@@ -1,0 +1,255 @@
+"""``@job`` and ``@gang``: a function that stands in the Dag file and runs in an image.
+
+Airflow offers them as ``@task.job`` and ``@task.gang``, too. These here are typed: a type checker
+knows their keywords, and that what a call returns has ``.versions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast, overload
+
+import attrs
+from airflow.sdk.bases.decorator import DecoratedMappedOperator, _TaskDecorator
+from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+
+from muster.airflow.authoring.keywords import check_words, in_task, merged_defaults, refusing
+from muster.airflow.authoring.references import Versions
+from muster.airflow.authoring.source import source_of
+from muster.airflow.operators.base import RETRIES, RETRY_DELAY, default_queue
+from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob
+from muster.airflow.operators.mapping import SHARED, Mapped
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions._internal.expandinput import ExpandInput
+    from typing_extensions import Unpack
+
+    from muster.airflow.authoring.output import Output
+    from muster.core.job import Launcher, SecretRef
+    from muster.core.resources import Resources
+
+Function = Callable[..., Mapping[str, float] | None]
+
+
+class AirflowKeywords(TypedDict, total=False):
+    """What every task of Airflow may say, as far as an author needs it; ``.override(…)`` takes the rest."""
+
+    task_id: str
+    airflow_queue: str
+    default_args: dict[str, Any]
+    depends_on_past: bool
+    doc_md: str
+    end_date: datetime
+    execution_timeout: timedelta
+    executor: str
+    inlets: list[Any]
+    map_index_template: str
+    max_active_tis_per_dag: int
+    max_active_tis_per_dagrun: int
+    max_retry_delay: timedelta | float
+    on_execute_callback: Any
+    on_failure_callback: Any
+    on_retry_callback: Any
+    on_skipped_callback: Any
+    on_success_callback: Any
+    outlets: list[Any]
+    owner: str
+    pool: str
+    pool_slots: int
+    priority_weight: int
+    retries: int
+    retry_delay: timedelta | float
+    retry_exponential_backoff: float
+    start_date: datetime
+    task_display_name: str
+    trigger_rule: str
+    wait_for_downstream: bool
+    weight_rule: str
+
+
+class JobKeywords(AirflowKeywords, total=False):
+    """What ``@job`` and ``@gang`` take: the keywords of a ``JobOperator`` but those that say what runs."""
+
+    image: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, str | Output]
+    params: Mapping[str, Any]
+    env: Mapping[str, str]
+    secrets: Mapping[str, str | SecretRef]
+    resources: Resources
+    launcher: str | Launcher
+    ranks: int
+    replicas: int
+    run_timeout: timedelta
+    queue_timeout: timedelta
+    hang_timeout: timedelta | None
+    max_restarts: int
+    queue: str
+    priority: str
+    code: str | Sequence[str]
+    require_gpus: bool
+
+
+class TaskResult(PlainXComArg):
+    """What a call of a decorated function is in a Dag file: a task, and what it will have left."""
+
+    @property
+    def versions(self) -> Versions:
+        """References to what the task will have committed: ``train(…).versions["model"]``.
+
+        Of a task that was expanded each renders to a list, in the order of the map.
+        """
+        return cast("DecoratedJob | MappedFunction", self.operator).versions
+
+
+class Task(Protocol):
+    """A decorated function: call it in a Dag to make a task of it.
+
+    Arguments for parameters annotated ``Path`` or ``list[Path]`` are inputs: addresses, other tasks'
+    ``.versions[…]``, or lists of these. All others are params: JSON values, or Jinja such as
+    ``"{{ params.epochs }}"``, which keeps its type. Outputs and ``checkpoints`` are not given.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> TaskResult:
+        """Make a task of it, in the Dag around the call."""
+
+    def override(self, **keywords: Any) -> Task:
+        """The same function with other keywords: ``train.override(task_id="big", replicas=4)``."""
+
+    def partial(self, **kwargs: Any) -> Task:
+        """Fix the arguments that all instances of a mapped task share."""
+
+    def expand(self, **kwargs: Any) -> TaskResult:
+        """Make a mapped task: one instance for each element of a list, ``.expand(month=["2013-01", "2013-02"])``."""
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = ...) -> TaskResult:
+        """Make a mapped task: one instance for each mapping of arguments."""
+
+
+class MappedFunction(Mapped, DecoratedMappedOperator):
+    """A decorated function that was expanded."""
+
+    __slots__ = ()
+
+
+class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
+    """Airflow's own, for operators whose function is read and not called."""
+
+    def __attrs_post_init__(self) -> None:
+        task_id = self.kwargs.get("task_id", getattr(self.function, "__name__", ""))
+        with refusing(task_id, "function"):
+            source_of(self.function)
+        if "params" in self.kwargs:
+            self.kwargs["job_params"] = self.kwargs.pop("params")
+        check_words(self.operator_class, task_id, self.kwargs)
+        with in_task(task_id):
+            super().__attrs_post_init__()  # type: ignore[no-untyped-call]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> TaskResult:
+        return TaskResult(super().__call__(*args, **kwargs).operator)  # type: ignore[attr-defined]
+
+    def partial(self, **kwargs: Any) -> _Decorator:
+        with in_task(self.kwargs["task_id"]):
+            return cast("_Decorator", super().partial(**kwargs))
+
+    def expand(self, **map_kwargs: Any) -> TaskResult:
+        with in_task(self.kwargs["task_id"]):
+            return cast("TaskResult", super().expand(**map_kwargs))
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> TaskResult:
+        with in_task(self.kwargs["task_id"]):
+            return cast("TaskResult", super().expand_kwargs(kwargs, strict=strict))
+
+    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> TaskResult:
+        words = {word: value for word, value in self.kwargs.items() if word not in SHARED}
+        words["queue"] = words.pop("airflow_queue", None) or default_queue()
+        words["resources"] = None
+        for word, value in (("retries", RETRIES), ("retry_delay", RETRY_DELAY)):
+            words.setdefault(word, merged_defaults(self.kwargs).get(word, value))
+        made = super(_Decorator, attrs.evolve(self, kwargs=words))._expand(expand_input, strict=strict)
+        mapped = cast("PlainXComArg", made).operator
+        mapped.__class__ = MappedFunction  # Airflow's method names its own class; ours adds no state
+        task = cast("MappedFunction", mapped)
+        del task.partial_kwargs["resources"]
+        task.partial_kwargs |= {f"job_{word}": self.kwargs[word] for word in SHARED if word in self.kwargs}
+        XComArg.apply_upstream_relationship(task, task.partial_kwargs["op_kwargs"])
+        return TaskResult(task.complete())
+
+
+@overload
+def job(python_callable: Function) -> Task: ...
+@overload
+def job(**keywords: Unpack[JobKeywords]) -> Callable[[Function], Task]: ...
+def job(python_callable: Function | None = None, **keywords: Any) -> Any:
+    """Make a function of the Dag file a job.
+
+    ::
+
+        from muster.airflow import job
+
+
+        @job(image="etl", outputs={"table": "sales/table"})
+        def clean(raw: Path, table: Path, *, month: str) -> dict[str, float]:
+            import pandas
+
+            rows = pandas.read_csv(raw / f"{month}.csv").dropna()
+            rows.to_parquet(table / "rows.parquet")
+            return {"rows": len(rows)}
+
+
+        cleaned = clean(raw="volume://sales/raw@latest", month="{{ params.month }}")
+        train(table=cleaned.versions["table"])
+
+    It runs in its image, which has neither Airflow nor muster nor the Dag file. So its body imports
+    what it needs; names from outside are refused while the Dag is parsed, but builtins and what
+    the Dag file imports from Python's standard library, such as ``Path``, which travel along.
+    Modules beside the Dag file travel too: ``from sales import tables`` works inside the function.
+
+    Its parameters: one named after each output (``Path``, an empty folder to write), one for each
+    input (``Path``, or ``list[Path]`` for several versions), any others for params, as JSON values;
+    ``checkpoints: Path``, if asked for, outlives a restart. It returns metrics or None.
+
+    A call makes a task, and its arguments are the inputs and params; see :class:`Task`. It takes the
+    keywords of a :class:`~muster.airflow.operators.job.JobOperator` but those that say what runs, and Airflow's
+    own, all optional where the Dag's ``default_args`` has them.
+
+    :param image: the locked environment it runs in.
+    :param inputs: addresses for parameters that a call need not give.
+    :param outputs: volumes by the name of their parameter.
+    :param params: values for parameters that a call need not give.
+    :raises SpecError: it cannot run in an image, or its parameters are not what is given; while the
+        Dag is parsed, with the task, the line and what to do.
+    """
+    return _decorate(python_callable, DecoratedJob, keywords)
+
+
+@overload
+def gang(python_callable: Function) -> Task: ...
+@overload
+def gang(**keywords: Unpack[JobKeywords]) -> Callable[[Function], Task]: ...
+def gang(python_callable: Function | None = None, **keywords: Any) -> Any:
+    """Make a function of the Dag file a gang: all replicas of it at once, or none.
+
+    Like :func:`job`, with the launcher that PyTorch's own ``torchrun`` stands for.
+
+    ::
+
+        @gang(image="train", replicas=2, outputs={"model": "sales/model"}, resources=Resources(gpus=1))
+        def train(table: Path, model: Path, *, epochs: int = 3) -> dict[str, float]:
+            import torch.distributed as dist
+
+            dist.init_process_group("gloo")
+            ...
+    """
+    return _decorate(python_callable, DecoratedGang, keywords)
+
+
+def _decorate(function: Function | None, operator: type[DecoratedJob], keywords: dict[str, Any]) -> Any:
+    def decorator(given: Function) -> _Decorator:
+        # the result of a job is one document, whatever the function's annotation says
+        return _Decorator(
+            function=given, operator_class=operator, multiple_outputs=False, kwargs=dict(keywords)
+        )
+
+    return decorator if function is None else decorator(function)

@@ -1,0 +1,235 @@
+"""DeployOperator: a model answers under a name, after it was asked the smoke requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from muster.airflow.authoring.checks import (
+    check_all,
+    check_file,
+    check_flag,
+    check_image,
+    check_name,
+    check_one,
+    check_resources,
+    check_span,
+    optional,
+)
+from muster.airflow.authoring.references import is_known
+from muster.airflow.links import DeploymentLink, EndpointLink
+from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.releasing import (
+    curl_line,
+    read_smoke,
+    refusal_text,
+    smoke_digest,
+)
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
+from muster.core.errors import Conflict, DeploymentError, SpecError
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.attempts.waiting import Patience
+    from muster.airflow.authoring.code import DagFolder
+    from muster.airflow.authoring.references import VersionReference
+    from muster.backends.base import Backend
+    from muster.core.job import Pinned
+    from muster.volumes.base import Store, Version
+
+POLL_SECONDS = 0.1
+MARGIN = timedelta(minutes=10)
+
+
+class DeployOperator(MusterOperator):
+    """Deploy a model version under a name and wait until it serves, or is refused.
+
+    The version comes up beside what serves, answers the smoke requests and takes over; one that
+    does not, never gets a request, and the old one serves on. One that is older than what serves, or
+    than what another run is just bringing there, is refused; in a backfill the task is skipped.
+
+    :param name: of the deployment.
+    :param model: the version: a gate's ``.passed`` or an address. (templated)
+    :param smoke: a JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]},
+        "expect": {output: {"min": …, "max": …}}}``; None asks nothing.
+    :param image: the model server's environment; `server` is which one runs in it.
+    :param allow_older: serve it although it is older than what serves now.
+    :param resources: what the server asks for. `load_timeout` is for loading and smoke together.
+    """
+
+    template_fields: Sequence[str] = ("model",)
+    ui_color = "#fce8e6"
+    own: ClassVar[Mapping[str, Any]] = {"image": "serve"}
+    operator_extra_links = (DeploymentLink(), EndpointLink())
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: str | VersionReference,
+        smoke: str | None = "smoke.json",
+        image: str = "serve",
+        server: str = "kserve",
+        allow_older: bool = False,
+        resources: Resources | None = None,
+        load_timeout: timedelta = timedelta(minutes=2),
+        **kwargs: Any,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.smoke = smoke
+        self.image = image
+        self.server = server
+        self.allow_older = allow_older
+        self.job_resources = Resources() if resources is None else resources
+        self.load_timeout = load_timeout
+        super().__init__(**kwargs)
+        check_all(
+            self,
+            name=check_name,
+            model=check_one,
+            smoke=optional(check_file),
+            image=check_image,
+            server=check_name,
+            allow_older=check_flag,
+            resources=check_resources,
+            load_timeout=check_span,
+        )
+
+    def images(self) -> tuple[str, ...]:
+        """The server's."""
+        return (self.image,)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
+        """Read the smoke requests, and ask whether such a server runs here."""
+        with self.refusing("server"):
+            if is_known(self.server) and self.server not in backend.servers:
+                known = ", ".join(backend.servers)
+                raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
+        with self.refusing("smoke"):
+            read_smoke(folder, self.smoke)
+
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:  # noqa: ARG002
+        """Name the smoke requests if they read differently now."""
+        then = result.get("smoke")
+        return str(self.smoke) if then and then != smoke_digest(folder, self.smoke) else ""
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Deploy, wait, and return where it answers."""
+        from muster.airflow.attempts.run import TaskRun
+        from muster.airflow.authoring.code import DagFolder
+        from muster.airflow.operators.request import image_digest
+
+        task = TaskRun.of(self, context)
+        backend, folder = task.backend, DagFolder.of(context["dag"])
+        model = self._version(backend.store)
+        smoke = read_smoke(folder, self.smoke)
+        if not self.news.get("ended"):  # else it was asked for, and what became of it is seen below
+            digest = image_digest(self.image, folder, task)
+            self._ask(task, self._spec(model, smoke, digest))
+        served = self.news.get("serving")  # by now another may have taken over
+        status = backend.deployment(self.name) if served else self._await(task, model.pinned)
+        curl = curl_line(status, smoke)
+        self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
+        self.log.info("try it: %s", curl)
+        return {
+            "name": self.name,
+            "url": status.url,
+            "version": model.address,
+            "curl": curl,
+            "smoke": smoke_digest(folder, self.smoke),
+        }
+
+    def _version(self, store: Store) -> Version:
+        versions = store.resolve(self.model) if isinstance(self.model, str) else ()
+        if len(versions) != 1:
+            raise SpecError(f"model {self.model!r:.120} names {len(versions)} versions; one is deployed")
+        return versions[0]
+
+    def _spec(self, model: Version, smoke: tuple[SmokeRequest, ...], image_digest: str) -> DeploymentSpec:
+        return DeploymentSpec(
+            name=self.name,
+            model=model.pinned,
+            image=self.image,
+            image_digest=image_digest,
+            server=self.server,
+            smoke=smoke,
+            resources=self.job_resources,
+            load_timeout_seconds=self.load_timeout.total_seconds(),
+        )
+
+    def _ask(self, task: TaskRun, spec: DeploymentSpec) -> None:
+        """Have it deployed, unless that takes the deployment back in time.
+
+        :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
+        :raises SpecError: it would, and somebody asked for it.
+        """
+        try:
+            task.backend.deploy(spec, allow_older=self.allow_older)
+        except Conflict as error:
+            if _backfills(task):
+                raise self._skipped(f"not deployed: {error}") from None
+            raise SpecError(
+                f"{error}. A backfill must not do that; say allow_older=True if it is meant"
+            ) from error
+
+    def _skipped(self, text: str) -> AirflowSkipException:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
+        return AirflowSkipException(text)
+
+    def _await(self, task: TaskRun, model: Pinned) -> DeploymentStatus:
+        """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
+        from airflow.sdk.exceptions import AirflowFailException
+
+        patience, began = self._patience(task), time.monotonic()
+        said: RevisionState | None = None
+        while True:
+            status = task.backend.deployment(self.name)
+            revision = status.revision(model.address)
+            if revision is not None and revision.state is not said:
+                said = revision.state
+                self.log.info("%s: %s", model.address, said.value)
+            serves = status.settled(model.address)
+            if serves:
+                return status
+            if revision is not None and serves is False:
+                passed_by = revision.state is RevisionState.RETIRED and _backfills(task)
+                text = refusal_text(status, revision)
+                raise self._skipped(text) if passed_by else AirflowFailException(text)
+            self._hand_over(task, model, patience, waited=time.monotonic() - began)
+            self.wait.pause(POLL_SECONDS)
+
+    def _patience(self, task: TaskRun) -> Patience:
+        longest = (self.load_timeout + MARGIN).total_seconds()
+        ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
+        return replace(task.patience(), deadline=min(end for end in ends if end is not None))
+
+    def _hand_over(self, task: TaskRun, model: Pinned, patience: Patience, *, waited: float) -> None:
+        """Defer if this process has waited long enough. :raises DeploymentError: nobody should wait longer."""
+        from muster.airflow.attempts.trigger import DeploymentTrigger
+
+        now = time.time()
+        if patience.overdue(now):
+            raise DeploymentError(
+                f"deployment {self.name}: {model.address} does not serve in the time that it has "
+                f"(load_timeout {self.load_timeout} and {MARGIN}, or execution_timeout); "
+                f"see muster deployments show {self.name}"
+            )
+        if task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
+            self.log.info("the release goes on; the triggerer waits for it")
+            task.defer(
+                DeploymentTrigger(name=self.name, model=model.address, deadline=patience.deadline or now)
+            )
+
+
+def _backfills(task: TaskRun) -> bool:
+    return bool(task.context["dag_run"].run_type == "backfill")

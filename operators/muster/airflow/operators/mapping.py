@@ -1,0 +1,172 @@
+"""Mapped tasks: checked like any other while the Dag is parsed, and with ``.versions`` for those that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from airflow.sdk.bases.operator import partial as airflow_partial
+from airflow.sdk.definitions._internal.expandinput import DictOfListsExpandInput, ListOfDictsExpandInput
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
+
+from muster.airflow.attempts.verdicts import translated
+from muster.airflow.authoring.keywords import check_words, in_task
+from muster.airflow.authoring.references import Later, VersionReference, Versions
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.definitions._internal.expandinput import ExpandInput
+    from jinja2 import Environment
+
+    from muster.airflow.operators.base import MusterOperator
+
+SHARED = ("params", "queue", "resources")  # keywords that are Airflow's too, and mean something else there
+SAMPLES = 32  # so many instances are looked at while a Dag is parsed; each is again when it runs
+
+
+def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, queue: str) -> TaskPartial:
+    """Begin a mapped task; Airflow's scheduler reads what this keeps, and its own words there as its own.
+
+    :param queue: the executor's, where the task names none.
+    """
+    task_id = kwargs.get("task_id", "")
+    check_words(operator, task_id, kwargs)
+    authors = {f"job_{word}": kwargs.pop(word) for word in SHARED if word in kwargs}
+    queue = kwargs.pop("airflow_queue", None) or queue
+    with in_task(task_id):
+        begun = airflow_partial(operator, **kwargs, queue=queue, resources=None)
+    begun._expand_called = True  # the one below goes on
+    del begun.kwargs["resources"]
+    mine = TaskPartial(operator_class=operator, kwargs=begun.kwargs, params=begun.params)
+    mine.kwargs.update(authors)
+    return mine
+
+
+class Mapped:
+    """What mapped tasks of muster have beside what Airflow's have."""
+
+    __slots__ = ()
+
+    @property
+    def versions(self) -> Versions:
+        """References to what all instances will have committed: each renders to a list, in the order of the map."""
+        task = cast("MappedOperator", self)
+        known = {**task.partial_kwargs, **next(_instances(task._get_specified_expand_input()), {})}
+        operator = cast("type[MusterOperator]", task.operator_class)
+        return Versions(task, operator.output_names(known))
+
+    @property
+    def passed(self) -> VersionReference:
+        """The versions that all instances let pass, of a mapped validation or gate."""
+        task = cast("MappedOperator", self)
+        if not hasattr(task.operator_class, "passed"):
+            raise AttributeError(
+                f"task {task.task_id!r}: {task.task_type} lets nothing pass; take .versions[…]"
+            )
+        return VersionReference(task, path=("passed",))
+
+    def complete(self) -> Self:
+        """Check the instances, and tell Airflow the assets that they will change.
+
+        :raises SpecError: what one of them would be refused for when it runs.
+        """
+        task = cast("MappedOperator", self)
+        _refuse_lists(task.task_id, task._get_specified_expand_input())
+        outlets = list(task.outlets)
+        for sample in self.samples():
+            outlets += [asset for asset in sample.outlets if asset not in outlets]
+        task.outlets = outlets
+        return self
+
+    def samples(self) -> Iterator[MusterOperator]:
+        """Its instances as far as the Dag file tells them, :data:`SAMPLES` at most.
+
+        What only a run will tell is :class:`Later` there.
+        """
+        task = cast("MappedOperator", self)
+        expanded = task._get_specified_expand_input()
+        arguments = expanded is not task.expand_input  # of a decorated function, and not keywords
+        for number, given in enumerate(islice(_instances(expanded), SAMPLES)):
+            try:
+                made = task.unmap({"op_kwargs": given} if arguments else _without_late(given, task))
+            except SpecError as error:
+                raise SpecError(f"{error} (mapped instance {number})") from error
+            yield cast("MusterOperator", made)
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """Build the instance; what is wrong with it is final, as in a task that is not mapped."""
+        with translated():
+            super().render_template_fields(context, jinja_env)  # type: ignore[misc]
+
+
+class MappedTask(Mapped, MappedOperator):
+    """An operator of muster that was expanded."""
+
+    __slots__ = ()
+
+
+class TaskPartial(OperatorPartial):
+    """A mapped task of muster before it is expanded."""
+
+    def expand(self, **mapped: Any) -> MappedTask:
+        """Make one instance for each element of a list, over ``inputs``, ``params`` and whatever else is given."""
+        self._expand_called = True  # Airflow warns of one that never was, which an error tells better
+        with in_task(self.kwargs["task_id"]):
+            check_words(self.operator_class, self.kwargs["task_id"], mapped)
+            return cast("MappedTask", super().expand(**_authors(mapped)))
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedTask:
+        """Make one instance for each mapping of keywords."""
+        if isinstance(kwargs, Sequence):
+            kwargs = [_authors(each) if isinstance(each, Mapping) else each for each in kwargs]
+        with in_task(self.kwargs["task_id"]):
+            return cast("MappedTask", super().expand_kwargs(kwargs, strict=strict))
+
+    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> MappedTask:
+        mapped = super()._expand(expand_input, strict=strict)
+        mapped.__class__ = MappedTask  # Airflow's method names its own class; ours adds no state
+        return cast("MappedTask", mapped).complete()
+
+
+def _authors(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {"job_params" if word == "params" else word: value for word, value in words.items()}
+
+
+def _instances(expanded: ExpandInput) -> Iterator[dict[str, Any]]:
+    """The keywords of each instance; of a product of lists, each element of each list once."""
+    if isinstance(expanded, ListOfDictsExpandInput):
+        if not isinstance(expanded.value, ResolveMixin):
+            yield from (dict(each) for each in expanded.value if isinstance(each, Mapping))
+        return
+    lists = {word: _elements(value) for word, value in expanded.value.items()}
+    if not all(lists.values()):
+        return  # Airflow runs no instance then
+    first = {word: elements[0] for word, elements in lists.items()}
+    yield first
+    for word, elements in lists.items():
+        yield from ({**first, word: element} for element in elements[1:])
+
+
+def _without_late(given: Mapping[str, Any], task: MappedOperator) -> dict[str, Any]:
+    """Leave out what a run will bring, where an operator could make nothing of a stand-in."""
+    takes = {*task.template_fields, "image", "name"}
+    return {word: value for word, value in given.items() if word in takes or not isinstance(value, Later)}
+
+
+def _elements(value: Any) -> list[Any]:
+    if isinstance(value, ResolveMixin):
+        return [Later()]
+    return list(value.items()) if isinstance(value, Mapping) else list(value)
+
+
+def _refuse_lists(task_id: str, expanded: ExpandInput) -> None:
+    """Refuse to expand over the versions of one task: Airflow counts a task's results, and not what is in them."""
+    for word, value in expanded.value.items() if isinstance(expanded, DictOfListsExpandInput) else ():
+        if isinstance(value, VersionReference) and not value.operator.is_mapped:
+            raise SpecError(
+                f"task {task_id!r}, expand({word}=…): how many versions {value.operator.task_id!r} left is known to "
+                "no scheduler: list them in a task, @task def each(versions): return versions, and expand over that"
+            )

@@ -1,0 +1,147 @@
+"""RetentionOperator: the store's garbage collection as a task, so that it happens and can be looked up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.authoring.references import is_known, keep_types
+from muster.airflow.operators.base import MusterOperator
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.volumes.base import Store
+    from muster.volumes.folder import FolderStore
+    from muster.volumes.retention import Plan
+
+SHOWN = 200
+"""Versions that the log names; the rest is counted."""
+
+
+class RetentionOperator(MusterOperator):
+    """Delete old versions, leftovers of jobs, unused code and old logs; what is needed stays.
+
+    Never deleted is what a deployment serves, what is pinned or leased, what a job waits for, and
+    everything that kept versions were made from. A deleted version leaves its record, so that what was
+    made from it can still be traced, and its blocks are freed by a run an hour later or more.
+
+    :param keep: newest versions that stay of each partition of each volume, and of a volume without. (templated)
+    :param young_days: versions younger than that stay in any case: a run that goes on may name them. (templated)
+    :param job_days: how long the ledger keeps a job that has ended, and its log. (templated)
+    :param dry_run: only say what would go. (templated)
+    """
+
+    template_fields: Sequence[str] = ("keep", "young_days", "job_days", "rehearsal")
+    ui_color = "#f1f3f4"
+
+    def __init__(
+        self,
+        *,
+        keep: int | str = 3,
+        young_days: float | str = 1.0,
+        job_days: float | str = 30.0,
+        dry_run: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        self.keep = keep_types(keep)
+        self.young_days = keep_types(young_days)
+        self.job_days = keep_types(job_days)
+        self.rehearsal = keep_types(dry_run)  # dry_run is a method of every operator
+        super().__init__(**kwargs)
+        self._check(known_only=True)
+
+    def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about the whole store
+        """Collect, list what went, and return the sums."""
+        from muster.airflow.site import connect
+        from muster.volumes import retention
+
+        self._check(known_only=False)
+        store, rules = _folder(connect().store), self._rules()
+        if self.rehearsal:
+            plan, freed = retention.plan(store, **rules), 0
+        else:
+            done = retention.collect(store, **rules)
+            plan, freed = done.plan, done.freed_bytes
+        for line in table(plan):
+            self.log.info("%s", line)
+        result = summary(plan, freed_bytes=freed, dry_run=self.rehearsal)
+        self.log.info("%s", sentence(result))
+        return result
+
+    def _rules(self) -> dict[str, Any]:
+        return {"keep_last": self.keep, "young_days": self.young_days, "job_days": self.job_days}
+
+    def _check(self, *, known_only: bool) -> None:
+        kinds: dict[str, tuple[tuple[type, ...], float, str]] = {
+            "keep": ((int,), 1, "a whole number, 1 or more"),
+            "young_days": ((int, float), 0, "a number of days, 0 or more"),
+            "job_days": ((int, float), 0, "a number of days, 0 or more"),
+            "rehearsal": ((bool,), 0, "True or False"),
+        }
+        for field, (types, least, wanted) in kinds.items():
+            value = getattr(self, field)
+            if known_only and not is_known(value):
+                continue
+            with self.refusing("dry_run" if field == "rehearsal" else field):
+                if type(value) not in types or not least <= value < float("inf"):
+                    raise SpecError(f"{value!r:.40}: expected {wanted}")
+
+
+def table(plan: Plan) -> Iterator[str]:
+    """The versions that go, a line each, and why the others stay, counted."""
+    rows = [("version", "partition", "size", "why")]
+    for version in plan.versions[:SHOWN]:
+        why = "retired" if version.retired is not None else "older than those kept"
+        rows.append((version.address, version.partition or "", f"{version.size_bytes:,} B", why))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    if plan.versions:
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+            yield "  ".join((*cells, row[3]))
+    if len(plan.versions) > SHOWN:
+        yield f"… and {len(plan.versions) - SHOWN} more"
+    for reason, count in _reasons(plan.kept.values()).most_common():
+        yield f"{count} stay: {reason}"
+
+
+def summary(plan: Plan, *, freed_bytes: int, dry_run: bool) -> dict[str, Any]:
+    """What a collection came to, in numbers, for XCom: the versions by volume, and the rest."""
+    return {
+        "dry_run": dry_run,
+        "deleted": dict(sorted(Counter(version.volume for version in plan.versions).items())),
+        "size_bytes": plan.size_bytes,
+        "freed_bytes": freed_bytes,
+        "kept": len(plan.kept),
+        "leftovers": len(plan.staging) + len(plan.torn),
+        "code": len(plan.code),
+        "jobs": len(plan.jobs),
+    }
+
+
+def sentence(result: dict[str, Any]) -> str:
+    """The same for people."""
+    went = "would go" if result["dry_run"] else "went"
+    return (
+        f"{sum(result['deleted'].values())} versions ({result['size_bytes']:,} B) {went}, {result['kept']} stay; "
+        f"{result['leftovers']} leftovers, {result['code']} code snapshots and {result['jobs']} old jobs {went}; "
+        f"{result['freed_bytes']:,} B were freed"
+    )
+
+
+def _reasons(reasons: Iterable[str]) -> Counter[str]:
+    """Count reasons by their kind: the same words whichever version or job they name."""
+    kinds = (" was made from it", " waits for it")
+    short = (next((f"one that stays{kind}" for kind in kinds if r.endswith(kind)), r) for r in reasons)
+    return Counter(reason.partition(":")[0].partition(" by ")[0] for reason in short)
+
+
+def _folder(store: Store) -> FolderStore:
+    """The store as the folder that it is here. :raises SpecError: it is none, and looks after itself."""
+    from muster.volumes.folder import FolderStore
+
+    if not isinstance(store, FolderStore):
+        raise SpecError("this store is a service and collects its own garbage: leave RetentionOperator out")
+    return store

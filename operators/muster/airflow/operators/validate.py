@@ -1,0 +1,216 @@
+"""ValidateOperator: a version passes a suite of expectations, or the run stops there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from muster.airflow.assets import announce, asset_of
+from muster.airflow.authoring.checks import (
+    check_all,
+    check_file,
+    check_flag,
+    check_image,
+    check_resources,
+    check_some,
+    check_span,
+)
+from muster.airflow.authoring.references import VersionReference, Versions
+from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
+from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.fields import volume_of
+from muster.airflow.operators.job import report, summary
+from muster.airflow.operators.suites import failure_text, read_suite
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.names import check_volume
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.backends.base import Backend
+    from muster.volumes.base import Store
+
+ENTRYPOINT = "muster_validate:validate"
+MODULE = "muster_validate.py"
+SUFFIX = "-validation"
+RESULT = "result.json"
+RESULT_OUTPUT = "result"
+
+
+class ValidateOperator(MusterOperator):
+    """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
+
+    The result and Data Docs that can be read offline are committed as a version of `result_volume`,
+    whether the data passes or not.
+
+    :param volume: the version, or versions, to check: ``.versions["features"]`` or an address. (templated)
+    :param suite: a JSON file of the Dag's folder.
+    :param image: the environment with Great Expectations in it.
+    :param result_volume: where the result goes; the volume's name with ``-validation`` where not given.
+    :param retire_failed: retire what fails, so that no selector such as ``@latest`` finds it any more.
+    :param resources: what the check asks for. `run_timeout` is its longest run.
+    """
+
+    template_fields: Sequence[str] = ("volume",)
+    ui_color = "#e6f4ea"
+    own: ClassVar[Mapping[str, Any]] = {"image": "validate"}
+    operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
+
+    def __init__(
+        self,
+        *,
+        volume: str | VersionReference | Sequence[str | VersionReference],
+        suite: str = "expectations.json",
+        image: str = "validate",
+        result_volume: str | None = None,
+        retire_failed: bool = True,
+        resources: Resources | None = None,
+        run_timeout: timedelta = timedelta(hours=1),
+        **kwargs: Any,
+    ) -> None:
+        self.volume = volume
+        self.suite = suite
+        self.image = image
+        self.result_volume = result_volume
+        self.retire_failed = retire_failed
+        self.job_resources = Resources() if resources is None else resources
+        self.run_timeout = run_timeout
+        super().__init__(**kwargs)
+        check_all(
+            self,
+            volume=check_some,
+            suite=check_file,
+            image=check_image,
+            retire_failed=check_flag,
+            resources=check_resources,
+            run_timeout=check_span,
+        )
+        known = result_volume
+        if known is None and (of := volume_of(volume)) is not None:
+            known = f"{of}{SUFFIX}"
+        if known is not None:
+            with self.refusing("result_volume"):
+                check_volume(known)
+            self.add_outlets([asset_of(known)] if asset_of(known) not in self.outlets else [])
+
+    @property
+    def passed(self) -> VersionReference:
+        """What was checked, for those that need it to have passed."""
+        return VersionReference(self, path=("passed",))
+
+    @property
+    def versions(self) -> Versions:
+        """The output ``result``: the suite's result and Data Docs."""
+        return Versions(self, (RESULT_OUTPUT,))
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
+        """The one output."""
+        return (RESULT_OUTPUT,)
+
+    def images(self) -> tuple[str, ...]:
+        """The one image."""
+        return (self.image,)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - nothing to ask it
+        """Read the suite."""
+        with self.refusing("suite"):
+            read_suite(folder, self.suite)
+
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
+        """Name the suite if it reads differently now."""
+        from muster.airflow.authoring.code import records
+
+        now = read_suite(folder, self.suite)
+        return (
+            self.suite if any(record.params.get("suite") != now for record in records(result, store)) else ""
+        )
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Run the suite in its own environment and read its result."""
+        from muster.airflow.attempts.run import TaskRun
+        from muster.airflow.operators.request import arrives_as_list, pin
+
+        task = TaskRun.of(self, context)
+        store = task.backend.store
+        status = task.run(lambda: self._spec(task, pin(store, "data", self.volume)))
+        announce(context, store, status)
+        result = summary(status)
+        report(self.log, result)
+        # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
+        checked = [version.address for version in store.ledger.spec(status.job_id).inputs["data"].versions]
+        self._judge(store, checked, result["versions"]["result"])
+        return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
+
+    def _spec(self, task: TaskRun, data: Input) -> JobSpec:
+        from muster.airflow.authoring.code import DagFolder
+        from muster.airflow.operators.request import image_digest
+
+        folder = DagFolder.of(task.context["dag"])
+        volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
+        partitions = {version.partition for version in data.versions}
+        return JobSpec(
+            name=task.name,
+            image=self.image,
+            image_digest=image_digest(self.image, folder, task),
+            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources),),
+            code=_validator(folder, self.image, task).put(task.backend.store),
+            inputs={"data": Input(versions=data.versions, many=True)},
+            outputs={
+                "result": Output(volume=volume, partition=partitions.pop() if len(partitions) == 1 else None)
+            },
+            params={"suite": read_suite(folder, self.suite)},
+            run_timeout_seconds=self.run_timeout.total_seconds(),
+            origin=task.origin,
+        )
+
+    def _judge(self, store: Store, addresses: Sequence[str], result: str) -> None:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
+        if document["success"]:
+            self._reinstate(store, addresses)
+            return
+        if self.retire_failed:
+            for address in addresses:
+                store.retire(address, reason=f"{self._retired_for}see {result}")
+        raise AirflowFailException(
+            failure_text(
+                document, suite=self.suite, addresses=addresses, result=result, retired=self.retire_failed
+            )
+        )
+
+    def _reinstate(self, store: Store, addresses: Sequence[str]) -> None:
+        """Bring back what this suite retired and now lets pass; what was retired for another reason stays so."""
+        for address in addresses:
+            (version,) = store.resolve(address)
+            if version.retired is None:
+                continue
+            if version.retired.startswith(self._retired_for):
+                store.reinstate(address)
+                self.log.info("%s passes now: selectors find it again", address)
+            else:
+                self.warn(f"{address} passes but stays retired, so no selector finds it: {version.retired}")
+
+    @property
+    def _retired_for(self) -> str:
+        return f"failed {self.suite}, "
+
+
+def _validator(folder: DagFolder, image: str, task: TaskRun) -> Code:
+    """The module that runs the suite: it lies in the image's folder and travels alone."""
+    from muster.airflow.authoring.code import Code
+
+    root = folder.image(image, task.settings)
+    if not (root / MODULE).is_file():
+        raise SpecError(
+            f"image {image!r} at {root} has no {MODULE}, which runs a suite; take the image 'validate'"
+        )
+    return Code(root=root, files=(MODULE,))

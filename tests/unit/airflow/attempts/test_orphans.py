@@ -1,0 +1,77 @@
+"""What the sweep takes for nobody's: every row of the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.airflow.attempts.orphans import YOUNG_SECONDS, unowned
+from muster.airflow.attempts.standing import GONE, ended_by_hand, over
+from muster.core.job import Origin
+from muster.core.status import JobState, JobStatus
+
+NOW = 10_000.0
+TASK = Origin(instance="i", dag_id="flights", run_id="r", task_id="train")
+
+
+def job(job_id: str, *, age: float = 2 * YOUNG_SECONDS) -> JobStatus:
+    return JobStatus(job_id=job_id, state=JobState.RUNNING, submitted=NOW - age, owner=f"try of {job_id}")
+
+
+def chosen(*jobs: JobStatus, state: str | None) -> dict[str, str]:
+    found = unowned([(each, TASK) for each in jobs], lambda origin: state, now=NOW)
+    assert all(status.job_id == swept.job_id for status, swept in found)
+    return {swept.job_id: swept.reason for _, swept in found}
+
+
+@pytest.mark.parametrize(
+    "state", [None, "scheduled", "queued", "running", "deferred", "restarting", "up_for_retry"]
+)
+def test_a_task_that_goes_on_keeps_its_job(state: str | None) -> None:
+    assert chosen(job("a"), state=state) == {}
+
+
+@pytest.mark.parametrize("state", ["success", "failed", "skipped", "removed", "upstream_failed", GONE])
+def test_a_task_that_is_over_owns_nothing(state: str) -> None:
+    assert chosen(job("a"), job("b"), state=state) == {
+        "a": f"its task is {state}",
+        "b": f"its task is {state}",
+    }
+
+
+def test_of_several_jobs_of_one_task_the_newest_is_meant() -> None:
+    assert chosen(job("old", age=300), job("new", age=200), state="running") == {
+        "old": "its task has begun another"
+    }
+    assert chosen(job("old", age=300), job("new", age=1), state="running") == {
+        "old": "its task has begun another"
+    }
+
+
+def test_what_was_just_begun_is_left_alone_and_airflow_is_not_asked() -> None:
+    def never(origin: Origin) -> str:
+        raise AssertionError(origin)
+
+    assert unowned([(job("a", age=1), TASK)], never, now=NOW) == []
+
+
+def test_each_task_is_asked_about_once_and_for_itself() -> None:
+    other = Origin(instance="i", dag_id="flights", run_id="r", task_id="train", map_index=3)
+    asked = []
+
+    def states(origin: Origin) -> str:
+        asked.append(origin)
+        return "failed" if origin.map_index == 3 else "running"
+
+    (found,) = unowned([(job("a"), TASK), (job("b"), other)], states, now=NOW)
+    assert found[1].job_id == "b"
+    assert found[1].task == "flights.train[3] of r"
+    assert asked == [TASK, other]
+
+
+def test_who_is_told_to_stop_was_ended_or_not() -> None:
+    assert ended_by_hand("failed")
+    assert ended_by_hand("restarting"), "cleared while it ran"
+    assert not over("restarting"), "it runs again"
+    assert not ended_by_hand("running"), "its worker stops"
+    assert not ended_by_hand(None), "reset after its scheduler died"
+    assert not ended_by_hand("up_for_retry")
