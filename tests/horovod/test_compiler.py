@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 def make(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Ask for Horovod's tests where `folder` is all of PATH; nothing is run where a compiler is found."""
-    environment = {name: text for name, text in os.environ.items() if name not in ("CXX", "MAKEFLAGS", "MAKELEVEL")}
+    environment = {
+        name: text for name, text in os.environ.items() if name not in ("CXX", "MAKEFLAGS", "MAKELEVEL")
+    }
     return subprocess.run(
         [shutil.which("make") or "make", "compiler"],
         cwd=ROOT,
