@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from muster.backends.base import Backend
@@ -16,6 +15,7 @@ from muster.core.status import JobStatus
 from muster.core.wire import plain
 from muster.volumes.base import Ledger
 
+MADE = 3
 LOG_BYTES = 128 << 10
 
 # what steers a terminal, and every other control character but the tab and the line's end
@@ -146,14 +146,15 @@ def _became(status: JobStatus | None) -> dict[str, Any]:
             name: {"text": str(number), **plain(number)} for name, number in status.progress.items()
         },
         "links": dict(status.links),
-        "made": _made(status),
+        **_made(status),
     }
 
 
-def _made(status: JobStatus) -> list[str]:
-    """The first few versions that a job left behind."""
+def _made(status: JobStatus) -> dict[str, Any]:
+    """The first few versions that a job left behind, and how many it left in all."""
     outputs = status.result.outputs.values() if status.result else ()
-    return list(islice((address for addresses in outputs for address in addresses), 3))
+    made = [address for addresses in outputs for address in addresses]
+    return {"made": made[:MADE], "made_in_all": len(made)}
 
 
 def detail(job: Job) -> dict[str, Any]:

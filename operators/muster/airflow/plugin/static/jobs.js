@@ -95,8 +95,13 @@ function says(each) {
   if (each.error) return each.error;
   if (each.verdict)
     return [h("strong", {}, cause(each.verdict)), h("small", { class: "two" }, each.verdict.message)];
-  if (ENDED.includes(each.state)) return spaced(each.made.map((made) => toVersion(made)));
+  if (ENDED.includes(each.state)) return made(each);
   return [told(each.progress), reason(each)].filter(Boolean).map((part) => h("div", {}, part));
+}
+
+function made(each) {
+  const more = each.made_in_all - each.made.length;
+  return [spaced(each.made.map((version) => toVersion(version))), more > 0 && quiet(` and ${more} more`)];
 }
 
 const reason = (each) =>
