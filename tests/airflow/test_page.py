@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.core.errors import NotFound
 from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
 from muster.core.status import JobState, JobStatus
@@ -134,6 +136,7 @@ def made(home: EmbeddedHome) -> dict[str, Version]:
         {"index.html": b"x"},
         dag_id="secret",
         volume="pages/hidden",
+        inputs=(raw,),
         state=JobState.FAILED,
         verdict=killed,
     )
@@ -246,11 +249,15 @@ class TestPermissions:
     def test_a_version_of_such_a_dag_tells_no_more_than_that_it_is_there(
         self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
     ) -> None:
+        found = viewer.get("/muster/api/version?address=pages/hidden@1").json()
+        assert len(found["lineage"]["nodes"]) == 2
+        assert found["files"] == [{"path": "index.html", "size_bytes": 1}]
         forbid(dag_id="secret")
         found = viewer.get("/muster/api/version?address=pages/hidden@1").json()
-        assert found["record"] is None
+        assert (found["record"], found["files"], found["total_files"]) == (None, None, 1)
         (node,) = found["lineage"]["nodes"]
-        assert node["title"] == ""
+        assert (node["title"], found["lineage"]["edges"]) == ("", [])
+        assert viewer.get("/muster/api/lineage?address=pages/hidden@1").json() == found["lineage"]
         (row,) = viewer.get("/muster/api/volumes/pages/hidden").json()["versions"]
         assert (row["metrics"], row["job_id"]) == ({}, "")
 
@@ -381,6 +388,8 @@ class TestWhatIsSaid:
             assert by_id["page-torn-1"]["state"] == "unreadable"
             assert "cannot be read" in by_id["page-torn-1"]["error"]
             assert "page-report-1" in by_id
+            only = viewer.get("/muster/api/jobs?state=unreadable").json()["jobs"]
+            assert [job["job_id"] for job in only] == ["page-torn-1"]
             assert viewer.get("/muster/api/jobs/page-torn-1").status_code == 503
         finally:
             store.layout.delete(store.layout.job("page-torn-1"))
@@ -392,6 +401,27 @@ class TestWhatIsSaid:
         (row,) = viewer.get("/muster/api/volumes/pages/report").json()["versions"]
         assert row["metrics"] == {"auc": 0.71}
         assert viewer.get("/muster/api/volumes/pages/report?before=1").json()["versions"] == []
+
+    def test_a_version_is_served_by_what_serves_it_and_not_by_what_refused_it(
+        self, api_server: Any, viewer: Client, made: dict[str, Version], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = made["report"].pinned
+        states = {"answers": RevisionState.SERVING, "said-no": RevisionState.REFUSED}
+
+        def deployment(name: str) -> DeploymentStatus:
+            if name == "just-retired":
+                raise NotFound(name)
+            revision = Revision(model=model, state=states[name], share=1.0)
+            return DeploymentStatus(name=name, url="", ready=True, revisions=(revision,))
+
+        (mount,) = [route for route in api_server.routes if getattr(route, "path", "") == "/muster"]
+        backend = mount.app.state.site().backend
+        monkeypatch.setattr(backend, "deployments", lambda: [*states, "just-retired"])
+        monkeypatch.setattr(backend, "deployment", deployment)
+        found = viewer.get("/muster/api/version?address=pages/report@1").json()
+        assert found["served_by"] == ["answers"]
+        listed = viewer.get("/muster/api/deployments").json()["deployments"]
+        assert [each["name"] for each in listed] == ["answers", "said-no"]
 
     def test_lineage(self, viewer: Client, made: dict[str, Version]) -> None:
         picture = viewer.get("/muster/api/lineage?address=pages/report@1").json()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,14 @@ class Ancestor:
     name: str = ""
 
 
-def ancestors(store: Store, address: str) -> Iterator[Ancestor]:
+def ancestors(
+    store: Store, address: str, *, through: Callable[[Record], bool] = lambda _: True
+) -> Iterator[Ancestor]:
     """Walk from one version back through the inputs of records, nearest first; each version once.
 
     Versions whose data gc deleted are on the way too: their records stay.
+
+    :param through: whether a record's inputs may be looked at; where not, the way ends there.
     """
     record = store.record(address)
     first = pinned(record.volume, record.number)
@@ -43,7 +47,7 @@ def ancestors(store: Store, address: str) -> Iterator[Ancestor]:
     while waiting:
         here = waiting.pop(0)
         yield here
-        for name, versions in (here.record.inputs if here.record else {}).items():
+        for name, versions in (here.record.inputs if here.record and through(here.record) else {}).items():
             for version in versions:
                 if version.address in seen:
                     continue

@@ -18,6 +18,14 @@ def test_a_model_is_traced_to_its_rows(work, store):
     assert [s.record.job_id for s in steps] == ["a-4", "a-2", "a-3", "a-1"]
 
 
+def test_the_way_back_ends_at_a_record_that_may_not_be_looked_into(work, store):
+    raw = work.run("a-1", {"x": b"1"}, volume="raw")
+    features = work.run("a-2", {"x": b"2"}, volume="features", inputs={"rows": raw})
+    model = work.run("a-3", {"x": b"3"}, volume="model", inputs={"features": features})
+    steps = ancestors(store, "model", through=lambda record: record.volume != "features")
+    assert [step.address for step in steps] == [model.address, features.address]
+
+
 def test_a_version_of_another_store_ends_the_walk(work, store):
     elsewhere = type(work)(store.layout.root.parent / "elsewhere").run("a-1", {"x": b"1"}, volume="raw")
     work.run("a-2", {"x": b"2"}, volume="features", inputs={"rows": elsewhere})

@@ -8,8 +8,8 @@ a job, its verdict       GET on the Dag's task instances
 a job's log              GET on the Dag's task logs
 ending a job             PUT on the Dag's task instances, as for marking one failed
 volumes, deployments     GET on assets: a volume is one
-a version's record       also GET on the task instances of the Dag that made it
-a version's files        also GET on the XComs of that Dag: what its tasks left behind
+a version's record       also GET on the task instances of the Dag that made it; what it was made from, too
+a version's files        also GET on the XComs of that Dag, for what its tasks left behind, and their names
 =======================  ==============================================================
 
 What no Dag made is asked for as "any Dag".

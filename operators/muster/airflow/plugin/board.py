@@ -11,12 +11,14 @@ from typing import Any
 from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
-from muster.core.status import JobStatus
+from muster.core.status import JobState, JobStatus
 from muster.core.wire import plain
 from muster.volumes.base import Ledger
 
 MADE = 3
 LOG_BYTES = 128 << 10
+UNREADABLE = "unreadable"
+STATES = (*(state.value for state in JobState), UNREADABLE)
 
 # what steers a terminal, and every other control character but the tab and the line's end
 _STEERING = re.compile(
@@ -41,7 +43,7 @@ class Job:
     @property
     def state(self) -> str:
         """Its state, as people read it."""
-        return self.status.state.value if self.status else "unreadable"
+        return self.status.state.value if self.status else UNREADABLE
 
     @property
     def ended(self) -> bool:

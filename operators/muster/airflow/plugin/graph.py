@@ -24,6 +24,7 @@ Edge = tuple[str, str]
 """From an input to what was made from it."""
 
 Permitted = Callable[[str], bool]
+"""Whether the user may see what a Dag made, by its id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +50,12 @@ def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
     More than 6 versions of one volume in one column become one node that says how many they are.
 
     :param found: as :func:`muster.volumes.lineage.ancestors` yields them, the version itself first.
-    :param permitted: whether the user may see what a Dag made, by its id.
+    :param permitted: whether the user may see what a Dag made, by its id; where not, neither who made a
+        version nor what from.
     :return: ``nodes``; ``edges``, each from an input's id to its reader's with the ``[column, row]`` of
         each place on its way; and ``rows``, how many the longest column has.
     """
-    edges = _edges(found)
+    edges = _edges(found, permitted)
     nodes, stands_for = _folded(found, _columns([each.address for each in found], edges), permitted)
     columns = {node.id: node.column for node in nodes}
     ways = [_way(edge, columns) for edge in sorted({(stands_for[a], stands_for[b]) for a, b in edges})]
@@ -74,12 +76,12 @@ def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
     }
 
 
-def _edges(found: Iterable[Ancestor]) -> list[Edge]:
+def _edges(found: Iterable[Ancestor], permitted: Permitted) -> list[Edge]:
     known = {each.address for each in found}
     return [
         (version.address, reader.address)
         for reader in found
-        if reader.record
+        if reader.record and permitted(reader.record.origin.dag_id)
         for versions in reader.record.inputs.values()
         for version in versions
         if version.address in known

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -14,9 +16,9 @@ from fastapi.responses import FileResponse, JSONResponse
 from muster.airflow.plugin import board, files, versions
 from muster.airflow.plugin.access import Who, assets, same_site
 from muster.backends.base import Backend
+from muster.core.deployment import DeploymentStatus, RevisionState
 from muster.core.errors import NotFound
 from muster.core.names import check_job_id, check_label, check_volume
-from muster.core.status import JobState
 from muster.core.wire import plain
 
 MOST_ROWS = 200
@@ -24,6 +26,7 @@ MOST_ROWS = 200
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS)]
 Offset = Annotated[int, Query(ge=0, le=10**9)]
 Text = Annotated[str, Query(max_length=200)]
+State = Annotated[str, Query(pattern=f"^({'|'.join(board.STATES)})?$")]
 Number = Annotated[int | None, Query(ge=0, le=10**15)]
 
 
@@ -59,17 +62,13 @@ documents = APIRouter(prefix="/files")
 def jobs(
     here: Here,
     who: Who,
-    state: JobState | None = None,
+    state: State = "",
     text: Text = "",
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> Json:
     """The jobs that the user may see, newest first."""
-    return Json(
-        here.board.listed(
-            permitted=who.may, state=state.value if state else "", text=text, offset=offset, limit=limit
-        )
-    )
+    return Json(here.board.listed(permitted=who.may, state=state, text=text, offset=offset, limit=limit))
 
 
 @api.get("/jobs/{job_id}")
@@ -121,12 +120,13 @@ def volume(here: Here, who: Who, name: str, before: Number = None, limit: Limit 
 @api.get("/version", dependencies=[assets])
 def version(here: Here, who: Who, address: Text) -> Json:
     """One version, by any address that names one, and the deployments that serve it."""
-    found = versions.version(here.backend.store, address, permitted=who.may)
-    served = [
-        status["name"]
-        for status in _deployments(here)
-        if any(revision["model"]["address"] == found["address"] for revision in status["revisions"])
-    ]
+    found = versions.version(
+        here.backend.store,
+        address,
+        permitted=who.may,
+        readable=partial(who.may, entity=DagAccessEntity.XCOM),
+    )
+    served = [status.name for status in _deployments(here) if _serves(status, found["address"])]
     return Json({**found, "served_by": served})
 
 
@@ -139,7 +139,7 @@ def lineage(here: Here, who: Who, address: Text) -> Json:
 @api.get("/deployments", dependencies=[assets])
 def deployments(here: Here) -> Json:
     """What answers predictions, each with its revisions."""
-    return Json({"deployments": _deployments(here)})
+    return Json({"deployments": plain(_deployments(here))})
 
 
 @api.get("/deployments/{name}", dependencies=[assets])
@@ -150,8 +150,18 @@ def deployment(here: Here, name: str) -> Json:
     return Json(plain(here.backend.deployment(name)))
 
 
-def _deployments(here: Site) -> list[dict[str, Any]]:
-    return [plain(here.backend.deployment(name)) for name in here.backend.deployments()]
+def _deployments(here: Site) -> list[DeploymentStatus]:
+    found = []
+    for name in here.backend.deployments():
+        with suppress(NotFound):  # retired meanwhile
+            found.append(here.backend.deployment(name))
+    return found
+
+
+def _serves(status: DeploymentStatus, address: str) -> bool:
+    return any(
+        each.model.address == address and each.state is RevisionState.SERVING for each in status.revisions
+    )
 
 
 @documents.get("/{where:path}", dependencies=[assets])

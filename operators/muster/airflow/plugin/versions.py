@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from muster.airflow.plugin.graph import draw
+from muster.airflow.plugin.graph import Permitted, draw
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
 from muster.core.wire import plain
 from muster.volumes.base import Record, Store, Version
 from muster.volumes.lineage import ancestors
-
-Permitted = Callable[[str], bool]
-"""Whether the user may see what a Dag made, by its id."""
+from muster.volumes.manifest import Entry
 
 MOST_ANCESTORS = 400
 MOST_FILES = 500
@@ -69,11 +67,13 @@ def _facts(version: Version) -> dict[str, Any]:
     return {**plain(version), "address": version.address}
 
 
-def version(store: Store, address: str, *, permitted: Permitted) -> dict[str, Any]:
+def version(store: Store, address: str, *, permitted: Permitted, readable: Permitted) -> dict[str, Any]:
     """One version: what it is, where it comes from, what it was made from, and its first files.
 
     One whose data gc deleted is shown too: its record and the list of its files are kept.
 
+    :param readable: whether the user may read what a Dag's tasks left behind, by its id; `files` is
+        None where not.
     :raises SpecError: not an address of one version. :raises NotFound: there is none.
     """
     record = store.record(address)
@@ -96,12 +96,16 @@ def version(store: Store, address: str, *, permitted: Permitted) -> dict[str, An
         "retired": there.retired if there else None,
         "pins": list(there.pins) if there else [],
         "record": _made(record) if shown else None,
-        "files": [
-            {"path": path, "size_bytes": files[path].size_bytes} for path in islice(sorted(files), MOST_FILES)
-        ],
+        "files": _listed(files) if readable(record.origin.dag_id) else None,
         "total_files": len(files),
         "lineage": lineage(store, exact, permitted=permitted),
     }
+
+
+def _listed(files: Mapping[str, Entry]) -> list[dict[str, Any]]:
+    return [
+        {"path": path, "size_bytes": files[path].size_bytes} for path in islice(sorted(files), MOST_FILES)
+    ]
 
 
 def _made(record: Record) -> dict[str, Any]:
@@ -122,10 +126,11 @@ def _made(record: Record) -> dict[str, Any]:
 
 
 def lineage(store: Store, address: str, *, permitted: Permitted) -> dict[str, Any]:
-    """What a version was made from, all the way back, as a picture's nodes and edges.
+    """What a version was made from, as far back as the user may see, as a picture's nodes and edges.
 
     :raises NotFound: there is no such version.
     """
-    found = list(islice(ancestors(store, address), MOST_ANCESTORS + 1))
+    walk = ancestors(store, address, through=lambda record: permitted(record.origin.dag_id))
+    found = list(islice(walk, MOST_ANCESTORS + 1))
     picture = draw(found[:MOST_ANCESTORS], permitted=permitted)
     return {**picture, "complete": len(found) <= MOST_ANCESTORS}

@@ -99,6 +99,8 @@ def test_who_made_it_is_told_to_those_who_may_see_the_dag() -> None:
 
     assert titles(True) == ["flights.model"]
     assert titles(False) == [""]
+    hidden = drawn({"model@1": ["raw@1"], "raw@1": []}, permitted=lambda dag_id: False)
+    assert hidden["edges"] == []
 
 
 def test_a_version_that_this_store_does_not_know() -> None:

@@ -123,7 +123,7 @@ export async function version({ put, signal }, address) {
 const note = (text) => h("p", { class: "note" }, text);
 
 function documents(found, name) {
-  const some = found.deleted ? [] : found.files.filter((each) => shown(each.path)).slice(0, MOST_DOCUMENTS);
+  const some = found.deleted ? [] : (found.files ?? []).filter((each) => shown(each.path)).slice(0, MOST_DOCUMENTS);
   return some.length > 0 && h("div", { class: "bar" }, some.map((each) => toFile(name, each.path)));
 }
 
@@ -153,6 +153,7 @@ const made = (record) => [
 ];
 
 function files(found, name) {
+  if (!found.files) return quiet("Airflow does not let you see what the tasks of this Dag left behind.");
   const rows = found.files.map((each) => [[
     found.deleted ? each.path : toFile(name, each.path), bytes(each.size_bytes),
   ]]);
