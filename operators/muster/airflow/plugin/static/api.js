@@ -1,6 +1,7 @@
 // Asks the server, and turns what it refuses into one text for people.
 
 export class Refused extends Error {}
+export class NoAnswer extends Refused {}
 
 async function ask(url, options) {
   let response;
@@ -8,7 +9,7 @@ async function ask(url, options) {
     response = await fetch(url, { credentials: "same-origin", redirect: "error", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("Airflow's api-server does not answer. This page tries again by itself.");
+    throw new NoAnswer("Airflow's api-server does not answer.");
   }
   if (response.status === 401) throw new Refused("Your session has ended: log in to Airflow again.");
   let answer;

@@ -16,12 +16,18 @@ function choose(hash) {
   const [where, search] = hash.replace(/^#\/?/, "").split("?", 2);
   const [room, ...rest] = where.split("/").map(decoded);
   const name = rest.join("/");
+  if (name.split("/").some((part) => part === "." || part === "..")) return [room, nowhere];
   const asked = Object.fromEntries(new URLSearchParams(search ?? ""));
   if (room === "volumes" && name.includes("@")) return [room, version, name];
   if (room === "volumes") return name ? [room, versions, name, asked] : [room, volumes];
   if (room === "files") return ["volumes", file, name];
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
   return name && room === "jobs" ? ["jobs", job, name] : ["jobs", jobs, asked];
+}
+
+// A browser would follow such a path out of the page's own addresses.
+function nowhere() {
+  throw new Refused("There is no such place.");
 }
 
 async function show() {
@@ -39,12 +45,15 @@ async function show() {
     place(children);
     entitle();
   };
-  try {
-    await view({ put, signal }, ...words);
-  } catch (error) {
+  const say = (error, more) => {
     if (signal.aborted) return;
     if (!shown) main.replaceChildren(); // what stood there is another place's
-    fail(error);
+    fail(error, more);
+  };
+  try {
+    await view({ put, signal, fail: say, mended }, ...words);
+  } catch (error) {
+    say(error);
   }
 }
 
@@ -64,10 +73,14 @@ function place(children) {
   scrollTo(left, top);
 }
 
-function fail(error) {
+function fail(error, more = "") {
   const text = error instanceof Refused ? error.message : `This page made a mistake: ${error?.stack ?? error}`;
+  mended();
+  main.prepend(h("p", { role: "alert", class: "error" }, text, more));
+}
+
+function mended() {
   main.querySelector(":scope > .error")?.remove();
-  main.prepend(h("p", { role: "alert", class: "error" }, text));
 }
 
 function entitle() {

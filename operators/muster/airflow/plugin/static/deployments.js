@@ -10,21 +10,20 @@ const gone = (each) => ["retired", "refused"].includes(each.state);
 const champion = ({ revisions }) => revisions.filter(serving).sort((one, other) => other.share - one.share)[0];
 const standing = (each) => state(each.ready ? "serving" : "down");
 
-export async function deployments({ put, signal }) {
-  await changes(signal, 5, () => get("deployments", {}, signal), (found) => put(...list(found.deployments)));
+export async function deployments(screen) {
+  await changes(screen, 5, "deployments", (found) => list(found.deployments));
 }
 
-export async function deployment({ put, signal }, name) {
-  const where = `deployments/${encodeURIComponent(name)}`;
-  await changes(signal, 3, () => get(where, {}, signal), (found) => put(...describe(found)));
+export async function deployment(screen, name) {
+  await changes(screen, 3, `deployments/${encodeURIComponent(name)}`, describe);
 }
 
-async function changes(signal, seconds, ask, draw) {
+async function changes(screen, seconds, where, draw) {
   let last;
-  await watch(signal, seconds, async () => {
-    const found = await ask();
+  await watch(screen, seconds, async () => {
+    const found = await get(where, {}, screen.signal);
     const now = JSON.stringify(found);
-    if (now !== last) draw(found);
+    if (now !== last) screen.put(...draw(found));
     last = now;
   });
 }

@@ -22,10 +22,11 @@ const address = (asked) => {
   return `#/jobs${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 };
 
-export async function jobs({ put, signal }, asked) {
+export async function jobs(screen, asked) {
+  const { put, signal } = screen;
   const wanted = { state: asked.state, text: asked.text, offset: Number(asked.offset) || 0, limit: ROWS };
   let last;
-  await watch(signal, 3, async () => {
+  await watch(screen, 3, async () => {
     const found = await get("jobs", wanted, signal);
     const now = JSON.stringify(found);
     const live = found.jobs.some((each) => !ENDED.includes(each.state));
@@ -114,11 +115,12 @@ function told(progress) {
   return parts.length ? h("span", { class: "told" }, parts) : null;
 }
 
-export async function job({ put, signal }, id) {
+export async function job(screen, id) {
+  const { put, signal } = screen;
   const where = `jobs/${encodeURIComponent(id)}`;
   const [about, log, cancel] = [h("div", {}), new Log(where), canceller(where)];
   let begun = false;
-  await watch(signal, 2, async () => {
+  await watch(screen, 2, async () => {
     const found = await get(where, {}, signal);
     if (!reading(about)) redraw(about, () => describe(found, cancel));
     if (!begun) put(about, found.may.log ? log.element : quiet("Airflow does not let you read the logs of this Dag."));

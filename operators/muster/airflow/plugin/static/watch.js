@@ -1,6 +1,6 @@
 // Looks again at what may change, for as long as it is on the screen.
 
-import { Refused } from "./api.js";
+import { NoAnswer, Refused } from "./api.js";
 
 const pause = (milliseconds, signal) =>
   new Promise((done) => {
@@ -9,17 +9,21 @@ const pause = (milliseconds, signal) =>
   });
 
 // Calls `look` now and every so often until it returns false or the page shows something else. A page
-// that nobody sees asks nothing; a server that does not answer is asked again, more and more seldom.
-export async function watch(signal, seconds, look) {
+// that nobody sees asks nothing. What fails later, or is not answered, is said and asked for again, more
+// and more seldom.
+export async function watch({ signal, fail, mended }, seconds, look) {
   let wait = seconds;
   for (let first = true; !signal.aborted; first = false) {
     if (first || !document.hidden) {
       try {
-        if ((await look()) === false) return;
+        const goesOn = (await look()) !== false;
+        if (wait > seconds) mended();
+        if (!goesOn) return;
         wait = seconds;
       } catch (error) {
-        if (first || signal.aborted || !(error instanceof Refused)) throw error;
+        if (signal.aborted || !(error instanceof (first ? NoAnswer : Refused))) throw error;
         wait = Math.min(wait * 2, 60);
+        fail(error, " This page tries again by itself.");
       }
     }
     await pause(wait * 1000, signal);
