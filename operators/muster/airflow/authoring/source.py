@@ -15,7 +15,9 @@ import dis
 import inspect
 import linecache
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +26,7 @@ from typing import Any
 
 from muster.core.errors import SpecError
 
-_BUILTIN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
+_MODULES_OWN = frozenset({"__name__", "__file__", "__doc__"})
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _WRITES = frozenset({"STORE_GLOBAL", "STORE_NAME"})
 _FUTURE = __future__.annotations.compiler_flag
@@ -46,8 +48,12 @@ class Source:
     node: ast.FunctionDef
 
     def annotation(self, name: str) -> ast.expr | None:
-        """What a parameter is annotated with."""
-        return next((each.annotation for each in _arguments(self.node) if each.arg == name), None)
+        """What a parameter is annotated with, in quotes or not."""
+        found = next((each.annotation for each in _arguments(self.node) if each.arg == name), None)
+        if isinstance(found, ast.Constant) and isinstance(found.value, str):
+            with suppress(SyntaxError):
+                return ast.parse(found.value, mode="eval").body
+        return found
 
     @property
     def place(self) -> str:
@@ -69,10 +75,15 @@ def source_of(function: Callable[..., Any]) -> Source:
     node = _definition(tree, function, file)
     imports = _standard_imports(tree, function)
     future = bool(function.__code__.co_flags & _FUTURE)
-    used = _names(node, future=future)
+    try:
+        used = _names(node, future=future)
+    except SyntaxError as error:  # such as nonlocal
+        raise SpecError(
+            f"{Path(file).name}:{error.lineno}: {node.name}() cannot stand alone: {error.msg}"
+        ) from error
     _refuse_outside(used, {*imports, node.name}, function, file)
     header = ["from __future__ import annotations"] if future else []
-    header += sorted({imports[name] for name in used if name in imports})
+    header += sorted({statement for name in used for statement in imports.get(name, ())})
     return Source(file=Path(file), name=node.name, text=_module(node, lines, header), node=node)
 
 
@@ -163,21 +174,24 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
     return [*every.posonlyargs, *every.args, *every.kwonlyargs, *more]
 
 
-def _standard_imports(tree: ast.Module, function: Any) -> dict[str, str]:
-    """The statements by which the file imports from the standard library, by the name that each binds."""
-    found = {}
+def _standard_imports(tree: ast.Module, function: Any) -> dict[str, list[str]]:
+    """The statements by which the file imports from the standard library, by the name that they bind.
+
+    ``import xml.dom`` and ``import xml.sax`` bind one name, and each of them brings a part of it.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
     for node in _top_level(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.asname or alias.name.partition(".")[0]
                 module = alias.name if alias.asname else name
                 if _is_standard(alias.name) and _still(function, name, module, None):
-                    found[name] = "import " + _as(alias)
+                    found[name].append("import " + _as(alias))
         elif isinstance(node, ast.ImportFrom) and node.module and _is_standard(node.module):
             for alias in node.names:
                 name = alias.asname or alias.name
                 if not node.level and _still(function, name, node.module, alias.name):
-                    found[name] = f"from {node.module} import {_as(alias)}"
+                    found[name].append(f"from {node.module} import {_as(alias)}")
     return found
 
 
@@ -207,15 +221,24 @@ def _as(alias: ast.alias) -> str:
 
 
 def _refuse_outside(used: Mapping[str, int], known: Container[str], function: Any, file: str) -> None:
+    around = {*function.__code__.co_freevars} - {function.__name__}
     for name, line in sorted(used.items(), key=lambda item: item[1]):
-        if name in _BUILTIN or name in known:
+        if name not in around and (name in known or _is_builtin(name, function)):
             continue
-        whose = "of the function around it" if name in function.__code__.co_freevars else "of the Dag file"
+        whose = "of the function around it" if name in around else "of the Dag file"
         raise SpecError(
             f"{Path(file).name}:{line}: {function.__name__}() uses {name!r} {whose}, which its image does not have: "
             "import or define it inside the function, give it as an argument, or move the code to a module of "
             "the Dag's folder and name that with entrypoint='package.module:function'"
         )
+
+
+def _is_builtin(name: str, function: Any) -> bool:
+    """Whether a name means Python's own there: a Dag file may call something else ``id`` or ``filter``."""
+    if name in _MODULES_OWN:
+        return True
+    own = getattr(builtins, name, function)
+    return own is not function and function.__globals__.get(name, own) is own
 
 
 def _module(node: ast.FunctionDef, lines: list[str], header: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 import traceback
@@ -129,6 +130,33 @@ def test_what_the_file_imports_from_the_standard_library_travels_along(
     assert eval(there.go.__annotations__["rows"], vars(there)) == list[Path]
 
 
+def test_every_part_of_a_package_that_the_file_imports_travels_along(
+    dag_file: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    module = dag_file(
+        """\
+        import xml.dom.minidom
+        import xml.etree.ElementTree
+
+        def go():
+            return xml.dom.minidom.parseString, xml.etree.ElementTree.parse
+        """
+    )
+    source = source_of(module.go)
+    assert source.text.splitlines()[0] == "import xml.dom.minidom; import xml.etree.ElementTree"
+    assert travelled(source, tmp_path / "there").go() == module.go()
+
+
+def test_an_annotation_in_quotes_is_one(dag_file: Callable[[str], ModuleType]) -> None:
+    source = source_of(dag_file('def go(rows: "list[Path]", day: "a b", n: int): ...\n').go)
+    assert [ast.unparse(source.annotation(name) or ast.Pass()) for name in ("rows", "day", "n", "x")] == [
+        "list[Path]",
+        "'a b'",
+        "int",
+        "pass",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -144,6 +172,13 @@ def test_what_the_file_imports_from_the_standard_library_travels_along(
         ("def go():\n    return nowhere", "uses 'nowhere'"),
         ("def around():\n    inner = 1\n    def go():\n        return inner\n    return go\ngo = around()",
          "my_dag.py:11: go() uses 'inner' of the function around it"),
+        ("def around(json):\n    def go():\n        return json.dumps(1)\n    return go\ngo = around(1)",
+         "uses 'json' of the function around it"),
+        ("def around(id):\n    def go():\n        return id\n    return go\ngo = around(1)",
+         "my_dag.py:10: go() uses 'id' of the function around it"),
+        ("def around(id):\n    def go():\n        nonlocal id\n        id = 2\n    return go\ngo = around(1)",
+         "my_dag.py:10: go() cannot stand alone: no binding for nonlocal 'id' found"),
+        ("def go():\n    return filter", "my_dag.py:9: go() uses 'filter' of the Dag file"),
         ("async def go():\n    pass", "is async"),
         ("def go():\n    yield 1", "is a generator"),
         ("go = lambda: 1", "decorate a function that a def statement makes"),
@@ -159,11 +194,11 @@ def test_what_an_image_does_not_have_is_refused(
     head = dedent(
         """\
         from __future__ import annotations
-        import functools
+        import functools, json
         import pytest
         import math
         math = 3
-        LIMIT, Limit = 3, int
+        LIMIT, Limit, filter = 3, int, {}
         def helper(): ...
         """
     )
