@@ -53,6 +53,34 @@ Torn(
 """
 
 
+MAPPED = """
+JobOperator.partial(
+    task_id="make", image="python", entrypoint="{name}.steps:write", resources=SMALL,
+).expand(outputs=[{{"rows": "{name}/one"}}, {{"rows": "{name}/two"}}])
+"""
+
+TWICE = """
+JobOperator(
+    task_id="make", image="python", entrypoint="{name}.steps:both", resources=SMALL,
+    outputs={{
+        "april": Output(volume="{name}/rows", partition="2013-04"),
+        "may": Output(volume="{name}/rows", partition="2013-05"),
+    }},
+)
+"""
+
+WRITES = """
+from pathlib import Path
+
+def write(rows: Path) -> None:
+    (rows / "rows").write_text("1")
+
+def both(april: Path, may: Path) -> None:
+    write(april)
+    write(may)
+"""
+
+
 def events(uri: str) -> list[dict[str, Any]]:
     """What the events of one asset carry, oldest first."""
     from airflow.models.asset import AssetEvent, AssetModel
@@ -82,3 +110,22 @@ def test_a_version_is_announced_once(
         version.address,
         newest.address,
     ]
+
+
+def test_each_instance_of_a_mapped_task_announces_what_it_wrote_alone(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
+    write_dag(MAPPED.format(name=dag_folder.name), steps=WRITES)
+    assert run().state == "success"
+    for volume in (f"{dag_folder.name}/one", f"{dag_folder.name}/two"):
+        (version,) = store.versions(volume)
+        assert [each["version"] for each in events(f"volume://{volume}")] == [version.address]
+
+
+def test_two_outputs_of_one_volume_are_one_event_of_both(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
+    write_dag(TWICE.format(name=dag_folder.name), steps=WRITES)
+    assert run().state == "success"
+    (extra,) = events(f"volume://{dag_folder.name}/rows")
+    assert sorted(extra["versions"]) == [each.address for each in store.versions(f"{dag_folder.name}/rows")]

@@ -73,11 +73,29 @@ def test_the_versions_of_the_events_are_named_each_partition_by_its_newest(add: 
     assert found == [april.address, may.address]
 
 
+def test_an_event_of_many_partitions_names_them_all(add: Any) -> None:
+    april, may = add("1", "2013-04"), add("2", "2013-05")
+    again = add("3", "2013-04")
+    both = event(may, versions=[april.address, may.address])
+    assert triggering("f/model").resolve(context(both)) == [april.address, may.address]
+    assert triggering("f/model").resolve(context(both, event(again, minute=1))) == [
+        again.address,
+        may.address,
+    ]
+
+
+def test_an_event_that_speaks_of_another_volume_is_refused(add: Any) -> None:
+    with pytest.raises(refused(), match="the event of f/model announced volume://f/other@1"):
+        triggering("f/model").resolve(context(event(add("1", volume="f/other"))))
+
+
 def test_without_an_event_it_is_the_newest_or_what_is_asked_for(add: Any) -> None:
     first, second = add("1"), add("2")
     assert triggering("volume://f/model").resolve(context()) == [second.address]
     named = triggering("f/model", otherwise="volume://f/model@{{ params.number }}")
-    assert named.resolve(context(params={"number": 1})) == [first.address]
+    here = context(params={"number": 1})
+    assert named.resolve(here) == [first.address]
+    assert triggering("f/model").resolve(here) == [second.address]
 
 
 def test_an_event_that_a_person_made_by_hand_names_no_version(add: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,24 @@ def outlets_of(outputs: Mapping[str, Mapping[str, Any]]) -> list[Asset]:
 
 
 def announce(context: Context, store: Store, status: JobStatus) -> None:
-    """Give each output's event what a consumer needs; one event a volume, its newest version on top."""
+    """Give each volume's event what a consumer needs; one event a volume, its newest version on top.
+
+    A volume that got no version has no event: a mapped task names the volumes of all its instances,
+    and Airflow would announce every one of them for each.
+    """
     assert status.result is not None
-    assets = {asset.uri: asset for asset in context["task"].outlets if isinstance(asset, Asset)}
+    committed: dict[str, list[Version]] = defaultdict(list)
     for addresses in status.result.outputs.values():
-        versions = [version for address in addresses for version in store.resolve(address)]
-        asset = assets.get(f"{SCHEME}{versions[-1].volume}") if versions else None
-        if asset is not None:
-            context["outlet_events"][asset].extra.update(_extra(versions, status))
+        for version in (version for address in addresses for version in store.resolve(address)):
+            committed[f"{SCHEME}{version.volume}"].append(version)
+    task = context["task"]
+    task.outlets = [each for each in task.outlets if not _is_volume(each) or each.uri in committed]
+    for asset in filter(_is_volume, task.outlets):
+        context["outlet_events"][asset].extra.update(_extra(committed[asset.uri], status))
+
+
+def _is_volume(outlet: Any) -> bool:
+    return isinstance(outlet, Asset) and outlet.uri.startswith(SCHEME)
 
 
 def _extra(versions: list[Version], status: JobStatus) -> dict[str, Any]:

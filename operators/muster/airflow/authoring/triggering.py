@@ -73,7 +73,7 @@ class Triggering(_Late):
 
         with translated():
             store = connect().store
-            kept = context.setdefault(f"muster.{self}", [])  # type: ignore[attr-defined]  # Airflow's is a dict
+            kept = context.setdefault(f"muster.{self}.{self._otherwise}", [])  # type: ignore[attr-defined]  # Airflow's is a dict
             if not kept:
                 kept += self._named(store, context)
             return store, [store.resolve(address)[0] for address in kept]
@@ -82,7 +82,7 @@ class Triggering(_Late):
         newest = {
             version.partition: version
             for event in _events(context, self._volume)
-            if (version := _announced(store, event)) is not None
+            for version in _announced(store, event, self._volume)
         }
         if newest:
             return [newest[key].address for key in sorted(newest, key=lambda key: key or "")]
@@ -134,21 +134,25 @@ def _events(context: Mapping[str, Any], volume: str) -> Iterator[Any]:
             yield from sorted(events[asset], key=lambda event: event.timestamp)
 
 
-def _announced(store: Store, event: Any) -> Version | None:
-    """The version that an event tells of; None for one that a person made by hand.
+def _announced(store: Store, event: Any, volume: str) -> list[Version]:
+    """The versions that an event tells of; none for one that a person made by hand.
 
-    :raises SpecError: this store holds another version under its address.
+    :raises SpecError: this store holds another version under its address, or it is of another volume.
     """
     address, digest = event.extra.get("version"), event.extra.get("digest")
     if address is None:
-        return None
-    (version,) = store.resolve(address)
-    if version.digest != digest:
+        return []
+    (newest,) = store.resolve(address)
+    if newest.digest != digest:
         raise SpecError(
-            f"the event announced {address} as {digest!r:.24}, here it is {version.digest:.20}…: "
+            f"the event announced {address} as {digest!r:.24}, here it is {newest.digest:.20}…: "
             "it came from another store; give its version by hand"
         )
-    return version
+    versions = [version for each in event.extra.get("versions", [address]) for version in store.resolve(each)]
+    for version in versions:
+        if version.volume != volume:
+            raise SpecError(f"the event of {volume} announced {version.address}: give its version by hand")
+    return versions
 
 
 def _lineage(store: Store, version: Version) -> dict[str, Any]:
