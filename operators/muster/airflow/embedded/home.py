@@ -101,5 +101,5 @@ def quieten(log: Path) -> None:
 def forget_airflow(environment: MutableMapping[str, str]) -> None:
     """Drop the settings of another Airflow; secrets and connections of this shell stay."""
     for name in list(environment):
-        if name.startswith("AIRFLOW__"):
+        if name.startswith("AIRFLOW__") or name == "AIRFLOW_CONFIG":
             del environment[name]
