@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site(tmp_path_factory.mktemp("site"), AIRFLOW__MUSTER__INLINE_WAIT="0") as site:
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        site.set("muster", inline_wait=0)
         shutil.copytree(
             EXAMPLE, site.folder / "dags" / "authored", ignore=shutil.ignore_patterns("__pycache__")
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,8 @@ class Wait:
         """End the wait. Safe in a signal handler."""
         self._stopped = True
         if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            with suppress(RuntimeError):  # the loop was just closed: what comes next looks at the flag
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
     def check(self) -> None:
         """Raise if the wait was stopped."""
@@ -179,7 +181,7 @@ class _Watch:
         """Return when the job has ended or its supervisor is gone."""
         beat = asyncio.ensure_future(self._beat())
         try:
-            async with asyncio.timeout(self._left(queued=False)) as limit:
+            async with asyncio.timeout(None) as limit:  # set by the first look: what has ended is taken then
                 await self._pump(limit)
         except TimeoutError:
             raise (Overdue() if self._patience.overdue(time.time()) else GoesOn(self._cursor)) from None

@@ -55,6 +55,7 @@ class Scripted:
     async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
         self.asked_after.append(after)
         events, self._status = self._acts.pop(0)
+        await asyncio.to_thread(lambda: None)  # a look takes its time
         for event in events:
             yield event
         self.when_idle()
@@ -150,14 +151,15 @@ def test_what_waits_for_room_is_left_sooner() -> None:
     assert goes_on(backend, Patience(seconds=3600, queued_seconds=0.05)).cursor == "0"
 
 
-def test_what_has_ended_is_taken_however_short_the_patience() -> None:
+@pytest.mark.parametrize("patience", [Patience(seconds=0.0), Patience(seconds=0.0, deadline=1.0)])
+def test_what_has_ended_is_taken_however_short_the_patience(patience: Patience) -> None:
     backend = Scripted(([JobEvent(cursor="3", lines=("a",)), JobEvent(cursor="3", status=DONE)], DONE))
     status = Wait().follow(
         backend,  # type: ignore[arg-type]
         "j",
         lines=lambda _: None,
         progress=lambda _: None,
-        patience=Patience(seconds=0.0),
+        patience=patience,
     )
     assert status == DONE
 
