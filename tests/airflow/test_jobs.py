@@ -271,6 +271,45 @@ def test_what_cannot_be_written_down_any_more_is_asked_for_first_and_the_next_tr
     assert status.job_id != job_id
 
 
+def test_a_job_that_has_ended_is_taken_though_no_time_is_left_to_wait_for_it(
+    task: Callable[..., TaskRun],
+    spec: Callable[..., JobSpec],
+    backend: LocalBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a trigger has waited for is not handed to the next one, with an inline_wait of 0 too."""
+    job_id = begin(task(), spec("import time; time.sleep(0.5)")).job_id
+    assert until(lambda: backend.status(job_id).state.ended, seconds=30)
+    monkeypatch.setenv("AIRFLOW__MUSTER__INLINE_WAIT", "0")
+    status = task(defer=defer).run(spec)
+    assert (status.job_id, status.state) == (job_id, JobState.SUCCEEDED)
+
+
+def test_airflows_alarm_while_the_end_is_waited_for_hides_no_verdict(
+    task: Callable[..., TaskRun],
+    spec: Callable[..., JobSpec],
+    backend: LocalBackend,
+    notes: Notes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is set for the same timeout, and rings a moment later."""
+    from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+
+    cancel, asked = backend.cancel, list[str]()
+
+    def ring(job_id: str, *, owner: str | None) -> None:
+        asked.append(job_id)
+        cancel(job_id, owner=owner, wait=len(asked) > 1)
+        if len(asked) == 1:
+            raise AirflowTaskTimeout
+
+    monkeypatch.setattr(backend, "cancel", ring)
+    with pytest.raises(AirflowException, match="the task came to its execution_timeout"):
+        task(deadline=time.time() + 0.5).run(lambda: spec(SLEEP))
+    assert backend.status(asked[0]).state is JobState.CANCELLED
+    assert notes.kept["muster"]["reported"]
+
+
 # triggers
 
 

@@ -6,7 +6,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from muster.core.status import JobState, JobStatus
 from muster.core.verdict import VERDICT_LINES, full_log
 
 LINES_PER_SECOND = 20.0
@@ -103,6 +105,21 @@ class TaskLog:
             left_out, self._left_out = self._left_out, 0
             s = "s" * (left_out > 1)
             self._write(f"… {left_out:,} line{s} left out; the full log: muster jobs logs {self._job_id}")
+
+
+class StateLog:
+    """Says each new state of a job that goes on, and each new reason for it, once."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._said: tuple[JobState, str] | None = None
+
+    def __call__(self, status: JobStatus) -> None:
+        """Say it if it is new."""
+        said = (status.state, status.reason)
+        if said != self._said and not status.state.ended:
+            self._log.info("%s%s", status.state.value, f": {status.reason}" if status.reason else "")
+        self._said = said
 
 
 def fit(line: str) -> str:

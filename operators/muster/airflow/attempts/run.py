@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowTaskTimeout
 
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
-from muster.airflow.attempts.log import TaskLog
+from muster.airflow.attempts.log import StateLog, TaskLog
 from muster.airflow.attempts.standing import ask, ended_by_hand
 from muster.airflow.attempts.verdicts import failure, left_running, overdue
 from muster.airflow.attempts.waiting import GoesOn, Overdue, Patience, Stopped, Wait
-from muster.airflow.links import announce
+from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, instance
 from muster.core.errors import Conflict, NotFound, SpecError
 from muster.core.job import JobSpec, Origin
@@ -136,7 +136,7 @@ class _JobRun:
             self._adopt(job_id)
         elif job_id not in self._task.cursors:
             self._task.log.info("job %s has ended already: its result is taken", job_id)
-        announce(self._task.context["ti"], job_id)
+        push_job_link(self._task.context["ti"], job_id)
         status = self._follow(attempt, job_id)
         if status.state is not JobState.SUCCEEDED:
             self._settle(attempt, status)
@@ -225,7 +225,7 @@ class _JobRun:
                 self._backend,
                 job_id,
                 lines=lines,
-                progress=Progress(self._task.log),
+                progress=StateLog(self._task.log),
                 after=self._task.cursors.get(job_id),
                 patience=replace(self._task.patience(), deadline=ends),
             )
@@ -256,7 +256,10 @@ class _JobRun:
 
     def _end_overdue(self, attempt: Attempt, job_id: str, error: BaseException) -> JobStatus:
         """End a job that should have ended; one that just did is taken as it ended."""
-        self._backend.cancel(job_id, owner=self._task.owner)
+        try:
+            self._backend.cancel(job_id, owner=self._task.owner)
+        except AirflowTaskTimeout:  # Airflow's alarm for the same timeout; it rings once
+            self._backend.cancel(job_id, owner=self._task.owner)
         status = self._backend.status(job_id)
         if status.state is not JobState.CANCELLED:
             return status
@@ -293,26 +296,11 @@ class _JobRun:
             return True
         try:
             state = ask(self._task.origin)
+            if state != "running" or not self._task.last_try:
+                return ended_by_hand(state)
+            # Stopped in its last try, it fails now, and no try comes after it; unless it was reset, which
+            # gives the task another id, so that Airflow finds nothing stored for this one.
+            return self._store.get(self._key) is not None
         except AirflowRuntimeError as error:
             self._task.log.warning("Airflow does not say how the task stands, so its job goes on: %s", error)
             return False
-        if ended_by_hand(state):
-            return True
-        # Stopped in its last try, it fails now, and no try comes after it; unless it was reset, which
-        # gives the task another id, so that Airflow finds nothing stored for this one.
-        return state == "running" and self._task.last_try and self._store.get(self._key) is not None
-
-
-class Progress:
-    """Says each new state or reason of a job once."""
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self._said: tuple[JobState, str] | None = None
-
-    def __call__(self, status: JobStatus) -> None:
-        """Say it if it is new."""
-        said = (status.state, status.reason)
-        if said != self._said and not status.state.ended:
-            self._log.info("%s%s", status.state.value, f": {status.reason}" if status.reason else "")
-        self._said = said

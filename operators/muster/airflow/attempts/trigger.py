@@ -68,10 +68,9 @@ class JobTrigger(BaseTrigger):
 
     async def _follow(self) -> None:
         from muster.airflow.attempts.hub import hub
-        from muster.airflow.attempts.log import TaskLog
-        from muster.airflow.attempts.run import Progress
+        from muster.airflow.attempts.log import StateLog, TaskLog
 
-        say, log = Progress(self.log), TaskLog(lambda line: self.log.info("%s", line), job_id=self.job_id)
+        say, log = StateLog(self.log), TaskLog(lambda line: self.log.info("%s", line), job_id=self.job_id)
         try:
             async with aclosing(hub().follow(self.job_id, after=self.cursor)) as looks:
                 async for news in looks:

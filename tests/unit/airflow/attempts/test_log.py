@@ -4,7 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.airflow.attempts.log import BURST_LINES, KEPT_LINES, LINE_LENGTH, LINES_PER_SECOND, TaskLog, fit
+from muster.airflow.attempts.log import (
+    BURST_LINES,
+    KEPT_LINES,
+    LINE_LENGTH,
+    LINES_PER_SECOND,
+    StateLog,
+    TaskLog,
+    fit,
+)
+from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 
 
@@ -126,3 +135,22 @@ def test_what_imitates_muster_is_a_ranks_line(log: TaskLog, written: list[str]) 
     make: Callable[[int], str] = lambda n: f"[rank 3] [muster] {n}"  # noqa: E731
     log([make(n) for n in range(10_000)])
     assert len(written) == BURST_LINES
+
+
+def test_each_state_and_reason_is_said_once_and_an_end_by_whoever_waited() -> None:
+    class Log:
+        said: list[str] = []  # noqa: RUF012 - one for the test
+
+        def info(self, text: str, *words: str) -> None:
+            self.said.append(text % words)
+
+    log = StateLog(Log())
+    for state, reason in [
+        (JobState.QUEUED, "waiting for its turn"),
+        (JobState.QUEUED, "waiting for its turn"),
+        (JobState.QUEUED, "waiting for 3 GiB"),
+        (JobState.RUNNING, ""),
+        (JobState.SUCCEEDED, ""),
+    ]:
+        log(JobStatus(job_id="a-job", state=state, reason=reason, submitted=1.0))
+    assert Log.said == ["queued: waiting for its turn", "queued: waiting for 3 GiB", "running"]
