@@ -61,7 +61,9 @@ STEPS = """
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site(tmp_path_factory.mktemp("site")) as site:
+    others = tmp_path_factory.mktemp("another") / "airflow.cfg"  # whose settings are none of ours
+    others.write_text("[core]\ndags_folder = /nowhere\n[api]\nhost = 0.0.0.0\n")
+    with Site(tmp_path_factory.mktemp("site"), AIRFLOW_CONFIG=str(others)) as site:
         site.write("hello", HELLO)
         site.write("slow", SLOW, steps=STEPS)
         site.write("broken", "from airflow.sdk import dag\nimport that_is_not_there\n")
@@ -141,9 +143,7 @@ def test_what_is_killed_comes_back(site: Site, name: str) -> None:
 
 
 def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
-    for worker in site.workers():
-        os.kill(worker, signal.SIGKILL)
-        break
+    os.kill(site.workers()[0], signal.SIGKILL)
     assert until(lambda: "scheduler lost a worker" in site.log.read_text(), seconds=10)
     assert site.wait("hello", site.trigger("hello")) == "success"
 

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http.client import HTTPException
 from typing import Any
 
 from muster.airflow.up.home import USER, UpHome
@@ -77,8 +78,11 @@ class Api:
             headers={"Content-Type": "application/json"}
             | ({"Authorization": f"Bearer {token}"} if token else {}),
         )
-        with _OPENER.open(request, timeout=_PATIENCE_SECONDS) as answer:
-            return json.load(answer)
+        try:
+            with _OPENER.open(request, timeout=_PATIENCE_SECONDS) as answer:
+                return json.load(answer)
+        except (HTTPException, ValueError) as error:  # the server was killed while it answered
+            raise ConnectionError(f"{self._home.url}{path}: half an answer: {error!r}") from error
 
 
 def _after(moment: str | None, since: datetime) -> bool:

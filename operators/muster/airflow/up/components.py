@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,11 +90,14 @@ class Component:
         It is emptied and not renamed: the process, and all that it forked, hold it open for appending.
         """
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
-            shutil.copyfile(self.log, self.log.with_suffix(".old"))
+            with suppress(OSError):  # the disk is full: then room counts more than what the log says
+                shutil.copyfile(self.log, self.log.with_suffix(".old"))
             os.truncate(self.log, 0)
 
     def tail(self) -> list[str]:
-        """Its last lines."""
+        """Its last lines; none where somebody took the log away."""
+        if not self.log.exists():
+            return []
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 16_384))
             return log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]

@@ -218,7 +218,7 @@ def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
         _write_private(path, json.dumps(drawn) + "\n")
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return {**kept, **{name: str(kept[name]) for name in drawn}}
+        return {name: str(kept[name]) for name in drawn}
     except (ValueError, TypeError, KeyError) as error:
         raise SpecError(
             f"{path} does not hold {' and '.join(drawn)} as JSON any more: delete it, and it is made anew"

@@ -169,11 +169,17 @@ class _Site:
             if (how := component.ended()) is not None:
                 self._again(component, how)
             elif component.process is None and time.monotonic() >= component.due:
-                component.start()
+                self._start_again(component)
             elif component.name == "scheduler" and component.lost_worker():
                 # It may have died holding the lock of the queue that the others wait at.
                 component.kill()
                 self._again(component, "lost a worker")
+
+    def _start_again(self, component: Component) -> None:
+        try:
+            component.start()
+        except OSError as error:  # no process or no file can be had now: in a while perhaps
+            self._again(component, f"cannot be started ({error})")
 
     def _again(self, component: Component, how: str) -> None:
         pause = component.plan_restart()

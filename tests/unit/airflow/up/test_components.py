@@ -96,6 +96,19 @@ def test_a_large_log_makes_room_while_it_is_written(
     assert c.log.with_suffix(".old").read_text().startswith("xxx")
 
 
+def test_a_log_that_cannot_be_kept_is_emptied_all_the_same(
+    made: list[Component], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = component(made, tmp_path, "")
+    c.log.write_text("x" * 100)
+    c.log.with_suffix(".old").mkdir()
+    monkeypatch.setattr(components, "LOG_BYTES", 10)
+    c.trim_log()
+    assert c.log.stat().st_size == 0
+    c.log.unlink()
+    assert c.tail() == []
+
+
 def test_stop_leaves_nothing_not_even_what_ignores_it_in_a_session_of_its_own(
     made: list[Component], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from configparser import ConfigParser
@@ -57,11 +58,44 @@ def test_what_never_stays_alive_ends_all_of_it_with_the_end_of_its_log(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
+def test_what_cannot_be_started_again_is_tried_again_like_what_died(
+    settings: Settings, tmp_path: Path
+) -> None:
+    class Away(Said):
+        """Somebody takes the logs away once something has died."""
+
+        def warning(self, text: str, lines: list[str]) -> None:
+            super().warning(text, lines)
+            shutil.rmtree(settings.home / "up" / "logs", ignore_errors=True)
+
+    said = Away()
+    with pytest.raises(MusterError, match="does not stay alive"):
+        site.run(dags=tmp_path / "dags", port=free_port(), audience=said, settings=settings)
+    assert any("cannot be started ([Errno 2]" in text for text in said.warnings)
+
+
 def test_one_home_has_one_airflow(settings: Settings, tmp_path: Path) -> None:
     home = UpHome(settings=settings, dags=tmp_path / "dags", port=free_port())
     home.make()
     with locked(home.lock), pytest.raises(MusterError, match="is up already"):
         site.run(dags=home.dags, port=home.port, audience=Said(), settings=settings)
+
+
+def test_nothing_of_another_airflow_reaches_its_processes(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {
+        "AIRFLOW_HOME": "/other",
+        "AIRFLOW_CONFIG": "/other/airflow.cfg",
+        "AIRFLOW__API__HOST": "0.0.0.0",
+    }
+    for name, text in {**other, "AIRFLOW_CONN_S3": "aws://", "NO_PROXY": "example.com"}.items():
+        monkeypatch.setenv(name, text)
+    home = UpHome(settings=settings, dags=tmp_path / "dags", port=1)
+    environment = home.environment()
+    airflows = {name: text for name, text in environment.items() if name.startswith("AIRFLOW")}
+    assert airflows == {"AIRFLOW_HOME": str(home.root), "AIRFLOW_CONN_S3": "aws://"}
+    assert environment["NO_PROXY"] == "example.com,127.0.0.1"
 
 
 def test_settings_of_ones_own_win_and_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
