@@ -7,13 +7,14 @@ says of its tasks, now and then, and what nobody owns is ended. In doubt a job i
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from muster.airflow.attempts.standing import over
-from muster.core.errors import NotFound
+from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.core.job import Origin
 from muster.core.status import JobStatus
 
@@ -24,6 +25,8 @@ States = Callable[[Origin], str | None]
 """How a task instance stands, as :func:`muster.airflow.attempts.standing.ask` says."""
 
 YOUNG_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +48,7 @@ def sweep(
     :param but: jobs that are known to be waited for.
     """
     running = [(status, origin) for status, origin in _running(backend, instance) if status.job_id not in but]
-    found = unowned(running, states, now=time.time())
-    for status, swept in found:
-        # In the owner's name: a try that adopts it at this moment keeps it.
-        backend.cancel(swept.job_id, owner=status.owner, wait=False)
-    return [swept for _, swept in found]
+    return [swept for status, swept in unowned(running, states, now=time.time()) if _end(backend, status)]
 
 
 def unowned(
@@ -67,9 +66,9 @@ def unowned(
         newest = max(started, key=lambda status: status.submitted)
         grown = [status for status in started if now - status.submitted >= YOUNG_SECONDS]
         state = states(origin) if grown else None
-        reasons = {True: f"its task is {state}", False: "its task has begun another"}
+        reason = f"its task is {state}" if over(state) else "its task has begun another"
         found += [
-            (status, Swept(job_id=status.job_id, task=_name(origin), reason=reasons[over(state)]))
+            (status, Swept(job_id=status.job_id, task=_name(origin), reason=reason))
             for status in grown
             if over(state) or status is not newest
         ]
@@ -82,11 +81,21 @@ def _running(backend: Backend, instance: str) -> list[tuple[JobStatus, Origin]]:
         try:
             status = ledger.status(job_id)
             origin = None if status.state.ended else ledger.spec(job_id).origin
-        except NotFound:  # gc took it meanwhile
+        except (NotFound, Corrupt):  # gc took it meanwhile; what cannot be read is for fsck to tell
             continue
         if origin is not None and origin.instance == instance and origin.run_id:
             found.append((status, origin))
     return found
+
+
+def _end(backend: Backend, status: JobStatus) -> bool:
+    """End a job in its owner's name: a try that adopts it at this moment keeps it."""
+    try:
+        backend.cancel(status.job_id, owner=status.owner, wait=False)
+    except MusterError as error:  # the others are ended all the same, and this one is tried again
+        log.warning("job %s, which nobody owns, cannot be ended: %s", status.job_id, error)
+        return False
+    return True
 
 
 def _name(origin: Origin) -> str:

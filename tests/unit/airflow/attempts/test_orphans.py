@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from muster.airflow.attempts.orphans import YOUNG_SECONDS, unowned
+from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
 from muster.airflow.attempts.standing import GONE, ended_by_hand, over
+from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Origin
 from muster.core.status import JobState, JobStatus
 
@@ -75,3 +80,62 @@ def test_who_is_told_to_stop_was_ended_or_not() -> None:
     assert not ended_by_hand("running"), "its worker stops"
     assert not ended_by_hand(None), "reset after its scheduler died"
     assert not ended_by_hand("up_for_retry")
+
+
+class Machine:
+    """A backend in memory, with jobs that are two minutes old."""
+
+    def __init__(self, **origins: Origin) -> None:
+        self.origins = origins
+        self.failing: dict[str, Exception] = {}
+        self.ended: list[tuple[str, str | None]] = []
+
+    @property
+    def store(self) -> Any:
+        return self
+
+    @property
+    def ledger(self) -> Any:
+        return self
+
+    def jobs(self) -> list[str]:
+        return list(self.origins)
+
+    def status(self, job_id: str) -> JobStatus:
+        if isinstance(failing := self.failing.get(job_id), (Corrupt, NotFound)):
+            raise failing
+        return replace(job(job_id), submitted=time.time() - 120)
+
+    def spec(self, job_id: str) -> Any:
+        return type("Spec", (), {"origin": self.origins[job_id]})
+
+    def cancel(self, job_id: str, *, owner: str | None, wait: bool) -> None:
+        assert not wait
+        if failing := self.failing.get(job_id):
+            raise failing
+        self.ended.append((job_id, owner))
+
+
+def swept(machine: Machine, **options: Any) -> list[str]:
+    return [each.job_id for each in sweep(machine, "i", lambda _: "failed", **options)]  # type: ignore[arg-type]
+
+
+def test_only_ones_own_are_ended_in_their_owners_name_and_none_that_is_waited_for() -> None:
+    machine = Machine(
+        mine=TASK,
+        followed=TASK,
+        others=replace(TASK, instance="j"),
+        by_hand=Origin(instance="i"),
+    )
+    assert swept(machine, but={"followed"}) == ["mine"]
+    assert machine.ended == [("mine", "try of mine")]
+
+
+def test_one_that_cannot_be_ended_or_read_keeps_no_other() -> None:
+    machine = Machine(torn=TASK, gone=TASK, stuck=TASK, a=TASK)
+    machine.failing = {
+        "torn": Corrupt("torn"),
+        "gone": NotFound("gone"),
+        "stuck": BackendError("processes [7] do not die"),
+    }
+    assert swept(machine) == ["a"]
