@@ -28,12 +28,13 @@ class Silence:
         self.seconds = seconds
         self._sign = sign
         self._watched = watched
+        self._ahead = _ahead()
         self._heard = time.time()
         self._signed = 0.0
 
     def broken(self) -> None:
         """Note that a line came."""
-        self._heard = time.time()
+        self._ahead, self._heard = _ahead(), time.time()
         if self.seconds and self._heard >= self._signed + min(_SIGN_EVERY_SECONDS, self.seconds / 10):
             self._signed = self._heard
             with suppress(OSError):  # of a disk that is full or gone the ranks tell themselves
@@ -45,11 +46,18 @@ class Silence:
 
     def is_hang(self, now: float, *, sooner: float = 0.0) -> bool:
         """Whether it lasts long enough, or `sooner` seconds less than that."""
+        self._pass_over_sleep()
         if not self.seconds or now < self._heard + self.seconds - sooner:
             return False
         changed = max(map(_changed, islice(self._paths(), _MOST_PATHS)), default=0.0)
         self._heard = max(self._heard, changed)
         return now >= self._heard + self.seconds - sooner
+
+    def _pass_over_sleep(self) -> None:
+        """Leave out the time in which a machine was suspended, or that its clock was set by: nobody was silent."""
+        ahead = _ahead()
+        self._heard += ahead - self._ahead
+        self._ahead = ahead
 
     def _paths(self) -> Iterator[str]:
         yield self._sign
@@ -57,6 +65,11 @@ class Silence:
             for folder, _, files in os.walk(root):
                 yield folder
                 yield from (os.path.join(folder, name) for name in files)
+
+
+def _ahead() -> float:
+    """How far the clock, by which files are dated, is ahead of the one that stands still with the machine."""
+    return time.time() - time.monotonic()
 
 
 def _changed(path: str) -> float:
