@@ -6,6 +6,9 @@ should be as little as can be.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster.airflow.attempts.waiting import Stopped
@@ -44,8 +47,9 @@ class Failed(AirflowException):
     """A verdict. Airflow tries the task again, while retries are left.
 
     Airflow logs a traceback after the message: six calls of its own and some of ours, which tell an
-    author nothing and push what counts up and away. It reads the message before it walks the
-    traceback (structlog's ``tracebacks.extract``), so what is cut off by then is not shown.
+    author nothing and push what counts up and away. Its own calls are on it only when it logs, after
+    all code of ours. But it reads the message before it walks the traceback (structlog's
+    ``tracebacks.extract``), so that is the one moment to cut it.
     """
 
     def __str__(self) -> str:
@@ -91,21 +95,20 @@ def refusal(error: MusterError) -> Failed:
     return FailedForGood(text) if isinstance(error, _FINAL) else Failed(text)
 
 
-class translated:  # noqa: N801 - it reads as what it does, ``with translated():``
+@contextmanager
+def translated() -> Iterator[None]:
     """Turn muster's errors, and Airflow's two that an operator of ours raises, into verdicts, once, at the edge."""
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Raise the verdict in the place of the error."""
-        if isinstance(error, Failed):
-            raise error.with_traceback(None) from None
-        if isinstance(error, MusterError):
-            raise refusal(error) from None
-        if isinstance(error, Stopped):
-            raise Failed("stopped\nthe task's process was told to stop") from None
-        if isinstance(error, AirflowFailException):
-            raise FailedForGood(str(error)) from None
-        if type(error) is AirflowException:  # others steer Airflow: a skip, a reschedule
-            raise Failed(str(error)) from None
+    try:
+        yield
+    except Failed:
+        raise
+    except MusterError as error:
+        raise refusal(error) from None
+    except Stopped:
+        raise Failed("stopped\nthe task's process was told to stop") from None
+    except AirflowFailException as error:
+        raise FailedForGood(str(error)) from None
+    except AirflowException as error:
+        if type(error) is not AirflowException:  # they steer Airflow: a skip, a reschedule
+            raise
+        raise Failed(str(error)) from None
