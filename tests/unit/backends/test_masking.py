@@ -17,6 +17,7 @@ SECRET = "q7Vd-2mXw-9KfT-w3Rb-c8Zy"
         (["abcd", "abcdefgh"], ["abcdefgh", "abcd"]),  # else efgh would be left over
         (["no", "", "a\nb\n"], []),  # they are in every other line
         (["it's\\so"], ["it's\\so", "it's\\\\so"]),  # as an exception quotes it
+        (['say "é"'], ['say "é"', 'say \\"\\u00e9\\"']),  # as JSON does
     ],
 )
 def test_each_line_of_a_secret_is_masked_the_longest_first(secrets: list[str], looked_for: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -43,9 +44,9 @@ class Masking:
 
 
 def _texts(secrets: Iterable[str]) -> list[str]:
-    """Each line of each secret, as a log has it, and as Python quotes it; the longest first."""
+    """Each line of each secret, as a log has it, and as Python and JSON quote it; the longest first."""
     parts = {part.strip() for text in secrets for part in _CONTROL.split(text)}
-    parts |= {repr(part)[1:-1] for part in parts}
+    parts |= {quote(part)[1:-1] for part in parts for quote in (repr, json.dumps)}
     return sorted((part for part in parts if len(part) >= _SHORTEST), key=len, reverse=True)
 
 
