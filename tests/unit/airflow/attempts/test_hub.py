@@ -102,12 +102,12 @@ def test_lines_go_on_behind_the_cursor_and_come_once(machine: Machine) -> None:
     assert found[-1].cursor == "14"
 
 
-@pytest.mark.parametrize("alive", [True, False])
-def test_a_job_whose_supervisor_is_gone_is_the_last_news(machine: Machine, alive: bool) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_whose_supervisor_is_gone_is_the_last_news(machine: Machine, known: bool) -> None:
     machine.begin("a")
     machine.known["a"] = replace(machine.known["a"], alive=False)
-    if alive:
-        del machine.known["a"]  # nor is one known that was deleted, or cannot be read
+    if not known:  # it was deleted, or cannot be read
+        del machine.known["a"]
     assert asyncio.run(follow(Hub(machine), "a"))[-1].last  # type: ignore[arg-type]
 
 
