@@ -2,7 +2,7 @@
 
 A worker computes them when its process lets go of a task, also of one that failed or waits from then
 on, and Airflow keeps them as XComs. The job's own is there from the moment it is submitted, because
-:func:`announce` puts it there; all others are found through it, in the ledger.
+:func:`push_job_link` puts it there; all others are found through it, in the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DOCUMENTS = ("index.html", "docs/index.html", "card.html", "report.html")
 MLFLOW = "mlflow"
 
 
-def announce(ti: Any, job_id: str) -> None:
+def push_job_link(ti: Any, job_id: str) -> None:
     """Put the job's link on its task while it runs.
 
     :param ti: the task instance of this process.
@@ -63,7 +63,7 @@ class JobLink(_JobsLink):
 
     @property
     def xcom_key(self) -> str:
-        """The key under which :func:`announce` puts it."""
+        """The key under which :func:`push_job_link` puts it."""
         return self.KEY
 
     def of_job(self, job_id: str) -> str:
