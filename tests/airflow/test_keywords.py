@@ -146,6 +146,15 @@ def test_a_task_without_an_image_says_where_one_is_given(dag: DAG) -> None:
     )
 
 
+def test_an_output_has_any_name_that_a_function_can_take(dag: DAG) -> None:
+    later = m.Output(volume="f/{{ ds }}", partition="{{ ds }}")
+    monthly = m.Output(volume="f/x", partition="{{ ds }}")
+    assert refused("JobOperator", outputs={"all_": later, "_B": later, "x" * 63: monthly}) == ""
+    assert "output 1: need a Python identifier" in refused(
+        "JobOperator", task_id="b", outputs={1: "{{ params.volume }}"}
+    )
+
+
 def test_a_whole_task_is_no_input(dag: DAG) -> None:
     made = build("JobOperator", task_id="first", outputs={"x": "f/x"})
     said = refused("JobOperator", inputs={"x": made.output})
@@ -220,6 +229,17 @@ def test_a_default_that_no_task_has_is_named(home: EmbeddedHome) -> None:
     with (
         DAG("d", schedule=None, start_date=START, default_args={"muster": {"imgae": "x"}}),
         pytest.raises(SpecError, match=r"default_args\['muster'\]\['imgae'\]: .* did you mean image\?"),
+    ):
+        m.JobOperator(task_id="a", entrypoint="d:go")
+
+
+@pytest.mark.parametrize("given", [None, "train", ["image"]])
+def test_defaults_that_are_no_mapping_are_refused(home: EmbeddedHome, given: object) -> None:
+    from airflow.sdk import DAG
+
+    with (
+        DAG("d", schedule=None, start_date=START, default_args={"muster": given}),
+        pytest.raises(SpecError, match=r"default_args\['muster'\] is .*: expected a mapping"),
     ):
         m.JobOperator(task_id="a", entrypoint="d:go")
 

@@ -133,9 +133,13 @@ def words_of(operator: type) -> frozenset[str]:
 def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What the Dag, the task group and the task itself have as ``default_args["muster"]`` for such an operator.
 
-    :raises SpecError: a word there that is none of :data:`FOR_ALL`.
+    :raises SpecError: it is no mapping, or has a word that is none of :data:`FOR_ALL`.
     """
     given = merged_defaults(kwargs).get(DEFAULTS, {})
+    if not isinstance(given, Mapping):
+        raise SpecError(
+            f"default_args[{DEFAULTS!r}] is {given!r:.60}: expected a mapping, such as {{'image': 'train'}}"
+        )
     for word in given:
         if word not in FOR_ALL:
             raise SpecError(

@@ -138,7 +138,7 @@ def check_fields(operator: JobOperator) -> None:
         launcher_of(operator.launcher)
     for name, field in operator.outputs.items():
         with operator.refusing(f"outputs[{name!r}]"):
-            _known_output(name, field)
+            _known_output(field)
     with operator.refusing("the job"):
         draft(operator)
     with operator.refusing("command"):
@@ -156,7 +156,10 @@ def draft(operator: JobOperator) -> JobSpec:
         image_digest=_NO_DIGEST,
         roles=roles,
         inputs=dict.fromkeys(operator.inputs, _STAND_IN),
-        outputs={name: _known_output(name, field) for name, field in operator.outputs.items()},
+        outputs={
+            name: _known_output(field, number)
+            for number, (name, field) in enumerate(operator.outputs.items())
+        },
         params={name: value if is_known(value) else None for name, value in operator.job_params.items()},
         env={name: text if is_known(text) else "" for name, text in operator.env.items()},
         **limits_of(operator),
@@ -190,10 +193,11 @@ def volume_of(value: Any) -> str | None:
     return field.get("volume") if is_known(field.get("volume")) else None
 
 
-def _known_output(name: str, field: Mapping[str, Any]) -> core.Output:
-    known = {key: value if is_known(value) else None for key, value in field.items()}
-    output = core.Output(volume=known["volume"] or f"unknown/{name.lower()}", partition=known["partition"])
-    return output if is_known(field) else replace(output, partition=f"unknown-{name}")
+def _known_output(field: Mapping[str, Any], number: int = 0) -> core.Output:
+    """The output; as far as only a run will tell it, a stand-in that no other output of the task has."""
+    known = {key: value for key, value in field.items() if is_known(value)}
+    output = core.Output(**{"volume": "stand-in", **known})
+    return output if is_known(field) else replace(output, partition=f"stand-in-{number}")
 
 
 def _seconds(field: str, span: timedelta) -> float:
