@@ -108,6 +108,21 @@ def test_on_another_evaluation_set_a_scorer_scores_both(
     assert gate(better).state == "success"
 
 
+def test_a_secret_is_no_param_of_a_scorer(
+    train: Callable[..., RunResult],
+    dag_folder: Path,
+    home: EmbeddedHome,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter3secret@host:5000/")
+    train(0.8)
+    more = f'scorer="{dag_folder.name}.steps:score", params={{"token": "{{{{ conn.mlflow.password }}}}"}}'
+    refused = train(0.9, content="other", champion=f"volume://{dag_folder.name}/model@1", more=more)
+    assert "params['token'] holds the value of a secret" in gate(refused).message
+    kept = [path for path in home.settings.home.rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"hunter3secret" in path.read_bytes()]
+
+
 def deployments(**served: Any) -> Any:
     """A backend with deployments, each serving one version."""
 

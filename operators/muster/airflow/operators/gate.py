@@ -289,8 +289,9 @@ class GateOperator(MusterOperator):
 
     def _spec(self, task: TaskRun, record: Record, model: Pinned, name: str) -> JobSpec:
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.request import image_digest
+        from muster.airflow.operators.request import image_digest, refuse_secrets
 
+        refuse_secrets(params=self.job_params)
         folder = DagFolder.of(task.context["dag"])
         assert self.scorer is not None
         return JobSpec(

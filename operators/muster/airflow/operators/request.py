@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import Code, DagFolder
@@ -27,7 +27,7 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     folder = DagFolder.of(task.context["dag"])
     store, code, roles = task.backend.store, operator.travelling(folder), operator.gang(folder)
     check_code(operator, code, roles)
-    refuse_secrets(operator)
+    refuse_secrets(command=operator.command, params=operator.job_params, env=operator.env)
     inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
     return JobSpec(
         name=task.name,
@@ -58,16 +58,23 @@ def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None
             )
 
 
-def refuse_secrets(operator: JobOperator) -> None:
+def refuse_secrets(
+    *,
+    command: Sequence[str] | None = None,
+    params: Mapping[str, Any],
+    env: Mapping[str, str] | None = None,
+) -> None:
     """Refuse what was rendered to a value that Airflow masks: specs and records are kept, and shown to people.
 
     :raises SpecError: it names the field, never the value.
     """
     from airflow.sdk._shared.secrets_masker import redact
 
-    fields = {"command": operator.command}
-    fields |= {f"params[{name!r}]": value for name, value in operator.job_params.items()}
-    fields |= {f"env[{name!r}]": value for name, value in operator.env.items()}
+    fields = {
+        "command": command,
+        **{f"params[{name!r}]": value for name, value in params.items()},
+        **{f"env[{name!r}]": value for name, value in (env or {}).items()},
+    }
     for field, value in fields.items():
         if any(redact(text) != text for text in _texts(value)):
             raise SpecError(
