@@ -59,7 +59,7 @@ def render(
     rows = 0
     for model, origin in zip(models, lineage, strict=True):
         card = describe(model, origin, folders, seed=seed)
-        write(card, cards / (card["partition"] or "latest"))
+        write(card, cards / (card["partition"] or "unpartitioned"))
         rows += card["rows"]
         print(
             f"{card['version']}: AUC {card['metrics']['auc']:.4f}, ECE {card['metrics']['ece']:.4f}",
