@@ -35,7 +35,7 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 	@$(BIN)/muster up
 
 test: $(READY)  ## Run the tests, slow ones included (below 20 minutes warm)
-	$(PYTEST) -m "not soak and not horovod"
+	$(PYTEST) -m "not soak and not horovod" -n 2 --dist loadfile
 
 check: $(READY)  ## Lint, types, layers and the fast tests
 	$(BIN)/ruff check .

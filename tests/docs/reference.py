@@ -14,7 +14,11 @@ import muster.airflow
 from muster.airflow.provider import get_provider_info
 
 PACKAGE = Path(muster.airflow.__file__).parents[1]
-DECORATORS = "muster.airflow.operators.decorators"
+FURTHER = {
+    "Task": "muster.airflow.operators.decorators",
+    "Triggering": "muster.airflow.authoring.triggering",
+}
+"""What those of the package return."""
 BASE = ("muster.airflow.operators.base", "MusterOperator")
 HEAD = """# What a Dag file writes
 
@@ -53,9 +57,10 @@ def page() -> str:
 def _parts() -> Iterator[str]:
     yield from _section("All operators", *BASE, source="")
     for name in sorted(muster.airflow.__all__, key=_kind):
-        yield from _section(name, muster.airflow._MODULES[name], name, source="muster.airflow")
-    for name in ("job", "gang", "Task"):
-        yield from _section(f"@{name}" if name != "Task" else name, DECORATORS, name, source=DECORATORS)
+        title = f"@{name}" if name in ("job", "gang") else name
+        yield from _section(title, muster.airflow._MODULES[name], name, source="muster.airflow")
+    for name, module in FURTHER.items():
+        yield from _section(name, module, name, source=module)
     yield from _options()
 
 
@@ -116,7 +121,7 @@ def _keywords(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
 
 def _methods(node: ast.ClassDef | ast.FunctionDef) -> Iterator[ast.FunctionDef]:
     """What an author uses of an instance: references, and the calls of a decorated function."""
-    wanted = {"versions", "passed", "__call__", "override", "partial", "expand", "expand_kwargs"}
+    wanted = {"versions", "passed", "__call__", "override", "partial", "expand", "expand_kwargs", "input", "lineage"}
     for each in node.body if isinstance(node, ast.ClassDef) and node.name != BASE[1] else ():
         if isinstance(each, ast.FunctionDef) and each.name in wanted:
             yield each

@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from muster.volumes.base import Store, Version
 SERVERS = ("kserve",)
 FIRST_PORT = 8081
 LAST_PORT = 8980
+PORTS_OF_A_HOME = 10
 RETIRE_SECONDS = 45.0
 PROBE_SECONDS = 2.0
 
@@ -158,7 +161,7 @@ class LocalDeployments:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
         names = [name for name in self.deployments() if name != state.name]
         others = {other.port for name in names if (other := self._folder(name).read())}
-        for port in (*([state.port] if state.port else []), *range(FIRST_PORT, LAST_PORT + 1)):
+        for port in (*([state.port] if state.port else []), *_ports(self._settings.home)):
             door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 if port not in others:
@@ -214,6 +217,20 @@ class LocalDeployments:
 
     def _folder(self, name: str) -> DeploymentFolder:
         return DeploymentFolder(self._settings.home, name)
+
+
+def _ports(home: Path) -> Iterator[int]:
+    """All ports, from one on that each home has to itself as far as can be.
+
+    What served is brought back on its own port only. Were all homes to begin with the first, one
+    would take the port of another's deployment whenever that is down for a moment.
+    """
+    first = (
+        FIRST_PORT
+        + zlib.crc32(bytes(home)) % ((LAST_PORT + 1 - FIRST_PORT) // PORTS_OF_A_HOME) * PORTS_OF_A_HOME
+    )
+    yield from range(first, LAST_PORT + 1)
+    yield from range(FIRST_PORT, first)
 
 
 def _answers(state: DeploymentState) -> bool:
