@@ -18,7 +18,7 @@ FURTHER = {
     "Task": "muster.airflow.operators.decorators",
     "Triggering": "muster.airflow.authoring.triggering",
 }
-"""What those of the package return."""
+"""What some of those make; no author makes them by hand."""
 BASE = ("muster.airflow.operators.base", "MusterOperator")
 HEAD = """# What a Dag file writes
 
@@ -75,7 +75,7 @@ def _section(title: str, module: str, name: str, *, source: str) -> Iterator[str
     if source:
         yield f"`from {source} import {name}`\n"
     yield said.prose + "\n"
-    keywords = list(_keywords(node))
+    keywords = [] if source in FURTHER.values() else list(_keywords(node))
     if keywords:
         yield "```python\n" + "\n".join(keywords) + "\n```\n"
     for param, text in said.params.items():
@@ -121,7 +121,17 @@ def _keywords(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
 
 def _methods(node: ast.ClassDef | ast.FunctionDef) -> Iterator[ast.FunctionDef]:
     """What an author uses of an instance: references, and the calls of a decorated function."""
-    wanted = {"versions", "passed", "__call__", "override", "partial", "expand", "expand_kwargs", "input", "lineage"}
+    wanted = {
+        "versions",
+        "passed",
+        "__call__",
+        "override",
+        "partial",
+        "expand",
+        "expand_kwargs",
+        "input",
+        "lineage",
+    }
     for each in node.body if isinstance(node, ast.ClassDef) and node.name != BASE[1] else ():
         if isinstance(each, ast.FunctionDef) and each.name in wanted:
             yield each

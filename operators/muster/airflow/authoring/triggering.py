@@ -45,7 +45,7 @@ class Triggering(_Late):
 
     def resolve(self, context: Mapping[str, Any]) -> list[str]:
         """Return pinned addresses, oldest partition first; the same in every field of one try."""
-        return [version.address for version in self.versions(context)[1]]
+        return [version.address for version in self.told(context)[1]]
 
     def input(self, name: str) -> ResolveMixin:
         """The versions that they were made from under the name of one input; each once."""
@@ -61,12 +61,12 @@ class Triggering(_Late):
 
     @property
     def lineage(self) -> ResolveMixin:
-        """Where each comes from, in their order, as JSON: see :func:`muster.volumes.lineage.document`."""
+        """Where each comes from, in their order, as JSON: its record, and in short all that it was made from."""
         return _OfVersions(
             f"{self}.lineage", lambda store, versions: [_lineage(store, each) for each in versions], self
         )
 
-    def versions(self, context: Mapping[str, Any]) -> tuple[Store, list[Version]]:
+    def told(self, context: Mapping[str, Any]) -> tuple[Store, list[Version]]:
         """The versions, and the store they lie in."""
         from muster.airflow.attempts.verdicts import translated
         from muster.airflow.site import connect
@@ -105,7 +105,7 @@ class _OfVersions(_Late):
         """Read it from the store."""
         from muster.airflow.attempts.verdicts import translated
 
-        store, versions = self._of.versions(context)
+        store, versions = self._of.told(context)
         with translated():
             return self._read(store, versions)
 
