@@ -141,3 +141,23 @@ def test_files_that_one_may_not_read_are_not_said_to_be_none(page: Page, server:
     ).to_be_visible()
     expect(page.get_by_text("a Dag that Airflow does not let you see", exact=True)).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen", "shown"),
+    [
+        ("light", "", "rgb(255, 255, 255)"),
+        ("dark", "", "rgb(20, 23, 27)"),
+        ("dark", "light", "rgb(255, 255, 255)"),
+        ("light", "dark", "rgb(20, 23, 27)"),
+    ],
+)
+def test_it_is_light_or_dark_as_the_person_or_airflow_says(
+    page: Page, server: Server, wanted: Any, chosen: str, shown: str
+) -> None:
+    server.answers["/muster/api/jobs"] = (200, NO_JOBS)
+    page.emulate_media(color_scheme=wanted)
+    page.goto(f"{HOST}/muster/")
+    if chosen:
+        page.evaluate("name => { document.documentElement.dataset.theme = name; }", chosen)
+    expect(page.locator("body")).to_have_css("background-color", shown)
