@@ -11,7 +11,7 @@ from muster.backends.local.launch import launch
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.queue import Claim, Queue, Ticket
-from muster.core.errors import BackendError
+from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import SecretRef
 from muster.core.settings import Settings
 from muster.core.status import JobState
@@ -20,6 +20,10 @@ from muster.volumes.base import Ledger
 
 Resolve = Callable[[SecretRef], str]
 """Returns a secret's value; raises KeyError where this process does not have it."""
+
+# Its entry was taken out of the ledger, or cannot be read: a job of which only the ticket is left, which
+# must not keep all others from starting.
+_GONE = (NotFound, Corrupt)
 
 
 def from_environment(secret: SecretRef) -> str:
@@ -47,7 +51,10 @@ class Admission:
 
     def _start(self, claim: Claim, handle: int) -> bool:
         """Start one supervisor; False where this process lacks a secret: another one will come by."""
-        spec = self._ledger.spec(claim.job_id)
+        try:
+            spec = self._ledger.spec(claim.job_id)
+        except _GONE:
+            return True  # so its ticket goes
         try:
             secrets = {variable: self._resolve(secret) for variable, secret in spec.secrets.items()}
         except KeyError:
@@ -67,7 +74,10 @@ class Admission:
         )
 
     def _end(self, job_id: str, cause: Cause, message: str, advice: str) -> None:
-        status = self._ledger.status(job_id)
+        try:
+            status = self._ledger.status(job_id)
+        except _GONE:
+            return
         verdict = Verdict(cause=cause, message=message, advice=advice)
         self._ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode())
         self._ledger.update(replace(status, state=JobState.FAILED, ended=time.time(), verdict=verdict))
