@@ -73,6 +73,10 @@ def source_of(function: Callable[..., Any]) -> Source:
     file, lines = _read(function)
     tree = _parse("".join(lines))
     node = _definition(tree, function, file)
+    if node.lineno < (3 if node.col_offset else 2):
+        raise SpecError(
+            f"{Path(file).name}:{node.lineno}: nothing stands above {node.name}(): begin with a docstring"
+        )
     imports = _standard_imports(tree, function)
     future = bool(function.__code__.co_flags & _FUTURE)
     try:
@@ -242,7 +246,7 @@ def _is_builtin(name: str, function: Any) -> bool:
 
 
 def _module(node: ast.FunctionDef, lines: list[str], header: list[str]) -> str:
-    """Blank lines, and the function where it stands. Above it there are two lines: an import and its decorator."""
+    """Blank lines, and the function where it stands; above it the imports, and what its indentation needs."""
     assert node.end_lineno is not None
     kept = [""] * (node.lineno - 1)
     kept += [line.rstrip("\n") for line in lines[node.lineno - 1 : node.end_lineno]]

@@ -147,8 +147,17 @@ def test_every_part_of_a_package_that_the_file_imports_travels_along(
     assert travelled(source, tmp_path / "there").go() == module.go()
 
 
+@pytest.mark.parametrize("text", ["def go(): ...\n", "if True:\n    def go(): ...\n"])
+def test_a_function_needs_room_above_it_for_its_imports(
+    dag_file: Callable[[str], ModuleType], text: str
+) -> None:
+    with pytest.raises(SpecError, match=r"nothing stands above go\(\)"):
+        source_of(dag_file(text).go)
+    assert source_of(dag_file(f'"""A Dag."""\n{text}').go).name == "go"
+
+
 def test_an_annotation_in_quotes_is_one(dag_file: Callable[[str], ModuleType]) -> None:
-    source = source_of(dag_file('def go(rows: "list[Path]", day: "a b", n: int): ...\n').go)
+    source = source_of(dag_file('\ndef go(rows: "list[Path]", day: "a b", n: int): ...\n').go)
     assert [ast.unparse(source.annotation(name) or ast.Pass()) for name in ("rows", "day", "n", "x")] == [
         "list[Path]",
         "'a b'",
