@@ -48,13 +48,16 @@ def server() -> Server:
 
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
-    """A tab whose clock the test moves."""
+    """A tab whose clock the test moves. A mistake of the page's own fails the test."""
     context = browser.new_context()
     context.route("**", server.answer)
     page = context.new_page()
     page.clock.install()
+    mistakes: list[str] = []
+    page.on("pageerror", lambda error: mistakes.append(str(error)))
     yield page
     context.close()
+    assert mistakes == []
 
 
 def test_a_server_that_does_not_answer_is_asked_again(page: Page, server: Server) -> None:
