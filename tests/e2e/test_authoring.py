@@ -36,6 +36,7 @@ def rows(site: Site, address: str, file: str = "rows.json") -> Any:
 def test_decorated_mapped_gathered_and_a_gang_of_two(site: Site) -> None:
     run_id = site.trigger("authored", {"epochs": 5, "note": "from the form"})
     assert site.wait("authored", run_id) == "success"
+    assert "the triggerer waits for it" in site.task_log("authored", run_id, "train")
     written = [f"2024-{month}-{row}" for month in ("01", "02", "03") for row in range(2)]
     assert rows(site, "volume://authored/all@1") == written
     given = [rows(site, "volume://authored/model@1", f"rank-{rank}.json") for rank in range(2)]
