@@ -140,6 +140,10 @@ def uses_a_name_from_outside() -> int:
             "task 'fit': expand() got an unexpected type",
         ),
         (lambda: job(fit, outputs={"model": "f/m"}).expand(), "task 'fit': no arguments to expand against"),
+        (
+            lambda: job(fit, outputs={"model": "f/m"}).partial(epochs=1).expand(rows=["f/x"], epochs=[2]),
+            "task 'fit': mapping already partial argument: epochs",
+        ),
         (lambda: job(fit, outputs={"model": "f/m"}).partial(epochs=1).expand(note=["a"]), "parameter 'rows'"),
     ],
 )

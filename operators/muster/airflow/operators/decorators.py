@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast, overload
 
 import attrs
 from airflow.sdk.bases.decorator import DecoratedMappedOperator, _TaskDecorator
+from airflow.sdk.definitions.mappedoperator import prevent_duplicates
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
 from muster.airflow.authoring.keywords import check_words, in_task, merged_defaults, refusing
@@ -155,6 +156,9 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
 
     def expand(self, **map_kwargs: Any) -> TaskResult:
         with in_task(self.kwargs["task_id"]):
+            prevent_duplicates(
+                self.kwargs.get("op_kwargs", {}), map_kwargs, fail_reason="mapping already partial"
+            )
             return cast("TaskResult", super().expand(**map_kwargs))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> TaskResult:
