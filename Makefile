@@ -38,7 +38,7 @@ test: $(READY)  ## Run the tests, slow ones included (below 20 minutes warm)
 	$(PYTEST) -m "not soak and not horovod" -n 2 --dist loadfile
 
 check: $(READY)  ## Lint, types, layers and the fast tests
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache

@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 
 from conftest import Work
-
 from muster.core.errors import NotFound, StoreError
 from muster.core.job import Output
 from muster.volumes import fsck

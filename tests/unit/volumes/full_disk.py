@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Work
 
+from conftest import Work
 from muster.core.errors import StoreError
 from muster.volumes import fsck
 

@@ -9,7 +9,6 @@ import os
 import sys
 
 from conftest import Work
-
 from muster.volumes import attempts, commit, durability, snapshot
 from muster.worker import seal
 
