@@ -109,7 +109,7 @@ def _compile(program: Program, root: Path, *, to: Path) -> None:
     began = time.monotonic()
     print(f"building {', '.join(program.names)}", file=sys.stderr, flush=True)
     subprocess.run(
-        ["go", "build", "-mod=readonly", "-ldflags", program.flags(), "-o", to, program.package],
+        ["go", "build", "-mod=readonly", "-trimpath", "-ldflags", program.flags(), "-o", to, program.package],
         cwd=GO / program.module,
         env={
             **os.environ,
