@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 _RELEASE_SECONDS = 1.0
+# A scheduler that hears of the end of a task's process only when its trigger has fired already takes
+# that for the end of the try, and it costs a retry (Airflow 3.3.2: "finished with state success, but
+# the task instance's state attribute is queued"). So no trigger fires before this.
+_SOONEST_SECONDS = 2.0
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
@@ -47,6 +51,7 @@ class JobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield the one event."""
+        soonest = time.monotonic() + _SOONEST_SECONDS
         try:
             async with asyncio.timeout(_left(self.deadline)):
                 await self._follow()
@@ -54,6 +59,7 @@ class JobTrigger(BaseTrigger):
             self.log.info("job %s has to end now", self.job_id)
         except Exception as error:  # a trigger that raises fails its task, and the job has nobody then
             self.log.warning("the triggerer cannot wait for job %s: %r", self.job_id, error)
+        await _until(soonest)
         yield event(job_id=self.job_id, cursor=self.cursor)
 
     async def on_kill(self) -> None:
@@ -124,6 +130,7 @@ class DeploymentTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield the one event."""
+        soonest = time.monotonic() + _SOONEST_SECONDS
         serves: bool | None = None
         try:
             async with asyncio.timeout(_left(self.deadline)):
@@ -132,6 +139,7 @@ class DeploymentTrigger(BaseTrigger):
             self.log.info("the release of %s has to end now", self.model)
         except Exception as error:  # the task looks for itself, and says what is wrong
             self.log.warning("the triggerer cannot wait for deployment %s: %r", self.name, error)
+        await _until(soonest)
         yield event(ended=serves is not None, serving=bool(serves), deadline=self.deadline)
 
     async def _outcome(self) -> bool:
@@ -156,3 +164,8 @@ def event(**payload: Any) -> TriggerEvent:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.time(), 0.0)
+
+
+async def _until(moment: float) -> None:
+    """Sleep until a moment of the monotonic clock, if it is still to come."""
+    await asyncio.sleep(max(moment - time.monotonic(), 0.0))

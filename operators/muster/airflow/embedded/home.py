@@ -99,7 +99,7 @@ def quieten(log: Path) -> None:
 
 
 def forget_airflow(environment: MutableMapping[str, str]) -> None:
-    """Drop the settings of another Airflow; secrets and connections of this shell stay."""
+    """Drop the settings of another Airflow and of a task of its; secrets and connections of this shell stay."""
     for name in list(environment):
-        if name.startswith("AIRFLOW__") or name == "AIRFLOW_CONFIG":
+        if name.startswith(("AIRFLOW__", "AIRFLOW_CTX_")) or name == "AIRFLOW_CONFIG":
             del environment[name]
