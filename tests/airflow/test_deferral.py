@@ -179,7 +179,11 @@ def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:
             "UPDATE task_instance SET trigger_timeout = '2020-01-01 00:00:00' WHERE run_id = ?", (run.run_id,)
         )
     site.wait_task("later", run.run_id, "slow", ("running",), seconds=60)
-    assert len(run.ends_well()) == 1, "one job, also where Airflow gives out the task again as another try"
+    assert len(run.ends_well()) == 1
+    # Airflow itself counts another try where its scheduler hears of the deferral's end too late, and logs that.
+    said = (site.home / "up" / "logs" / "scheduler.log").read_text().splitlines()
+    miscounted = [line for line in said if run.run_id in line and "reported that the task instance" in line]
+    assert site.task("later", run.run_id, "slow")["try_number"] == 1 + len(miscounted)
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
