@@ -12,6 +12,8 @@
     │   └── Corrupt             what is on disk is not what was committed
     ├── ImageError              an environment is unknown or cannot be built
     ├── BackendError            the machine or cluster did not do what it was asked to
+    │   ├── Forbidden           its access control says no, until somebody grants it
+    │   └── Unreachable         it does not answer, or something that it needs for that does not
     └── DeploymentError         a model server refused a revision
 
 A message names the thing, what was found, what was expected, and what to do next. Errors are
@@ -59,6 +61,14 @@ class ImageError(MusterError):
 
 class BackendError(MusterError):
     """The machine or the cluster did not do what it was asked to."""
+
+
+class Forbidden(BackendError):
+    """The cluster's access control says no; somebody may grant it."""
+
+
+class Unreachable(BackendError):
+    """The cluster does not answer, or something that it needs to answer does not."""
 
 
 class DeploymentError(MusterError):

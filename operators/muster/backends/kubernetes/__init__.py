@@ -1,0 +1,1 @@
+"""Jobs on a Kubernetes cluster: pure functions from a spec to manifests and from objects to a status, and a thin client between."""

@@ -1,0 +1,241 @@
+"""A thin client of the Kubernetes API: documents in and out, errors in muster's own words.
+
+Every call may raise :class:`~muster.core.errors.Forbidden`, whose message names the rule that a role
+lacks, and :class:`~muster.core.errors.Unreachable` when patience has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from muster.backends.kubernetes.kinds import ACCESS_REVIEW, POD, Document, Kind, kind_of
+from muster.backends.kubernetes.refusals import Expired, NoLog, Request
+from muster.backends.kubernetes.transport import Transport
+from muster.core.errors import BackendError, Conflict, NotFound
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+PATIENCE_SECONDS = 90.0  # an API server that restarts, or moves, is back by then
+CHUNK = 500
+
+_MERGE_PATCH = "application/merge-patch+json"
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+
+class Client:
+    """Reads and writes objects of one cluster. Safe to share between threads.
+
+    :param api: the connection: :func:`~muster.backends.kubernetes.connection.connect`, or what
+        Airflow's ``KubernetesHook.get_conn()`` returns.
+    :param patience_seconds: how long it goes on asking an API server that is away.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.transport = Transport(api, patience_seconds=patience_seconds, clock=clock, sleep=sleep)
+
+    @property
+    def host(self) -> str:
+        """The address of the API server."""
+        return self.transport.host
+
+    def get(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        subresource: str = "",
+        query: Mapping[str, str] | None = None,
+    ) -> Document | None:
+        """Return an object, None where there is none of that name."""
+        request = Request(verb="get", kind=kind, name=name, namespace=namespace, subresource=subresource)
+        try:
+            return self._ask(request, query=query)
+        except NotFound:
+            return None
+
+    def find(
+        self, kind: Kind, *, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> tuple[Document, ...]:
+        """Return all objects that the selectors match; of the whole cluster where no namespace is given."""
+        return self.snapshot(kind, namespace=namespace, labels=labels, fields=fields)[0]
+
+    def snapshot(
+        self, kind: Kind, *, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> tuple[tuple[Document, ...], str]:
+        """Return what :meth:`find` does, and the version of the list, from which a watch goes on."""
+        request = Request(verb="list", kind=kind, namespace=namespace)
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(CHUNK), "continue": ""}
+        # A list's items do not say what they are: its head does.
+        head = {"apiVersion": kind.api_version, "kind": kind.name}
+        found: list[Document] = []
+        while True:
+            try:
+                chunk = self._ask(request, query={name: text for name, text in query.items() if text})
+            except Expired:  # so much has changed between two chunks that they would not fit together
+                found, query["continue"] = [], ""
+                continue
+            found += [{**head, **item} for item in chunk.get("items") or ()]
+            query["continue"] = chunk["metadata"].get("continue") or ""
+            if not query["continue"]:
+                return tuple(found), str(chunk["metadata"].get("resourceVersion", ""))
+
+    def create(self, document: Document, *, dry_run: bool = False) -> Document:
+        """Make an object and return it as it is stored.
+
+        :param dry_run: the API server and its webhooks check it whole, and store nothing.
+        :raises Conflict: there is one of that name.
+        :raises SpecError: it is refused; the message names the fields.
+        """
+        query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        return self._ask(_about("create", document), query=query, body=document)
+
+    def ensure(self, document: Document) -> Document:
+        """Return the object of that name, made if there is none.
+
+        :raises Conflict: there is one that does not carry all the labels of `document`, so it is
+            somebody else's, or one that is being deleted.
+        """
+        kind, metadata = kind_of(document), document["metadata"]
+        while True:
+            try:
+                return self.create(document)
+            except Conflict:
+                found = self.get(kind, metadata["name"], namespace=metadata.get("namespace"))
+            if found is not None:  # else it was deleted in between
+                return _ours(found, document)
+
+    def replace(self, document: Document) -> Document:
+        """Write an object as it is now. :raises Conflict: it was changed since `document` was read."""
+        return self._ask(_about("update", document), body=document)
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        change: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        subresource: str = "",
+    ) -> Document:
+        """Merge `change` into an object; None removes a field. :raises NotFound: there is none."""
+        request = Request(verb="patch", kind=kind, name=name, namespace=namespace, subresource=subresource)
+        return self._ask(request, body=dict(change), content_type=_MERGE_PATCH)
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        propagation: str = "Background",
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+    ) -> bool:
+        """Begin to delete an object and what it owns; whether there was one. Idempotent.
+
+        :param propagation: ``Foreground`` keeps the object until all that it owns is gone.
+        :param uid: only the object of that uid: another of the same name is left alone.
+        """
+        options: Document = {"propagationPolicy": propagation}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        try:
+            self._ask(Request(verb="delete", kind=kind, name=name, namespace=namespace), body=options)
+        except NotFound:
+            return False
+        except Conflict:
+            if uid is None:
+                raise
+            return False
+        return True
+
+    def logs(
+        self,
+        pod: str,
+        *,
+        namespace: str,
+        container: str,
+        previous: bool = False,
+        limit_bytes: int = 1 << 20,
+    ) -> bytes:
+        """Return what a container has written, `limit_bytes` at most; nothing where it has not begun.
+
+        :raises NotFound: there is no such pod.
+        """
+        request = Request(verb="get", kind=POD, name=pod, namespace=namespace, subresource="log")
+        query = {"container": container, "limitBytes": str(limit_bytes)}
+        if previous:
+            query["previous"] = "true"
+        try:
+            return self.transport.ask(request, query=query, accept="*/*")
+        except NoLog:
+            return b""
+
+    def allowed(self, verb: str, kind: Kind, *, namespace: str | None = None, subresource: str = "") -> bool:
+        """Whether these credentials may do that."""
+        attributes = {"verb": verb, "group": kind.group, "resource": kind.plural, "subresource": subresource}
+        if namespace is not None:
+            attributes["namespace"] = namespace
+        review = {
+            "apiVersion": ACCESS_REVIEW.api_version,
+            "kind": ACCESS_REVIEW.name,
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = self._ask(Request(verb="create", kind=ACCESS_REVIEW), body=review)
+        return bool(answer["status"].get("allowed"))
+
+    def served(self) -> frozenset[tuple[str, str]]:
+        """Return everything that the API server serves: ``("batch/v1", "jobs")``. One request."""
+        answer = self._ask(Request(verb="get"), path="/apis", accept=_DISCOVERY)
+        return frozenset(
+            (f"{group['metadata']['name']}/{version['version']}", resource["resource"])
+            for group in answer.get("items") or ()
+            for version in group.get("versions") or ()
+            for resource in version.get("resources") or ()
+        )
+
+    def _ask(self, request: Request, **how: Any) -> Document:
+        data = self.transport.ask(request, **how)
+        try:
+            document = json.loads(data)
+        except ValueError as error:
+            raise BackendError(
+                f"{request}: the answer is no JSON: {data[:80]!r}; is there a proxy in between?"
+            ) from error
+        return document if isinstance(document, dict) else {}
+
+
+def _about(verb: str, document: Document) -> Request:
+    metadata = document["metadata"]
+    return Request(
+        verb=verb, kind=kind_of(document), name=metadata["name"], namespace=metadata.get("namespace")
+    )
+
+
+def _ours(found: Document, wanted: Document) -> Document:
+    """Return `found` if it carries our labels. :raises Conflict: it does not, or it goes."""
+    metadata, name = found["metadata"], f"{found.get('kind')} {found['metadata']['name']}"
+    if metadata.get("deletionTimestamp"):
+        raise Conflict(f"{name} is being deleted: try again when it is gone")
+    labels = metadata.get("labels") or {}
+    for label, text in (wanted["metadata"].get("labels") or {}).items():
+        if labels.get(label) != text:
+            raise Conflict(
+                f"{name} exists and is not ours: its label {label} is {labels.get(label)!r}, "
+                f"ours is {text!r}; delete it if it is left over"
+            )
+    return found

@@ -1,0 +1,95 @@
+"""The kinds of objects that muster makes or reads, and where the API serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from muster.core.errors import SpecError
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of object.
+
+    :param plural: its name in addresses and roles, as in ``kubectl get jobsets``.
+    """
+
+    api_version: str
+    name: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def group(self) -> str:
+        """The API group, as a Role's ``apiGroups`` names it; empty for the core."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def resource(self) -> str:
+        """What kubectl and messages of the API server call it: ``jobsets.jobset.x-k8s.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
+        """Return where it is served; every part is quoted, so that no name can lead elsewhere."""
+        parts = ["apis" if self.group else "api", *self.api_version.split("/")]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(quote(name, safe=""))
+        if subresource:
+            parts.append(subresource)
+        return "/" + "/".join(parts)
+
+
+POD = Kind(api_version="v1", name="Pod", plural="pods")
+SERVICE = Kind(api_version="v1", name="Service", plural="services")
+SECRET = Kind(api_version="v1", name="Secret", plural="secrets")
+CONFIG_MAP = Kind(api_version="v1", name="ConfigMap", plural="configmaps")
+CLAIM = Kind(api_version="v1", name="PersistentVolumeClaim", plural="persistentvolumeclaims")
+EVENT = Kind(api_version="v1", name="Event", plural="events")
+NAMESPACE = Kind(api_version="v1", name="Namespace", plural="namespaces", namespaced=False)
+NODE = Kind(api_version="v1", name="Node", plural="nodes", namespaced=False)
+JOB = Kind(api_version="batch/v1", name="Job", plural="jobs")
+JOB_SET = Kind(api_version="jobset.x-k8s.io/v1alpha2", name="JobSet", plural="jobsets")
+POD_GROUP = Kind(api_version="scheduling.k8s.io/v1beta1", name="PodGroup", plural="podgroups")
+PRIORITY_CLASS = Kind(
+    api_version="scheduling.k8s.io/v1", name="PriorityClass", plural="priorityclasses", namespaced=False
+)
+_KUEUE = "kueue.x-k8s.io/v1beta2"
+WORKLOAD = Kind(api_version=_KUEUE, name="Workload", plural="workloads")
+LOCAL_QUEUE = Kind(api_version=_KUEUE, name="LocalQueue", plural="localqueues")
+CLUSTER_QUEUE = Kind(api_version=_KUEUE, name="ClusterQueue", plural="clusterqueues", namespaced=False)
+RESOURCE_FLAVOR = Kind(api_version=_KUEUE, name="ResourceFlavor", plural="resourceflavors", namespaced=False)
+TOPOLOGY = Kind(api_version=_KUEUE, name="Topology", plural="topologies", namespaced=False)
+WORKLOAD_PRIORITY_CLASS = Kind(
+    api_version=_KUEUE, name="WorkloadPriorityClass", plural="workloadpriorityclasses", namespaced=False
+)
+# What Kueue's visibility server says of a queue: served, never stored.
+_VISIBILITY = "visibility.kueue.x-k8s.io/v1beta2"
+QUEUE_VIEW = Kind(api_version=_VISIBILITY, name="LocalQueue", plural="localqueues")
+CLUSTER_QUEUE_VIEW = Kind(
+    api_version=_VISIBILITY, name="ClusterQueue", plural="clusterqueues", namespaced=False
+)
+ACCESS_REVIEW = Kind(
+    api_version="authorization.k8s.io/v1",
+    name="SelfSubjectAccessReview",
+    plural="selfsubjectaccessreviews",
+    namespaced=False,
+)
+
+_KINDS = {(kind.api_version, kind.name): kind for kind in vars().copy().values() if isinstance(kind, Kind)}
+
+
+def kind_of(document: Mapping[str, Any]) -> Kind:
+    """Return the kind of a document. :raises SpecError: muster neither makes nor reads such objects."""
+    api_version, name = document.get("apiVersion"), document.get("kind")
+    kind = _KINDS.get((str(api_version), str(name)))
+    if kind is None:
+        raise SpecError(f"muster knows no {name!r:.60} of {api_version!r:.60}: add it to kinds.py")
+    return kind
