@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from muster.backends.kubernetes.kinds import ACCESS_REVIEW, POD, Document, Kind, kind_of
@@ -48,6 +49,12 @@ class Client:
     def host(self) -> str:
         """The address of the API server."""
         return self.transport.host
+
+    def patient(self, seconds: float) -> Client:
+        """Return a client of the same connection that goes on asking for so long."""
+        other = copy(self)
+        other.transport = self.transport.patient(seconds)
+        return other
 
     def get(
         self,

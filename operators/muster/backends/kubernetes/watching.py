@@ -57,7 +57,7 @@ class Watch:
     def __init__(
         self, client: Client, kind: Kind, *, namespace: str | None, labels: str = "", fields: str = ""
     ) -> None:
-        self._client = client
+        self._client = client.patient(0.0)  # the pauses are ours, so that close() ends them
         self._kind = kind
         self._namespace = namespace
         self._labels = labels

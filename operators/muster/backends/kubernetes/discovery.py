@@ -1,0 +1,96 @@
+"""Finds out what a cluster is and has: a dozen requests, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.facts import Claim, Cluster, Flavor, Node, Queue, named
+from muster.backends.kubernetes.kinds import (
+    CLAIM,
+    CLUSTER_QUEUE,
+    JOB_SET,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    NODE,
+    POD_GROUP,
+    QUEUE_VIEW,
+    RESOURCE_FLAVOR,
+    TOPOLOGY,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+    Document,
+    Kind,
+)
+from muster.core.errors import Forbidden
+
+
+def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
+    """Look at the cluster as `namespace` sees it.
+
+    What these credentials may not read is left unknown, so that little is asked of them: a role in
+    the namespace is enough, and reading nodes, ClusterQueues and flavors makes refusals earlier.
+
+    :param claim: the PersistentVolumeClaim of the store.
+    :raises Forbidden: not even the namespace's own queues and claim may be read.
+    """
+    served = client.served()
+    kueue = _serves(served, WORKLOAD)
+    return Cluster(
+        namespace=namespace,
+        job_set=_serves(served, JOB_SET),
+        kueue=kueue,
+        topology=_serves(served, TOPOLOGY),
+        visibility=_serves(served, QUEUE_VIEW),
+        pod_group=_serves(served, POD_GROUP),
+        terminating=_terminating(client, namespace),
+        claim=_claim(client, namespace, claim),
+        queues=_queues(client, namespace) if kueue else {},
+        flavors={each.name: each for each in map(Flavor.of, _readable(client, RESOURCE_FLAVOR) or ())}
+        if kueue
+        else {},
+        priorities=_priorities(client) if kueue else None,
+        nodes=_nodes(client),
+    )
+
+
+def _serves(served: Iterable[tuple[str, str]], kind: Kind) -> bool:
+    return (kind.api_version, kind.plural) in served
+
+
+def _readable(client: Client, kind: Kind) -> tuple[Document, ...] | None:
+    """Return all objects of a kind of the whole cluster, None where they may not be read."""
+    try:
+        return client.find(kind)
+    except Forbidden:
+        return None
+
+
+def _terminating(client: Client, namespace: str) -> bool:
+    try:
+        found = client.get(NAMESPACE, namespace)
+    except Forbidden:
+        return False
+    return found is not None and found.get("status", {}).get("phase") == "Terminating"
+
+
+def _claim(client: Client, namespace: str, name: str) -> Claim | None:
+    found = client.get(CLAIM, name, namespace=namespace)
+    return None if found is None else Claim.of(found)
+
+
+def _queues(client: Client, namespace: str) -> dict[str, Queue]:
+    clusters = named(_readable(client, CLUSTER_QUEUE) or ())
+    found = client.find(LOCAL_QUEUE, namespace=namespace)
+    queues = [Queue.of(local, clusters.get(local["spec"].get("clusterQueue", ""))) for local in found]
+    return {queue.name: queue for queue in queues}
+
+
+def _priorities(client: Client) -> frozenset[str] | None:
+    found = _readable(client, WORKLOAD_PRIORITY_CLASS)
+    return None if found is None else frozenset(named(found))
+
+
+def _nodes(client: Client) -> tuple[Node, ...] | None:
+    found = _readable(client, NODE)
+    return None if found is None else tuple(map(Node.of, found))
