@@ -1,0 +1,114 @@
+"""``python -m tests.cluster up|down|status|exec|test``: see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster import cluster, machine, network, programs
+from tests.cluster.layout import NODES, Layout
+
+from muster.core.errors import MusterError
+
+
+def main() -> int:
+    """Do what the command line says."""
+    asked = _parser().parse_args()
+    try:
+        layout = Layout.at(asked.root)
+        return int(asked.do(layout, asked))
+    except MusterError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+
+
+def _up(layout: Layout, asked: argparse.Namespace) -> int:
+    machine.check()
+    programs.build()
+    cluster.up(layout, lambda line: print(line, file=sys.stderr, flush=True))
+    if asked.json:
+        _print(layout)
+    return 0
+
+
+def _down(layout: Layout, _: argparse.Namespace) -> int:
+    cluster.down(layout)
+    return 0
+
+
+def _status(layout: Layout, asked: argparse.Namespace) -> int:
+    if asked.json:
+        _print(layout)
+    else:
+        running = cluster.parts(layout)
+        for name, pids in running.items():
+            print(f"{name:28} {'pid ' + str(pids[0]) if pids else 'does not run'}")
+        print(f"{'up' if cluster.is_up(layout) else 'not up'} at {layout.root}")
+    return 0 if cluster.is_up(layout) else 3
+
+
+def _exec(layout: Layout, asked: argparse.Namespace) -> int:
+    network.enter(layout)
+    os.environ["KUBECONFIG"] = str(layout.kubeconfig)
+    os.environ["PATH"] = f"{layout.programs}:{os.environ.get('PATH', '')}"
+    os.execvp(asked.words[0], asked.words)
+
+
+def _test(layout: Layout, asked: argparse.Namespace) -> int:
+    was_up = cluster.is_up(layout)
+    _up(layout, argparse.Namespace(json=False))
+    command = [sys.executable, "-m", "pytest", "-m", "cluster", *asked.words]
+    try:
+        return subprocess.run(
+            command, check=False, env=os.environ | {"MUSTER_CLUSTER": str(layout.root)}
+        ).returncode
+    finally:
+        if not was_up:
+            cluster.down(layout)
+
+
+def _print(layout: Layout) -> None:
+    running = cluster.parts(layout)
+    document = {
+        "up": cluster.is_up(layout),
+        "root": str(layout.root),
+        "network": str(layout.network()),
+        "kubeconfig": str(layout.kubeconfig),
+        "claim": str(layout.claim),
+        "nodes": [
+            {"name": node.name, "gpu_class": node.gpu_class, "gpus": node.gpus, "address": node.address}
+            for node in NODES
+        ],
+        "programs": running,
+    }
+    print(json.dumps(document, indent=2))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.cluster", description="A Kubernetes for the tests."
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--root", type=Path, help="the cluster's folder (below MUSTER_CACHE unless given)")
+    common.add_argument("--json", action="store_true", help="say where everything is, as JSON")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, do, words, text in (
+        ("up", _up, "", "bring it up; the first time builds its programs"),
+        ("down", _down, "", "clear it away, whatever is left of it"),
+        ("status", _status, "", "what runs; exit code 3 where it is not up"),
+        ("exec", _exec, "+", "run a command inside: kubectl get pods --all-namespaces"),
+        ("test", _test, "*", "up, pytest -m cluster with these arguments, and down unless it was up before"),
+    ):
+        command = commands.add_parser(name, parents=[common], help=text, description=text)
+        command.set_defaults(do=do)
+        if words:
+            command.add_argument("words", nargs=argparse.REMAINDER)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

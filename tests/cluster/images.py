@@ -1,0 +1,129 @@
+"""Container images of a few kilobytes: links into the machine's ``/usr``, which the runtime mounts.
+
+One for every environment in the image cache, called ``localhost/NAME:DIGEST`` by its lock's digest as
+in the cache, and two more: ``localhost/pause:1`` holds a pod's namespaces, ``localhost/shell:1`` has
+``sh`` and the machine's tools in its path, but no Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.layout import Layout, Node
+from tests.cluster.runtime import ctr
+
+from muster.core.errors import BackendError
+from muster.core.settings import Settings
+
+USER = 10001  # of the images; a pod may say another
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_LINKS = {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}
+_FOLDERS = ("usr", "proc", "sys", "dev", "etc", "tmp", "root", "run", "home")
+_FILES = {
+    "etc/passwd": f"root:x:0:0::/root:/bin/sh\nmuster:x:{USER}:{USER}::/home:/bin/sh\n",
+    "etc/group": f"root:x:0:\nmuster:x:{USER}:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One image of one layer.
+
+    :param layer: a tar archive of its files.
+    :param command: what runs where a pod names no command.
+    """
+
+    reference: str
+    layer: bytes
+    path: str = _PATH
+    command: str = "/bin/sh"
+
+    def config(self) -> bytes:
+        """Return its configuration (OCI image specification, v1)."""
+        document: dict[str, Any] = {
+            "architecture": _ARCHITECTURES[platform.machine()],
+            "os": "linux",
+            "config": {"Env": [f"PATH={self.path}"], "Cmd": [self.command], "User": str(USER)},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(self.layer)}"]},
+        }
+        return json.dumps(document).encode()
+
+
+def images(layout: Layout) -> tuple[Image, ...]:
+    """Return the images that can be had now."""
+    cache = Settings.load().cache / "images"
+    links = _tar(_links())
+    pause = _tar([_regular("pause", (layout.programs / "pause").read_bytes(), mode=0o755)])
+    return (
+        Image(reference="localhost/pause:1", layer=pause, command="/pause"),
+        Image(reference="localhost/shell:1", layer=links, path="/nowhere"),
+        *(_environment(marker.parent, links) for marker in sorted(cache.glob("*/.muster-complete"))),
+    )
+
+
+def write_archive(layout: Layout) -> Path:
+    """Write all images into one archive, as Docker saves them, and return it."""
+    files: dict[str, bytes] = {}
+    manifest = []
+    for image in images(layout):
+        config, layer = f"{_digest(image.config())}.json", f"{_digest(image.layer)}.tar"
+        files |= {config: image.config(), layer: image.layer}
+        manifest.append({"Config": config, "RepoTags": [image.reference], "Layers": [layer]})
+    files["manifest.json"] = json.dumps(manifest).encode()
+    archive = layout.root / "images.tar"
+    archive.write_bytes(_tar(_regular(name, data) for name, data in files.items()))
+    return archive
+
+
+def import_all(layout: Layout, node: Node) -> None:
+    """Give a node the images of the archive."""
+    done = ctr(layout, node, "--namespace=k8s.io", "images", "import", str(layout.root / "images.tar"))
+    if done.returncode:
+        raise BackendError(f"images on {node.name}: {done.stderr.strip()}")
+
+
+def _environment(home: Path, links: bytes) -> Image:
+    name, digest, _python = home.name.rsplit("-", 2)
+    return Image(reference=f"localhost/{name}:{digest}", layer=links, path=f"{home / 'bin'}:{_PATH}")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _links() -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    for name in _FOLDERS:
+        folder = tarfile.TarInfo(name)
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+        yield folder, b""
+    for name, target in _LINKS.items():
+        link = tarfile.TarInfo(name)
+        link.type, link.linkname = tarfile.SYMTYPE, target
+        yield link, b""
+    for name, text in _FILES.items():
+        yield _regular(name, text.encode())
+    yield _regular("etc/ld.so.cache", Path("/etc/ld.so.cache").read_bytes())
+
+
+def _regular(name: str, data: bytes, *, mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(data), mode
+    return info, data
+
+
+def _tar(files: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for info, data in files:
+            tar.addfile(info, io.BytesIO(data))
+    return whole.getvalue()

@@ -1,0 +1,63 @@
+"""The kinds and webhooks that JobSet and Kueue bring, rendered once from their modules into the cache.
+
+Their managers run as programs of the machine, so a webhook is asked by address instead of by Service.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.cluster.programs import GO, PROGRAMS, go_environment
+
+Document = dict[str, Any]
+_KEPT = ("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+def documents(module: str, programs: Path, *, port: int, authority: str) -> list[Document]:
+    """Return the objects that one program needs, its webhooks at a port of loopback.
+
+    :param authority: the certificate that webhooks are trusted by, in base64.
+    """
+    found: list[Document] = json.loads(render(module, programs).read_text())
+    for client in (client for document in found for client in _clients(document)):
+        service = client.pop("service")
+        client |= {"url": f"https://127.0.0.1:{port}{service.get('path', '')}", "caBundle": authority}
+    return found
+
+
+def render(module: str, programs: Path) -> Path:
+    """Write a program's objects to the cache, if they are not there, and return the file."""
+    program = next(program for program in PROGRAMS if program.module == module)
+    path = programs.parent / "rendered" / f"{module}-{program.digest()}.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        folder = _module_folder(module, program.package.partition("/cmd/")[0], programs.parent)
+        command = [str(programs / "kubectl"), "kustomize", str(folder / "config" / "default")]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        kept = [found for found in yaml.load_all(text, yaml.CSafeLoader) if found["kind"] in _KEPT]
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps(kept))
+        partial.replace(path)
+    return path
+
+
+def _module_folder(module: str, path: str, cache: Path) -> Path:
+    command = ["go", "mod", "download", "-json", path]
+    done = subprocess.run(
+        command, cwd=GO / module, env=go_environment(cache), capture_output=True, text=True, check=True
+    )
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+def _clients(document: Document) -> Iterator[Document]:
+    """Where the API server is told whom to ask."""
+    for webhook in document.get("webhooks", ()):
+        yield webhook["clientConfig"]
+    conversion = document.get("spec", {}).get("conversion", {})
+    if "webhook" in conversion:
+        yield conversion["webhook"]["clientConfig"]
