@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check soak bench compiler test-horovod lock wheel clean
+.PHONY: help setup demo up test check soak cluster-up cluster-down test-cluster bench compiler test-horovod lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,17 +35,26 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 	@$(BIN)/muster up
 
 test: $(READY)  ## Run the tests, slow ones included (below 20 minutes warm)
-	$(PYTEST) -m "not soak and not horovod" -n 2 --dist loadfile
+	$(PYTEST) -m "not soak and not horovod and not cluster" -n 2 --dist loadfile
 
 check: $(READY)  ## Lint, types, layers and the fast tests
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) -q -m "not slow and not soak and not horovod" -n 2 --dist loadfile
+	$(PYTEST) -q -m "not slow and not soak and not horovod and not cluster" -n 2 --dist loadfile
 
 soak: $(READY)  ## Many faults and long loads (an hour or so)
-	$(PYTEST) -m soak
+	$(PYTEST) -m "soak and not cluster"
+
+cluster-up: $(READY)  ## Bring up a Kubernetes for the tests (root; the first time builds its programs, 15 to 25 minutes)
+	@$(BIN)/python -m tests.cluster up
+
+cluster-down: $(READY)  ## Clear it away, whatever is left of it
+	@$(BIN)/python -m tests.cluster down
+
+test-cluster: $(READY)  ## The tests that need it, inside it; it goes down afterwards unless it was up before
+	@$(BIN)/python -m tests.cluster test
 
 compiler:
 	@command -v $${CXX:-c++ g++ clang++} >/dev/null || { echo "Horovod is built from source and there is no C++ compiler (\$$CXX, c++, g++, clang++): install one, such as Debian's g++, and run \`make test-horovod\` again"; exit 1; }
