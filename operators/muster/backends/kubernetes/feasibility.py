@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.backends.kubernetes.facts import Cluster, Gangs, Node, Queue
+from muster.backends.kubernetes.labels import ROLE
 from muster.backends.kubernetes.quantities import (
     PODS,
     Amounts,
@@ -19,6 +20,7 @@ from muster.backends.kubernetes.quantities import (
     total,
 )
 from muster.core.errors import CannotSchedule, SpecError
+from muster.core.job import JobSpec
 
 SHARED = "ReadWriteMany"
 _MANY = 8
@@ -39,6 +41,19 @@ class PodSet:
     ) -> PodSet:
         """Read what a pod template asks for."""
         return cls(role=role, count=count, needs=pod_requests(template["spec"]), gpu_class=tuple(gpu_class))
+
+
+def pod_sets(root: Mapping[str, Any], job: JobSpec) -> tuple[PodSet, ...]:
+    """Return the pods that a JobSet or Job of this job makes."""
+    classes = {role.name: role.resources.gpu_class for role in job.roles}
+    specs = [each["template"]["spec"] for each in root["spec"].get("replicatedJobs") or ()] or [root["spec"]]
+    found = []
+    for spec in specs:
+        template = spec["template"]
+        role = (template["metadata"].get("labels") or {}).get(ROLE, "")
+        count = int(spec.get("parallelism") or 1)
+        found.append(PodSet.of(template, role=role, count=count, gpu_class=classes.get(role, ())))
+    return tuple(found)
 
 
 def check_place(cluster: Cluster, *, claim: str) -> None:
@@ -109,7 +124,7 @@ def check_job(
         _check_quota(cluster, pod_sets, queue)
     warnings = [f"queue {queue.name} is stopped: {queue.stopped}"] if queue and queue.stopped else []
     if cluster.nodes is not None and not elastic:
-        _check_nodes(cluster.nodes, pod_sets)
+        check_nodes(cluster.nodes, pod_sets)
     return tuple(warnings)
 
 
@@ -224,8 +239,8 @@ def _over_quota(who: str, asked: Amounts, flavors: Sequence[str], queue: Queue) 
     )
 
 
-def _check_nodes(nodes: Sequence[Node], pod_sets: Sequence[PodSet]) -> None:
-    """Refuse what the nodes could not hold even if they were empty."""
+def check_nodes(nodes: Sequence[Node], pod_sets: Sequence[PodSet]) -> None:
+    """Refuse what the nodes could not hold even if they were empty. :raises CannotSchedule: they cannot."""
     usable = [node for node in nodes if not node.control_plane]
     for pods in pod_sets:
         own = [node for node in usable if not pods.gpu_class or node.gpu_class in pods.gpu_class]

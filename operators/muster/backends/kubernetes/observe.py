@@ -1,0 +1,211 @@
+"""How a job on a cluster is, in the words of :class:`~muster.core.status.JobStatus`: pure, from its objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from muster.backends.kubernetes.facts import condition, holds
+from muster.backends.kubernetes.kinds import JOB_SET
+from muster.backends.kubernetes.seen import Seen, SeenPod
+from muster.core.job import JobSpec
+from muster.core.status import JobState
+from muster.core.verdict import one_line
+
+_MORE_NEEDED = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+?), (\S+) more needed")
+_ASSIGN = re.compile(r"^couldn't assign flavors to pod set [^:]+: ")
+_EVICTED = {
+    "Preempted": "was preempted by a job of higher priority and waits again",
+    "NodeFailures": "lost a node and waits again",
+    "PodsReadyTimeout": "did not start in time and waits again",
+    "ClusterQueueStopped": "was put back as its queue was stopped",
+    "LocalQueueStopped": "was put back as its queue was stopped",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in its queue a job waits. :param number: from 1."""
+
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """A job as the cluster shows it.
+
+    :param reason: one line for people: what it waits for, what it is preparing, how much of it runs.
+    :param started: seconds since the epoch at which all of the gang ran; None while some of it does not.
+    :param running: replicas whose ranks run; `sealed` those whose worker has ended well.
+    :param ranks_running: global ranks that run.
+    :param nodes: per replica, such as ``main-0``, the node that has it.
+    """
+
+    state: JobState
+    reason: str
+    replicas: int
+    started: float | None = None
+    restarts: int = 0
+    running: int = 0
+    sealed: int = 0
+    ranks_running: int = 0
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", one_line(self.reason))
+        object.__setattr__(self, "nodes", MappingProxyType(dict(self.nodes)))
+
+
+def observe(seen: Seen, job: JobSpec, *, place: Place | None = None) -> Observed:
+    """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
+
+    :param place: in its queue, if somebody asked Kueue for it.
+    """
+    pods = seen.replicas()
+    state, reason = _state(seen, job, pods, place)
+    ranks = {role.name: role.ranks for role in job.roles}
+    running = [pod for pod in pods if pod.runs]
+    return Observed(
+        state=state,
+        reason=reason,
+        replicas=_wanted(job),
+        started=_started(pods) if state in (JobState.RUNNING, JobState.COMMITTING) else None,
+        restarts=seen.restarts,
+        running=len(running),
+        sealed=sum(pod.sealed for pod in pods),
+        ranks_running=sum(ranks.get(pod.role, 1) for pod in running),
+        nodes={pod.replica: pod.node for pod in pods if pod.node},
+    )
+
+
+def _wanted(job: JobSpec) -> int:
+    return sum(role.replicas for role in job.roles)
+
+
+def _started(pods: Sequence[SeenPod]) -> float | None:
+    times = [pod.main.started_at for pod in pods]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _state(seen: Seen, job: JobSpec, pods: Sequence[SeenPod], place: Place | None) -> tuple[JobState, str]:
+    if seen.root is None:
+        return JobState.QUEUED, "its objects are not to be seen yet"
+    if completed(seen.root):
+        return JobState.COMMITTING, "every replica has sealed"
+    if failed(seen.root):
+        said = failure(seen.root)
+        return JobState.FAILED, str(said.get("message") or said.get("reason") or "it has failed")
+    if seen.workload is not None and not holds(seen.workload, "Admitted"):
+        return JobState.QUEUED, _waits(seen.workload, place)
+    if seen.workload is None and seen.root["spec"].get("suspend"):
+        return JobState.QUEUED, "waits until Kueue has seen it"
+    return _placed(job, pods, restarts=seen.restarts)
+
+
+def _placed(job: JobSpec, pods: Sequence[SeenPod], *, restarts: int) -> tuple[JobState, str]:
+    """Say how the pods are of a gang that nothing holds back."""
+    wanted = _wanted(job)
+    going = sum(pod.runs or pod.sealed for pod in pods)
+    if pods and all(not pod.node and not pod.gated for pod in pods):
+        return JobState.QUEUED, f"waits for nodes: {_why_unplaced(pods)}"
+    if going >= wanted:
+        sealed = sum(pod.sealed for pod in pods)
+        rest = f", {sealed} of them have sealed" if sealed else ""
+        return JobState.RUNNING, f"{_count(wanted)} {'run' if wanted > 1 else 'runs'}{rest}"
+    again = f"starting again ({restarts}): " if restarts else ""
+    return JobState.PREPARING, f"{again}{going} of {_count(wanted)} run; {_hindrance(pods)}"
+
+
+def _count(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _why_unplaced(pods: Sequence[SeenPod]) -> str:
+    return next((pod.unplaced for pod in pods if pod.unplaced), "the scheduler has not looked yet")
+
+
+def _hindrance(pods: Sequence[SeenPod]) -> str:
+    """What keeps the replica that is furthest from running."""
+    waiting = [pod for pod in pods if not pod.runs and not pod.sealed]
+    if not waiting:
+        return "the other pods are being made"
+    return min((_of_pod(pod) for pod in waiting), key=lambda each: each[0])[1]
+
+
+def _of_pod(pod: SeenPod) -> tuple[int, str]:
+    """How telling what keeps a pod is, 0 the most, and what that is."""
+    if pod.deleting:
+        return 1, f"{pod.replica} is being taken off node {pod.node or 'none'}"
+    if pod.gated:
+        return 4, f"Kueue chooses a node for {pod.replica}"
+    if not pod.node:
+        return 2, f"{pod.replica} waits for a node: {pod.unplaced or 'the scheduler has not looked yet'}"
+    where = f"{pod.replica} on node {pod.node}"
+    for container in pod.containers:
+        if container.waiting_message:
+            return 0, f"{where}: {container.waiting}: {container.waiting_message}"
+        if container.running and container.name != pod.main.name:
+            return 3, f"{where} fetches its code and the worker"
+        if container.code:
+            return 0, f"{where} has ended with exit code {container.code}"
+    return 3, f"{where} is being set up"
+
+
+def _waits(workload: Mapping[str, Any], place: Place | None) -> str:
+    """Say why Kueue holds a job back, and where in the queue it is."""
+    at = f", place {place.number} of {place.of}" if place else ""
+    return f"in queue {workload['spec'].get('queueName') or '?'}{at}: {waits_for(workload)}"
+
+
+def waits_for(workload: Mapping[str, Any]) -> str:
+    """Say what a Workload of Kueue waits for."""
+    evicted = condition(workload, "Evicted")
+    before = ""
+    if evicted.get("status") == "True":
+        before = _EVICTED.get(str(evicted.get("reason")), f"was put back ({evicted.get('reason')})") + "; "
+    if holds(workload, "QuotaReserved"):
+        return f"{before}has its quota, waits for {_checks(workload)}"
+    message = str(condition(workload, "QuotaReserved").get("message") or "not looked at yet")
+    return before + plain_reason(message)
+
+
+def _checks(workload: Mapping[str, Any]) -> str:
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    waiting = [str(check["name"]) for check in checks if check.get("state") != "Ready"]
+    return f"the admission check {', '.join(waiting)}" if waiting else "Kueue to place it"
+
+
+def plain_reason(message: str) -> str:
+    """Return Kueue's reason in fewer words: what more is needed, where it says that."""
+    needed = _MORE_NEEDED.findall(message)
+    if not needed:
+        return _ASSIGN.sub("", message)
+    wants = dict.fromkeys(
+        f"{amount} more {resource} of flavor {flavor}" for resource, flavor, amount in needed
+    )
+    return f"needs {' or '.join(wants)}"
+
+
+def completed(root: Mapping[str, Any]) -> bool:
+    """Whether every pod of a JobSet or Job has ended well."""
+    return holds(root, "Completed") or holds(root, "Complete")
+
+
+def failed(root: Mapping[str, Any]) -> bool:
+    """Whether a JobSet or Job has failed for good: nothing starts it again."""
+    return holds(root, "Failed")
+
+
+def failure(root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the condition that says why a JobSet or Job has failed; empty where it has not."""
+    found = condition(root, "Failed")
+    return found if found.get("status") == "True" else {}
+
+
+def is_gang(root: Mapping[str, Any]) -> bool:
+    """Whether the job's root is a JobSet."""
+    return root.get("kind") == JOB_SET.name

@@ -1,0 +1,203 @@
+"""Who has the GPUs, who waits for them and why: pure, from nodes, pods and Kueue's Workloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from muster.backends.kubernetes.facts import Node, condition, holds
+from muster.backends.kubernetes.labels import JOB, QUEUE
+from muster.backends.kubernetes.observe import Place, waits_for
+from muster.backends.kubernetes.quantities import PODS, pod_requests, times, total
+from muster.backends.kubernetes.seen import seconds
+
+NO_CLASS = "-"
+
+_LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cards:
+    """GPUs of one class, node or team. :param total: 0 for a team, which owns none."""
+
+    name: str
+    total: int = 0
+    used: int = 0
+    gpu_class: str = NO_CLASS
+    ready: bool = True
+
+    @property
+    def free(self) -> int:
+        """Cards that nobody holds and a pod may have now: none of a node that takes no pods."""
+        return max(0, self.total - self.used) if self.ready else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """The cluster's GPUs. Nodes without any are left out."""
+
+    by_class: tuple[Cards, ...]
+    by_node: tuple[Cards, ...]
+    by_team: tuple[Cards, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A job that waits in a queue.
+
+    :param job_id: None where the workload is nobody's of muster.
+    :param name: of the object that waits: a JobSet's or Job's.
+    :param needs: of all its pods together: cores, bytes, cards.
+    :param since: seconds since the epoch.
+    """
+
+    name: str
+    namespace: str
+    queue: str
+    priority: int
+    since: float
+    why: str
+    needs: Mapping[str, float]
+    job_id: str | None = None
+    place: Place | None = None
+
+
+def gpus(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], *, resource: str) -> Gpus:
+    """Count cards in use by class, node and team.
+
+    A pod holds its cards from the moment it has a node until it has ended. A team is a namespace and,
+    where Kueue says so, its queue.
+
+    :param resource: what a card is called, such as ``nvidia.com/gpu``.
+    """
+    cards = {node.name: node for node in map(Node.of, nodes) if node.room.get(resource)}
+    used, teams = Counter[str](), Counter[str]()
+    for pod in pods:
+        node, count = pod["spec"].get("nodeName"), _cards(pod, resource)
+        if count and node and pod.get("status", {}).get("phase") not in _ENDED:
+            used[node] += count
+            teams[_team(pod)] += count
+    by_node = tuple(
+        Cards(
+            name=name,
+            total=int(node.room[resource]),
+            used=used[name],
+            gpu_class=node.gpu_class or NO_CLASS,
+            ready=node.ready and not node.cordoned,
+        )
+        for name, node in sorted(cards.items())
+    )
+    return Gpus(
+        by_class=_by_class(by_node),
+        by_node=by_node,
+        by_team=tuple(Cards(name=team, used=count) for team, count in sorted(teams.items())),
+    )
+
+
+def _cards(pod: Mapping[str, Any], resource: str) -> int:
+    return int(pod_requests(pod["spec"]).get(resource, 0))
+
+
+def _team(pod: Mapping[str, Any]) -> str:
+    labels = pod["metadata"].get("labels") or {}
+    queue = labels.get(_LOCAL_QUEUE) or labels.get(QUEUE)
+    namespace = str(pod["metadata"]["namespace"])
+    return f"{namespace}/{queue}" if queue else namespace
+
+
+def _by_class(nodes: Sequence[Cards]) -> tuple[Cards, ...]:
+    """Sum nodes by class. Cards of a node that takes no pods count as neither free nor used."""
+    found = []
+    for name in sorted({node.gpu_class for node in nodes}):
+        own = [node for node in nodes if node.gpu_class == name]
+        used = sum(node.used for node in own)
+        free = sum(node.free for node in own)
+        found.append(Cards(name=name, total=used + free, used=used, gpu_class=name))
+    return tuple(found)
+
+
+def waiting(
+    workloads: Iterable[Mapping[str, Any]],
+    *,
+    owners: Iterable[Mapping[str, Any]] = (),
+    places: Mapping[str, Place] | None = None,
+) -> tuple[Waiting, ...]:
+    """Return what waits, queue by queue, the next to leave it first.
+
+    :param owners: the JobSets and Jobs that the workloads stand for; they say which job each is.
+    :param places: by the workload's uid, from :func:`asked_places`; else they are reckoned from the
+        workloads given, which is Kueue's own order unless one was put back for not starting.
+    """
+    held = [each for each in workloads if _waits(each)]
+    known = reckoned_places(held) if places is None else places
+    labels = {str(each["metadata"].get("uid")): each["metadata"].get("labels") or {} for each in owners}
+    found = [_waiting(each, labels, known) for each in held]
+    return tuple(sorted(found, key=_order))
+
+
+def _waits(workload: Mapping[str, Any]) -> bool:
+    return not holds(workload, "Admitted") and not holds(workload, "Finished")
+
+
+def _waiting(
+    workload: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]], places: Mapping[str, Place]
+) -> Waiting:
+    metadata, spec = workload["metadata"], workload["spec"]
+    owner = next(iter(metadata.get("ownerReferences") or ()), {})
+    return Waiting(
+        name=owner.get("name") or metadata["name"],
+        namespace=metadata["namespace"],
+        queue=spec.get("queueName", ""),
+        priority=int(spec.get("priority") or 0),
+        since=seconds(metadata.get("creationTimestamp")) or 0.0,
+        why=waits_for(workload),
+        needs=MappingProxyType(_needs(spec)),
+        job_id=labels.get(str(owner.get("uid")), {}).get(JOB),
+        place=places.get(str(metadata.get("uid"))),
+    )
+
+
+def _needs(spec: Mapping[str, Any]) -> dict[str, float]:
+    sets = spec.get("podSets") or ()
+    wanted = total(
+        times(pod_requests(each["template"]["spec"]), int(each.get("count") or 1)) for each in sets
+    )
+    return {name: amount for name, amount in wanted.items() if name != PODS}
+
+
+def _order(each: Waiting) -> tuple[object, ...]:
+    return each.namespace, each.queue, each.place.number if each.place else 0, -each.priority, each.since
+
+
+def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
+    """Return the place of each waiting workload in its LocalQueue, by uid: priority first, then age."""
+    queues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in filter(_waits, workloads):
+        queues.setdefault((each["metadata"]["namespace"], each["spec"].get("queueName", "")), []).append(each)
+    found: dict[str, Place] = {}
+    for queue in queues.values():
+        queue.sort(key=_rank)
+        for number, each in enumerate(queue, start=1):
+            found[str(each["metadata"].get("uid"))] = Place(number=number, of=len(queue))
+    return found
+
+
+def _rank(workload: Mapping[str, Any]) -> tuple[object, ...]:
+    metadata = workload["metadata"]
+    age = seconds(metadata.get("creationTimestamp")) or 0.0
+    if condition(workload, "Evicted").get("reason") == "PodsReadyTimeout":
+        age = seconds(condition(workload, "Evicted").get("lastTransitionTime")) or age
+    return -int(workload["spec"].get("priority") or 0), age, metadata["name"]
+
+
+def asked_places(summary: Mapping[str, Any]) -> dict[str, Place]:
+    """Return places by uid as Kueue's visibility server tells them (``localqueues/NAME/pendingworkloads``)."""
+    items = summary.get("items") or ()
+    return {
+        str(each["metadata"].get("uid")): Place(number=int(each["positionInLocalQueue"]) + 1, of=len(items))
+        for each in items
+    }

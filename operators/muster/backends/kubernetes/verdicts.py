@@ -1,0 +1,152 @@
+"""Why a job on a cluster ended, or never will go on: pure, from its objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from muster.backends.kubernetes.facts import Cluster, condition, holds
+from muster.backends.kubernetes.faults import ADVICE, CAUSES, Fault, fault
+from muster.backends.kubernetes.feasibility import check_nodes, pod_sets
+from muster.backends.kubernetes.observe import completed, failed, failure
+from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.stuck import SETTLE_SECONDS, stuck
+from muster.core.errors import CannotSchedule
+from muster.core.job import JobSpec
+from muster.core.status import JobState
+from muster.core.verdict import Cause, Verdict
+
+_EXIT_CODE = re.compile(r"for pod (\S+) failed with exit code (\d+)")
+_DISRUPTED = re.compile(r"Pod (\S+) has condition DisruptionTarget")
+
+
+def verdict(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
+    """Return why a job ended without success, or cannot go on; None while it may succeed.
+
+    What the cluster starts again by itself has no verdict.
+
+    :param now: seconds since the epoch.
+    :param cluster: what the cluster has, to see that no node will ever do.
+    """
+    if seen.root is None or completed(seen.root):
+        return None
+    if failed(seen.root):
+        return _again(_failed(seen, job), restarts=seen.restarts)
+    return stuck(seen, job, now=now) or _no_node(seen, job, now=now, cluster=cluster)
+
+
+def overdue(
+    job: JobSpec, *, state: JobState, submitted: float, started: float | None, now: float
+) -> Verdict | None:
+    """Return the verdict on a job that waits or runs longer than it may.
+
+    :param submitted: and `started`, when all of the gang first ran: seconds since the epoch.
+    """
+    if state is JobState.QUEUED and started is None and now - submitted > job.queue_timeout_seconds:
+        return Verdict(
+            cause=Cause.QUEUE_TIMEOUT,
+            message=f"it waited longer than its queue_timeout_seconds of {job.queue_timeout_seconds:g}",
+            advice="raise the timeout or its priority; there may be room at another time",
+        )
+    running = state in (JobState.QUEUED, JobState.PREPARING, JobState.RUNNING)
+    if running and started is not None and now - started > job.run_timeout_seconds:
+        return Verdict(
+            cause=Cause.RUN_TIMEOUT,
+            message=f"it ran longer than its run_timeout_seconds of {job.run_timeout_seconds:g}",
+            advice="raise the timeout, or find what takes so long in its log",
+        )
+    return None
+
+
+def vanished(job_id: str) -> Verdict:
+    """Return the verdict on a job whose objects somebody deleted before it had ended."""
+    return Verdict(
+        cause=Cause.BACKEND_ERROR,
+        message=f"its objects on the cluster are gone: somebody deleted {job_id}",
+        advice="use `muster jobs cancel` to end a job; this one can be run again",
+    )
+
+
+def _failed(seen: Seen, job: JobSpec) -> Verdict:
+    deadline = next((each for each in _failures(seen) if each.get("reason") == "DeadlineExceeded"), None)
+    if deadline is not None:
+        return Verdict(
+            cause=Cause.RUN_TIMEOUT,
+            message=f"it ran longer than it may: {deadline.get('message')}",
+            advice="raise the timeout, or find what takes so long in its log",
+        )
+    found = first_fault([each for pod in seen.replicas() if (each := fault(pod, job)) is not None])
+    return found or _told(seen)
+
+
+def first_fault(faults: Sequence[Fault]) -> Verdict | None:
+    """Return what went wrong first; memory that outgrew its limit explains all else.
+
+    Of a hang, which no rank has alone, it says where the ranks of every replica stood.
+    """
+    in_order = sorted(faults, key=lambda each: (each.follows, each.at))
+    memory = [each for each in in_order if each.verdict.cause is Cause.OUT_OF_MEMORY]
+    if not in_order:
+        return None
+    first = (memory or in_order)[0].verdict
+    hung = [each.verdict for each in in_order if each.verdict.cause is Cause.HANG]
+    if first.cause is not Cause.HANG or len(hung) < 2:
+        return first
+    silence, _, _ = first.message.partition(": ")
+    places = sorted(each.message.removeprefix(f"{silence}: ") for each in hung)
+    return replace(first, rank=None, message=f"{silence}: {', '.join(places)}")
+
+
+def _failures(seen: Seen) -> list[Mapping[str, Any]]:
+    """The conditions that say why the job's Jobs have failed, the first to fail first, then its root's."""
+    jobs = [condition(each, "Failed") for each in seen.jobs if holds(each, "Failed")]
+    jobs.sort(key=lambda each: str(each.get("lastTransitionTime")))
+    return [*jobs, *([failure(seen.root)] if seen.root else [])]
+
+
+def _told(seen: Seen) -> Verdict:
+    """Judge by what the controllers wrote down, where no pod is left to ask."""
+    said = [str(each.get("message") or "") for each in _failures(seen)]
+    for message in said:
+        ended = _EXIT_CODE.search(message)
+        if ended:
+            cause = CAUSES.get(int(ended[2]), Cause.BACKEND_ERROR)
+            words = f"pod {ended[1]} ended with exit code {ended[2]}"
+            return Verdict(cause=cause, message=words, advice=ADVICE[cause])
+        gone = _DISRUPTED.search(message)
+        if gone:
+            words = f"the cluster took pod {gone[1]} away"
+            return Verdict(cause=Cause.EVICTED, message=words, advice=ADVICE[Cause.EVICTED])
+    return Verdict(
+        cause=Cause.BACKEND_ERROR,
+        message=f"it failed and none of its pods is left: {said[0] if said else 'no reason is given'}",
+        advice="see its last lines in the log, then run it again",
+    )
+
+
+def _again(found: Verdict, *, restarts: int) -> Verdict:
+    """Say how often it was started again, where that is what failed to help."""
+    if not restarts or not found.cause.restarts_gang:
+        return found
+    times = "once" if restarts == 1 else f"{restarts} times"
+    return replace(found, message=f"{found.message} (it was started again {times})")
+
+
+def _no_node(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None) -> Verdict | None:
+    """See whether pods that no node has taken can ever be taken by the nodes there are."""
+    waiting = [pod for pod in seen.replicas() if not pod.node and pod.unplaced and not pod.gated]
+    if cluster is None or cluster.nodes is None or seen.root is None or not waiting:
+        return None
+    if now - min(pod.created for pod in waiting) <= SETTLE_SECONDS:
+        return None
+    try:
+        check_nodes(cluster.nodes, pod_sets(seen.root, job))
+    except CannotSchedule as error:
+        return Verdict(
+            cause=Cause.UNSCHEDULABLE,
+            message=str(error),
+            advice="ask for less, or for larger nodes; `muster gpus` shows what there is",
+        )
+    return None
