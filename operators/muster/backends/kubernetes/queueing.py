@@ -129,7 +129,7 @@ def waiting(
     """Return what waits, queue by queue, the next to leave it first.
 
     :param owners: the JobSets and Jobs that the workloads stand for; they say which job each is.
-    :param places: by the workload's uid, from :func:`asked_places`; else they are reckoned from the
+    :param places: by ``NAMESPACE/NAME`` of the Workload, from :func:`asked_places`; else they are reckoned from the
         workloads given, which is Kueue's own order unless one was put back for not starting.
     """
     held = [each for each in workloads if _waits(each)]
@@ -147,7 +147,7 @@ def _waiting(
     workload: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]], places: Mapping[str, Place]
 ) -> Waiting:
     metadata, spec = workload["metadata"], workload["spec"]
-    owner = next(iter(metadata.get("ownerReferences") or ()), {})
+    owner: Mapping[str, Any] = next(iter(metadata.get("ownerReferences") or ()), {})
     return Waiting(
         name=owner.get("name") or metadata["name"],
         namespace=metadata["namespace"],
@@ -157,7 +157,7 @@ def _waiting(
         why=waits_for(workload),
         needs=MappingProxyType(_needs(spec)),
         job_id=labels.get(str(owner.get("uid")), {}).get(JOB),
-        place=places.get(str(metadata.get("uid"))),
+        place=places.get(_name(workload)),
     )
 
 
@@ -174,7 +174,7 @@ def _order(each: Waiting) -> tuple[object, ...]:
 
 
 def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
-    """Return the place of each waiting workload in its LocalQueue, by uid: priority first, then age."""
+    """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age."""
     queues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in filter(_waits, workloads):
         queues.setdefault((each["metadata"]["namespace"], each["spec"].get("queueName", "")), []).append(each)
@@ -182,8 +182,12 @@ def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
     for queue in queues.values():
         queue.sort(key=_rank)
         for number, each in enumerate(queue, start=1):
-            found[str(each["metadata"].get("uid"))] = Place(number=number, of=len(queue))
+            found[_name(each)] = Place(number=number, of=len(queue))
     return found
+
+
+def _name(workload: Mapping[str, Any]) -> str:
+    return f"{workload['metadata']['namespace']}/{workload['metadata']['name']}"
 
 
 def _rank(workload: Mapping[str, Any]) -> tuple[object, ...]:
@@ -195,9 +199,9 @@ def _rank(workload: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def asked_places(summary: Mapping[str, Any]) -> dict[str, Place]:
-    """Return places by uid as Kueue's visibility server tells them (``localqueues/NAME/pendingworkloads``)."""
+    """Return places by ``NAMESPACE/NAME`` as Kueue's visibility server tells them.
+
+    :param summary: what it serves as ``localqueues/NAME/pendingworkloads``.
+    """
     items = summary.get("items") or ()
-    return {
-        str(each["metadata"].get("uid")): Place(number=int(each["positionInLocalQueue"]) + 1, of=len(items))
-        for each in items
-    }
+    return {_name(each): Place(number=int(each["positionInLocalQueue"]) + 1, of=len(items)) for each in items}

@@ -1,0 +1,148 @@
+"""A small HTTP server that answers as an API server would, one scripted answer a request."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that came."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back.
+
+    :param lines: sent one by one, as of a watch; `cut` breaks the connection after them.
+    :param hold: after the lines, the connection stays open and silent until this is set.
+    """
+
+    code: int = 200
+    body: Any = None
+    lines: tuple[Any, ...] = ()
+    cut: bool = False
+    hold: threading.Event | None = None
+
+
+@dataclass
+class ApiServer:
+    """The server. Answers are taken in order; the last one is given again."""
+
+    answers: list[Answer | Callable[[Asked], Answer]] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    host: str = ""
+
+    def answer(self, asked: Asked) -> Answer:
+        self.asked.append(asked)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer(asked) if callable(answer) else answer
+
+    def api(self) -> ApiClient:
+        from kubernetes.client import ApiClient, Configuration
+        from urllib3 import Retry
+
+        configuration = Configuration()
+        configuration.host = self.host
+        configuration.retries = Retry(total=0)
+        configuration.api_key["authorization"] = "Bearer secret-token"
+        return ApiClient(configuration)
+
+
+@contextmanager
+def api_server(*answers: Answer | Callable[[Asked], Answer]) -> Iterator[ApiServer]:
+    """Serve on a port of its own until the block ends."""
+    scripted = ApiServer(answers=list(answers))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one(self) -> None:
+            parts = urlsplit(self.path)
+            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            body = json.loads(data) if data else None
+            asked = Asked(
+                self.command,
+                parts.path,
+                query,
+                body,
+                {name.title(): text for name, text in self.headers.items()},
+            )
+            self._send(scripted.answer(asked))
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one  # noqa: N815 - http.server's names
+
+        def _send(self, answer: Answer) -> None:
+            if answer.code == 0:
+                self.close_connection = True
+                self.connection.close()
+                return
+            self.send_response(answer.code)
+            if answer.lines or answer.hold or answer.cut:
+                self._stream(answer)
+                return
+            data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def _stream(self, answer: Answer) -> None:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for line in answer.lines:
+                data = json.dumps(line).encode() + b"\n"
+                self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                self.wfile.flush()
+            if answer.hold is not None:
+                answer.hold.wait(30)
+            if not answer.cut:
+                self.wfile.write(b"0\r\n\r\n")
+            self.close_connection = answer.cut
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    scripted.host = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield scripted
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def status(code: int, reason: str, message: str, **details: Any) -> Answer:
+    """A refusal, as the API server words it."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "details": details,
+        "code": code,
+    }
+    return Answer(code, body)

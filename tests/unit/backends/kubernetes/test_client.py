@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, api_server, status
+
+from muster.backends.kubernetes.client import CHUNK, Client
+from muster.backends.kubernetes.kinds import JOB, JOB_SET, NODE, POD, QUEUE_VIEW, kind_of
+from muster.core.errors import BackendError, Conflict, Forbidden, NotFound, SpecError, Unreachable
+
+POD_DOCUMENT = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ml"}}
+MISSING = status(404, "NotFound", 'pods "a" not found', name="a", kind="pods")
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def client(server: ApiServer, time: Time | None = None, *, patience_seconds: float = 60.0) -> Client:
+    time = time or Time()
+    return Client(server.api(), patience_seconds=patience_seconds, clock=time, sleep=time.sleep)
+
+
+class TestReading:
+    def test_one_object(self) -> None:
+        with api_server(Answer(body=POD_DOCUMENT)) as server:
+            assert client(server).get(POD, "a", namespace="ml") == POD_DOCUMENT
+            assert client(server).get(NODE, "k1") == POD_DOCUMENT
+        assert [each.path for each in server.asked] == ["/api/v1/namespaces/ml/pods/a", "/api/v1/nodes/k1"]
+        assert server.asked[0].headers["Authorization"] == "Bearer secret-token"
+
+    def test_none_of_that_name(self) -> None:
+        with api_server(MISSING) as server:
+            assert client(server).get(POD, "a", namespace="ml") is None
+
+    def test_no_name_leads_elsewhere(self) -> None:
+        with api_server(Answer(body={})) as server:
+            client(server).get(POD, "../../secrets/x", namespace="ml")
+        assert server.asked[0].path == "/api/v1/namespaces/ml/pods/..%2F..%2Fsecrets%2Fx"
+
+    def test_a_subresource(self) -> None:
+        with api_server(Answer(body={})) as server:
+            client(server).get(QUEUE_VIEW, "team", namespace="ml", subresource="pendingworkloads")
+        path = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/ml/localqueues/team/pendingworkloads"
+        assert server.asked[0].path == path
+
+    def test_a_list_comes_in_chunks_and_says_what_its_items_are(self) -> None:
+        first = {
+            "metadata": {"resourceVersion": "7", "continue": "more"},
+            "items": [{"metadata": {"name": "a"}}],
+        }
+        second = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]}
+        with api_server(Answer(body=first), Answer(body=second)) as server:
+            found, version = client(server).snapshot(POD, namespace="ml", labels="muster.dev/job=j")
+        assert [each["metadata"]["name"] for each in found] == ["a", "b"]
+        assert {(each["apiVersion"], each["kind"]) for each in found} == {("v1", "Pod")}
+        assert version == "7"
+        assert server.asked[0].query == {"labelSelector": "muster.dev/job=j", "limit": str(CHUNK)}
+        assert server.asked[1].query["continue"] == "more"
+
+    def test_a_list_that_changed_between_chunks_is_read_again(self) -> None:
+        def chunk(name: str, **metadata: str) -> Answer:
+            return Answer(body={"metadata": metadata, "items": [{"metadata": {"name": name}}]})
+
+        gone = status(410, "Expired", "The provided continue parameter is too old")
+        with api_server(chunk("a", **{"continue": "x"}), gone, chunk("b", resourceVersion="9")) as server:
+            found, version = client(server).snapshot(POD, namespace="ml")
+        assert [each["metadata"]["name"] for each in found] == ["b"]
+        assert version == "9"
+        assert "continue" not in server.asked[2].query
+
+    def test_everything_served(self) -> None:
+        body = {
+            "items": [
+                {
+                    "metadata": {"name": "batch"},
+                    "versions": [
+                        {"version": "v1", "resources": [{"resource": "jobs"}, {"resource": "cronjobs"}]}
+                    ],
+                }
+            ]
+        }
+        with api_server(Answer(body=body)) as server:
+            assert client(server).served() == {("batch/v1", "jobs"), ("batch/v1", "cronjobs")}
+        assert server.asked[0].path == "/apis"
+        assert "APIGroupDiscoveryList" in server.asked[0].headers["Accept"]
+
+    def test_a_log(self) -> None:
+        with api_server(Answer(body=b'{"json": 1}\nlast\n')) as server:
+            log = client(server).logs("a", namespace="ml", container="base", previous=True, limit_bytes=100)
+        assert log == b'{"json": 1}\nlast\n'
+        assert server.asked[0].query == {"container": "base", "limitBytes": "100", "previous": "true"}
+
+    def test_no_log_yet(self) -> None:
+        waiting = status(
+            400, "BadRequest", 'container "base" in pod "a" is waiting to start: ContainerCreating'
+        )
+        with api_server(waiting) as server:
+            assert client(server).logs("a", namespace="ml", container="base") == b""
+
+    def test_no_pod_to_have_a_log(self) -> None:
+        with api_server(MISSING) as server, pytest.raises(NotFound, match='pods "a" not found'):
+            client(server).logs("a", namespace="ml", container="base")
+
+    @pytest.mark.parametrize("allowed", [True, False])
+    def test_what_is_allowed(self, allowed: bool) -> None:
+        with api_server(Answer(201, {"status": {"allowed": allowed}})) as server:
+            assert client(server).allowed("create", JOB_SET, namespace="ml") is allowed
+        assert server.asked[0].body["spec"]["resourceAttributes"] == {
+            "verb": "create",
+            "group": "jobset.x-k8s.io",
+            "resource": "jobsets",
+            "subresource": "",
+            "namespace": "ml",
+        }
+
+    def test_a_proxy_that_answers_instead(self) -> None:
+        page = Answer(body=b"<html>sign in</html>")
+        with api_server(page) as server, pytest.raises(BackendError, match=r"no JSON.*proxy"):
+            client(server).get(POD, "a", namespace="ml")
+
+
+class TestWriting:
+    def test_create(self) -> None:
+        with api_server(Answer(201, POD_DOCUMENT)) as server:
+            client(server).create(POD_DOCUMENT)
+            client(server).create(POD_DOCUMENT, dry_run=True)
+        assert [each.path for each in server.asked] == ["/api/v1/namespaces/ml/pods"] * 2
+        assert server.asked[0].query == {"fieldValidation": "Strict"}
+        assert server.asked[1].query == {"fieldValidation": "Strict", "dryRun": "All"}
+        assert server.asked[0].body == POD_DOCUMENT
+
+    def test_a_kind_that_nobody_knows(self) -> None:
+        with pytest.raises(SpecError, match=r"no 'Gang' of 'v9'"):
+            kind_of({"apiVersion": "v9", "kind": "Gang"})
+
+    def test_ensure_adopts_what_is_ours(self) -> None:
+        exists = status(409, "AlreadyExists", 'pods "a" already exists')
+        ours = _labelled(**{"muster.dev/job": "j", "added": "by-a-webhook"})
+        with api_server(exists, Answer(body=ours)) as server:
+            assert client(server).ensure(_labelled(**{"muster.dev/job": "j"})) == ours
+
+    def test_ensure_refuses_what_is_not(self) -> None:
+        exists = status(409, "AlreadyExists", 'pods "a" already exists')
+        other = _labelled(**{"muster.dev/job": "other"})
+        said = r"Pod a exists and is not ours.*'other', ours is 'j'"
+        with api_server(exists, Answer(body=other)) as server, pytest.raises(Conflict, match=said):
+            client(server).ensure(_labelled(**{"muster.dev/job": "j"}))
+
+    def test_ensure_refuses_what_goes(self) -> None:
+        exists = status(409, "AlreadyExists", 'pods "a" already exists')
+        going = _labelled()
+        going["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+        with api_server(exists, Answer(body=going)) as server, pytest.raises(Conflict, match="being deleted"):
+            client(server).ensure(_labelled())
+
+    def test_ensure_makes_what_was_deleted_in_between(self) -> None:
+        exists = status(409, "AlreadyExists", 'pods "a" already exists')
+        with api_server(exists, MISSING, Answer(201, POD_DOCUMENT)) as server:
+            assert client(server).ensure(_labelled()) == POD_DOCUMENT
+
+    def test_patch(self) -> None:
+        with api_server(Answer(body={})) as server:
+            client(server).patch(JOB, "j", {"spec": {"suspend": True}}, namespace="ml")
+        asked = server.asked[0]
+        assert (asked.method, asked.path) == ("PATCH", "/apis/batch/v1/namespaces/ml/jobs/j")
+        assert asked.headers["Content-Type"] == "application/merge-patch+json"
+
+    def test_replace(self) -> None:
+        with api_server(Answer(body={})) as server:
+            client(server).replace(POD_DOCUMENT)
+        assert (server.asked[0].method, server.asked[0].path) == ("PUT", "/api/v1/namespaces/ml/pods/a")
+
+    def test_delete(self) -> None:
+        with api_server(Answer(body={})) as server:
+            assert client(server).delete(
+                JOB_SET, "j", namespace="ml", propagation="Foreground", grace_seconds=0, uid="u1"
+            )
+        assert server.asked[0].body == {
+            "propagationPolicy": "Foreground",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": "u1"},
+        }
+
+    @pytest.mark.parametrize(
+        "answer", [MISSING, status(409, "Conflict", "the UID in the precondition (u1) …")]
+    )
+    def test_delete_what_is_gone_already(self, answer: Answer) -> None:
+        with api_server(answer) as server:
+            assert not client(server).delete(POD, "a", namespace="ml", uid="u1")
+
+
+def _labelled(**labels: str) -> dict[str, Any]:
+    return {**POD_DOCUMENT, "metadata": {"name": "a", "namespace": "ml", "labels": labels}}
+
+
+class TestPatience:
+    AWAY = (
+        Answer(0),
+        status(503, "ServiceUnavailable", "apiserver is shutting down"),
+        status(500, "InternalError", "etcdserver: leader changed"),
+        status(429, "TooManyRequests", "the server has received too many requests"),
+    )
+
+    def test_an_api_server_that_comes_back(self) -> None:
+        time = Time()
+        with api_server(*self.AWAY, Answer(body=POD_DOCUMENT)) as server:
+            assert client(server, time).get(POD, "a", namespace="ml") == POD_DOCUMENT
+        assert len(time.slept) == len(self.AWAY)
+        assert all(one < two for one, two in itertools.pairwise(time.slept))
+
+    @pytest.mark.parametrize("answer", AWAY, ids=["cut", "503", "500", "429"])
+    def test_one_that_does_not(self, answer: Answer) -> None:
+        time = Time()
+        with api_server(answer) as server, pytest.raises(Unreachable) as raised:
+            client(server, time, patience_seconds=20).get(POD, "a", namespace="ml")
+        assert str(raised.value).startswith("get pods a in namespace ml: ")
+        assert "(asked for " in str(raised.value)
+        assert time.now <= 20
+        assert max(time.slept) <= 5.0
+
+    def test_a_port_where_nobody_listens(self) -> None:
+        with api_server(Answer(body={})) as server:
+            pass
+        time = Time()
+        with pytest.raises(Unreachable, match=f"{server.host} does not answer: Connection refused"):
+            client(server, time, patience_seconds=1).get(POD, "a", namespace="ml")
+
+    def test_a_create_whose_answer_got_lost(self) -> None:
+        """The first was heard; the second finds what it made."""
+        exists = status(409, "AlreadyExists", 'pods "a" already exists')
+        with api_server(Answer(0), exists, Answer(body=_labelled())) as server:
+            assert client(server).ensure(_labelled()) == _labelled()
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda it: it.get(POD, "a", namespace="ml"),
+            lambda it: it.create(POD_DOCUMENT),
+            lambda it: it.delete(POD, "a", namespace="ml"),
+            lambda it: it.find(POD, namespace="ml"),
+        ],
+    )
+    def test_a_refusal_is_not_asked_again(self, call: Callable[[Client], object]) -> None:
+        with api_server(status(403, "Forbidden", NO_RIGHTS)) as server, pytest.raises(Forbidden):
+            call(client(server))
+        assert len(server.asked) == 1
+
+
+NO_RIGHTS = (
+    'pods is forbidden: User "system:serviceaccount:ml:airflow" cannot list resource "pods" '
+    'in API group "" in the namespace "ml"'
+)
