@@ -1,0 +1,176 @@
+"""The init container's program: fetches the worker, its orders and the code from the store service.
+
+Its source lies in the job's Secret and runs in the user's image, so it stands alone: the standard
+library of Python 3.10, nothing of muster. It is told what to do by one JSON argument (:func:`main`).
+It ends with 0, or with two of the worker's exit codes: 65 where asking again cannot help, 68 where it may.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+SPEC_ERROR, RANK_LOST = 65, 68
+_NEEDED = ("worker.pyz", "replica.json")
+_SHUT = {401: "refuses this job's token", 403: "refuses this job's token", 404: "has nothing for this job"}
+_LATER = (408, 425, 429)
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+_ANSWER_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """Asking again cannot help."""
+
+
+class Stale(Exception):
+    """The gang was started again without this pod."""
+
+
+def main(told: dict[str, Any]) -> int:
+    """Fill the folder; say on stdout what stood in the way.
+
+    :param told: ``url`` of the bundle; ``token``, the file that holds the job's; ``folder`` to fill;
+        ``meet``, the host name of rank 0 or nothing; ``patience_seconds``.
+    """
+    until = time.monotonic() + told["patience_seconds"]
+    try:
+        _persist(lambda: _fetch(told["url"], told["token"], told["folder"]), until, told["url"])
+        if told["meet"]:  # a name is known a second after its pod has an address, and frameworks ask once
+            _persist(lambda: socket.getaddrinfo(told["meet"], None), until, f"rank 0's name {told['meet']}")
+    except Refused as error:
+        return _end(SPEC_ERROR, str(error))
+    except (Stale, OSError) as error:
+        return _end(RANK_LOST, str(error))
+    return 0
+
+
+def _end(code: int, message: str) -> int:
+    print(f"muster: {message}", flush=True)
+    return code
+
+
+def _persist(ask: Callable[[], T], until: float, what: str) -> T:
+    """Ask again with growing pauses, for as long as there is time.
+
+    :raises OSError: it was in vain.
+    """
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except (OSError, http.client.HTTPException, tarfile.TarError, EOFError) as error:
+            if time.monotonic() + pause > until:
+                raise OSError(f"gave up on {what}: {error or type(error).__name__}") from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _fetch(url: str, token_file: str, folder: str) -> None:
+    with open(token_file, encoding="ascii") as file:
+        token = file.read().strip()
+    where = urlsplit(url)
+    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
+    connection = kind(where.hostname or "", where.port, timeout=_ANSWER_SECONDS)  # no proxy, no redirect: a
+    try:  # token goes to nobody else
+        target = f"{where.path}?{where.query}"
+        connection.request("GET", target, headers={"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _refusal(response, url)
+        _empty(folder)
+        _unpack(response, folder)
+    finally:
+        connection.close()
+
+
+def _refusal(response: http.client.HTTPResponse, url: str) -> Exception:
+    status, body = response.status, response.read(2000).decode("utf-8", "replace").strip()
+    try:
+        said = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        said = body[:200]
+    if status in (409, 410):
+        return Stale(f"the gang has gone on without this pod (HTTP {status}): {said}")
+    if status >= 500 or status in _LATER:
+        return OSError(f"HTTP {status} {said}")
+    return Refused(f"the store at {url} {_SHUT.get(status, 'is no store service')} (HTTP {status}): {said}")
+
+
+def _empty(folder: str) -> None:
+    """Take away what the try before has left."""
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
+def _unpack(response: http.client.HTTPResponse, folder: str) -> None:
+    root = os.path.realpath(folder)
+    with tarfile.open(fileobj=response, mode="r|*") as archive:
+        for member in archive:
+            _extract(archive, member, root)
+    response.read()
+    if response.length:
+        raise EOFError(f"the bundle ends {response.length} bytes too early")
+    for name in _NEEDED:
+        if not os.path.isfile(os.path.join(root, name)):
+            raise Refused(f"the bundle holds no {name}: it is not from a store service of this release")
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
+    """Write one member below `root`; links that came before it are seen through."""
+    folder = os.path.realpath(os.path.join(root, os.path.dirname(member.name)))
+    path = os.path.join(folder, os.path.basename(member.name))
+    if member.name.startswith("/") or ".." in member.name.split("/") or not _below(folder, root):
+        raise Refused(f"the bundle holds {member.name!r:.200}, which leads out of its folder")
+    os.makedirs(folder, exist_ok=True)
+    try:
+        if member.isdir():
+            os.makedirs(path, exist_ok=True)
+        elif member.issym():
+            _link(member, path, root)
+        elif member.isreg():
+            _write(archive, member, path)
+        else:
+            raise Refused(f"the bundle holds {member.name!r:.200}, which is neither file, folder nor link")
+    except FileExistsError as error:
+        raise Refused(f"the bundle holds {member.name!r:.200} twice") from error
+
+
+def _link(member: tarfile.TarInfo, path: str, root: str) -> None:
+    target = os.path.realpath(os.path.join(os.path.dirname(path), member.linkname))
+    if member.linkname.startswith("/") or not _below(target, root):
+        raise Refused(f"the bundle's link {member.name!r:.200} leads out of its folder")
+    os.symlink(member.linkname, path)
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    content = archive.extractfile(member)
+    assert content is not None  # it is a file
+    with open(path, "xb") as file:
+        shutil.copyfileobj(content, file)
+    os.chmod(path, member.mode & 0o777 | 0o400)
+
+
+def _below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root + os.sep)
+
+
+if __name__ == "__main__":
+    if sys.version_info < (3, 10):
+        sys.exit(
+            _end(SPEC_ERROR, f"the image has Python {sys.version.split()[0]}, muster needs 3.10 or newer")
+        )
+    sys.exit(main(json.loads(sys.argv[1])))

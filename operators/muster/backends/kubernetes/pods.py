@@ -1,0 +1,214 @@
+"""One role of a job as a pod template: what runs, what it sees, and what it may not do."""
+
+from __future__ import annotations
+
+import math
+
+from muster.backends.kubernetes import labels, secrets, wiring
+from muster.backends.kubernetes.kinds import Document
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
+
+OWN_SECONDS = 5  # after the ranks' grace, for the worker to say how they ended
+_PYTHON = "python3"
+_SHM, _SCRATCH, _BUNDLE, _TOLD, _CLAIM = (
+    f"{labels.OURS}{name}" for name in ("shm", "scratch", "bundle", "job", "claim")
+)
+
+
+def template(submission: wiring.Submission, role: Role) -> Document:
+    """Return the pod template of one role's replicas.
+
+    It keeps to Pod Security's `restricted` and needs no uid of its own, no writable root, no account.
+    """
+    job, site = submission.job, submission.site
+    spec: Document = {
+        "restartPolicy": "Never",
+        "serviceAccountName": site.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(job.grace_seconds) + OWN_SECONDS,
+        "securityContext": _identity(site),
+        "tolerations": _tolerations(role.resources, site),
+        "affinity": _affinity(role.resources),
+        "initContainers": [_bootstrap(submission, role)],
+        "containers": [_main(submission, role)],
+        "volumes": _volumes(submission, role.resources),
+    }
+    if site.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in site.image_pull_secrets]
+    return {
+        "metadata": {
+            "labels": labels.labels(
+                job, job_id=submission.job_id, attempt=submission.attempt, role=role.name
+            ),
+            "annotations": labels.notes(job),
+        },
+        "spec": spec,
+    }
+
+
+def _identity(site: ClusterSite) -> Document:
+    identity: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if site.user is not None:
+        identity |= {"runAsUser": site.user, "runAsGroup": site.user}
+    return identity
+
+
+def _confined() -> Document:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _tolerations(resources: Resources, site: ClusterSite) -> list[Document]:
+    """Our own, since by default pods stay on a lost node for five minutes."""
+    away = [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": site.lost_node_seconds,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+    kept = {"key": site.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
+    return [*away, kept] if resources.gpus else away
+
+
+def _affinity(resources: Resources) -> Document:
+    """GPU classes are required, and the first preferred; what needs no GPU leaves those nodes to others."""
+    key = labels.GPU_CLASS
+    if not resources.gpus:
+        return _nodes(preferred=[(100, {"key": key, "operator": "DoesNotExist"})])
+    if not resources.gpu_class:
+        return {}
+    wanted = {"key": key, "operator": "In", "values": list(resources.gpu_class)}
+    ranked = [
+        (max(1, 100 - place), {"key": key, "operator": "In", "values": [name]})
+        for place, name in enumerate(resources.gpu_class)
+    ]
+    return _nodes(required=wanted, preferred=ranked if len(ranked) > 1 else [])
+
+
+def _nodes(*, required: Document | None = None, preferred: list[tuple[int, Document]]) -> Document:
+    affinity: Document = {}
+    if required:
+        terms = [{"matchExpressions": [required]}]
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    if preferred:
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": weight, "preference": {"matchExpressions": [each]}} for weight, each in preferred
+        ]
+    return {"nodeAffinity": affinity}
+
+
+def _bootstrap(submission: wiring.Submission, role: Role) -> Document:
+    program = f"{wiring.TOLD}/{wiring.BOOTSTRAP}"
+    return {
+        "name": labels.BOOTSTRAP,
+        "image": _image(submission),
+        "imagePullPolicy": "IfNotPresent",
+        "command": [_PYTHON, "-I", program, wiring.bootstrap_orders(submission, role)],
+        "env": wiring.counters(submission),
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"memory": "256Mi"},
+        },
+        "securityContext": _confined(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": _BUNDLE, "mountPath": wiring.BUNDLE},
+            {"name": _TOLD, "mountPath": wiring.TOLD, "readOnly": True},
+        ],
+    }
+
+
+def _image(submission: wiring.Submission) -> str:
+    return submission.site.image(submission.job.image, submission.job.image_digest)
+
+
+def _main(submission: wiring.Submission, role: Role) -> Document:
+    return {
+        "name": labels.MAIN,
+        "image": _image(submission),
+        "imagePullPolicy": "IfNotPresent",
+        "command": [_PYTHON, f"{wiring.BUNDLE}/worker.pyz", f"{wiring.BUNDLE}/replica.json"],
+        "workingDir": wiring.SCRATCH,
+        "env": _environment(submission, role),
+        "resources": _amounts(role.resources, submission.site),
+        "securityContext": _confined(),
+        "terminationMessagePath": wiring.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [*_own_mounts(), *_inputs(submission.job), *_outputs(submission, role)],
+    }
+
+
+def _environment(submission: wiring.Submission, role: Role) -> list[Document]:
+    """First what others name; a secret of the author's takes the place of a variable of ours."""
+    asked = secrets.variables(submission)
+    plain = wiring.variables(submission, role)
+    fixed = [{"name": name, "value": value} for name, value in plain.items() if name not in asked]
+    return [*wiring.counters(submission), *fixed, *asked.values()]
+
+
+def _amounts(resources: Resources, site: ClusterSite) -> Document:
+    """CPUs are a share and no limit; memory is both, so that no neighbour's greed ends a replica."""
+    memory = _mebibytes(resources.memory_gib)
+    limits = {"memory": memory}
+    if resources.gpus:
+        limits[site.gpu_resource] = str(resources.gpus)
+    return {"requests": {"cpu": f"{math.ceil(resources.cpus * 1000)}m", **limits}, "limits": limits}
+
+
+def _mebibytes(gib: float) -> str:
+    return f"{math.ceil(gib * 1024)}Mi"
+
+
+def _own_mounts() -> list[Document]:
+    parts = {"work": wiring.SCRATCH, "home": wiring.HOME, "tmp": wiring.TEMPORARY}
+    return [
+        {"name": _BUNDLE, "mountPath": wiring.BUNDLE, "readOnly": True},
+        {"name": _TOLD, "mountPath": wiring.TOLD, "readOnly": True},
+        *({"name": _SCRATCH, "mountPath": path, "subPath": part} for part, path in parts.items()),
+        {"name": _SHM, "mountPath": "/dev/shm"},  # noqa: S108 - where ranks share tensors
+    ]
+
+
+def _inputs(job: JobSpec) -> list[Document]:
+    return [
+        {"name": _CLAIM, "mountPath": path, "subPath": wiring.version_path(version.address), "readOnly": True}
+        for name, given in job.inputs.items()
+        for path, version in zip(wiring.input_paths(job, name), given.versions, strict=True)
+    ]
+
+
+def _outputs(submission: wiring.Submission, role: Role) -> list[Document]:
+    """What this start of the gang writes, and nothing else of the store."""
+    places = {wiring.GANG: "sealed", wiring.CHECKPOINTS: "checkpoints"}
+    if submission.job.outputs:
+        places[wiring.OUTPUTS] = f"{role.name}-$(MUSTER_REPLICA)"
+    return [
+        {"name": _CLAIM, "mountPath": path, "subPathExpr": f"{submission.staging}/{folder}"}
+        for path, folder in places.items()
+    ]
+
+
+def _volumes(submission: wiring.Submission, resources: Resources) -> list[Document]:
+    """Shared memory is as large as the memory: its pages count there, and one limit is enough."""
+    scratch = {"sizeLimit": _mebibytes(resources.disk_gib)} if resources.disk_gib else {}
+    secret = {
+        "secretName": labels.secret_name(submission.job_id),
+        "defaultMode": 0o444,
+        "items": [{"key": key, "path": key} for key in (wiring.TOKEN, wiring.BOOTSTRAP)],
+    }
+    return [
+        {"name": _CLAIM, "persistentVolumeClaim": {"claimName": submission.site.claim}},
+        {"name": _BUNDLE, "emptyDir": {}},
+        {"name": _SCRATCH, "emptyDir": scratch},
+        {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(resources.memory_gib)}},
+        {"name": _TOLD, "secret": secret},
+    ]

@@ -1,0 +1,119 @@
+"""What a cluster's administrator settled once, so that a Dag need not say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from muster.core.errors import SpecError
+from muster.core.job import check_digest
+from muster.core.names import check_label, check_variable
+
+_IMAGE = re.compile(r"[a-z0-9]([a-z0-9._:/@-]*[a-z0-9])?\Z")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
+_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+_TAG_DIGITS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSite:
+    """One namespace, which is one store and one trust domain.
+
+    :param claim: the PersistentVolumeClaim that holds the store's root; its pods share it.
+    :param store_url: where pods reach the store service, ``http://muster-store.team-a:8080``.
+    :param image_prefix: an image is ``PREFIX/NAME:TAG``, its tag the first digits of its lock's digest.
+    :param images: exceptions by name: the whole reference.
+    :param queue: the LocalQueue of jobs that name none.
+    :param user: uid and gid of every pod: the store service's own, which alone may commit what they
+        write; None where the platform chooses (OpenShift).
+    :param lost_node_seconds: how long pods stay on a node that does not answer.
+    :param gpu_environment: variables for replicas with GPUs, such as ``NCCL_SOCKET_IFNAME``.
+    """
+
+    namespace: str
+    claim: str
+    store_url: str
+    image_prefix: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)
+    image_pull_secrets: tuple[str, ...] = ()
+    queue: str | None = None
+    service_account: str = "muster-job"
+    user: int | None = 10001
+    lost_node_seconds: int = 5
+    gpu_resource: str = "nvidia.com/gpu"
+    gpu_environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_label("namespace", self.namespace, length=63)
+        for what, name in (("claim", self.claim), ("service account", self.service_account)):
+            _check(what, name, _DOMAIN, "a DNS name")
+        for name in self.image_pull_secrets:
+            _check("image pull secret", name, _DOMAIN, "a DNS name")
+        if self.queue is not None:
+            check_label("queue", self.queue, length=63)
+        self._check_images()
+        self._check_address()
+        self._check_numbers()
+        _check("GPU resource", self.gpu_resource, _RESOURCE, "a resource such as nvidia.com/gpu")
+        for variable in self.gpu_environment:
+            check_variable(variable)
+        for name in ("images", "gpu_environment"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        object.__setattr__(self, "image_pull_secrets", tuple(self.image_pull_secrets))
+
+    def image(self, name: str, digest: str) -> str:
+        """Return the reference of the image that was built from the lock of that digest.
+
+        :raises SpecError: the cluster has no place for images.
+        """
+        check_label("image", name)
+        check_digest("image", digest)
+        if name in self.images:
+            return self.images[name]
+        if not self.image_prefix:
+            raise SpecError(
+                f"image {name}: namespace {self.namespace} has no image prefix; "
+                "set image_prefix to where its images are pushed"
+            )
+        return f"{self.image_prefix}/{name}:{digest.removeprefix('b3:')[:_TAG_DIGITS]}"
+
+    def _check_images(self) -> None:
+        if self.image_prefix:
+            _check("image prefix", self.image_prefix, _IMAGE, "a registry and path")
+        for name, reference in self.images.items():
+            check_label("image", name)
+            _check(f"image {name}", reference, _IMAGE, "a reference such as registry/path:tag")
+
+    def _check_address(self) -> None:
+        try:
+            parts = urlsplit(self.store_url)
+            whole = parts.port is None or parts.port > 0
+        except ValueError:
+            whole = False
+        if not whole or parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise SpecError(
+                f"store_url {self.store_url!r:.100}: need http://HOST:PORT or https://HOST:PORT, no user in it"
+            )
+        if parts.query or parts.fragment or not self.store_url.isprintable() or " " in self.store_url:
+            raise SpecError(f"store_url {self.store_url!r:.100}: need an address without query or spaces")
+        object.__setattr__(self, "store_url", self.store_url.rstrip("/"))
+
+    def _check_numbers(self) -> None:
+        if self.user is not None and (not _whole(self.user) or not 1 <= self.user < 2**31):
+            raise SpecError(f"user is {self.user!r}: need a uid above 0 (pods never run as root), or None")
+        if not _whole(self.lost_node_seconds) or not 0 <= self.lost_node_seconds <= 86_400:
+            raise SpecError(
+                f"lost_node_seconds is {self.lost_node_seconds!r}: need whole seconds up to a day"
+            )
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check(what: str, value: object, pattern: re.Pattern[str], wanted: str) -> None:
+    if not isinstance(value, str) or len(value) > 253 or not pattern.match(value):
+        raise SpecError(f"{what} {value!r:.100}: need {wanted}")
