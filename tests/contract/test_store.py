@@ -1,4 +1,4 @@
-"""What every store promises: a folder today, the service in front of a claim next."""
+"""What every store promises: a folder, and the service in front of a claim."""
 
 import os
 import stat
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
 from muster.core.job import Input, JobSpec, Output, Role
@@ -512,3 +513,20 @@ class TestFolderStore(StoreContract):
     @pytest.fixture
     def again(self, store, tmp_path):
         return FolderStore(tmp_path / "store")
+
+
+class TestServiceStore(StoreContract):
+    """The service in a process of its own; what replicas write lies on the claim, as in a pod."""
+
+    @pytest.fixture
+    def service(self, tmp_path):
+        with Service(tmp_path) as service:
+            yield service
+
+    @pytest.fixture
+    def store(self, service):
+        return service.client()
+
+    @pytest.fixture
+    def again(self, service):
+        return service.client("another-cache")

@@ -185,21 +185,31 @@ def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None)
     """
     data = ready / "0" / "data"
     data.mkdir(parents=True)
+    files = sources(source, volume=volume)
+    for name, path in files.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        copy_file(str(path), str(data / name))
+    sizes = {name: (data / name).stat().st_size for name in files}
+    return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=sizes)
+
+
+def sources(source: Path, *, volume: str) -> dict[str, Path]:
+    """Return every file of somebody's folder, or the one file, by its path in a version of `volume`.
+
+    :raises StoreError: it is not there, is empty, or holds links or devices.
+    """
     if source.is_file():
-        copy_file(str(source.resolve()), str(data / check_path(source.name, output=source.name)))
-    elif source.is_dir():
-        for entry in files_of(source):
-            path = check_path(os.path.relpath(entry.path, source), output=str(source))
-            if not entry.is_file(follow_symlinks=False):
-                raise StoreError(
-                    f"{entry.path} is a link or a device: a version holds regular files only; copy it there"
-                )
-            (data / path).parent.mkdir(parents=True, exist_ok=True)
-            copy_file(entry.path, str(data / path))
-    else:
+        return {check_path(source.name, output=source.name): source.resolve()}
+    if not source.is_dir():
         raise StoreError(f"{source} is no folder and no file: name what is to be put into {volume}")
-    base = len(str(data)) + 1
-    files = {entry.path[base:]: entry.stat(follow_symlinks=False).st_size for entry in files_of(data)}
-    if not files:
+    found: dict[str, Path] = {}
+    for entry in files_of(source):
+        path = check_path(os.path.relpath(entry.path, source), output=str(source))
+        if not entry.is_file(follow_symlinks=False):
+            raise StoreError(
+                f"{entry.path} is a link or a device: a version holds regular files only; copy it there"
+            )
+        found[path] = Path(entry.path)
+    if not found:
         raise StoreError(f"{source} holds no file: a version holds one or more")
-    return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=files)
+    return found

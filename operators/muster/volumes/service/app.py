@@ -1,0 +1,68 @@
+"""The store service as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from muster.core.errors import SpecError, StoreError
+from muster.volumes.folder import FolderStore
+from muster.volumes.service import attempts, jobs, keeping, pods, reading
+from muster.volumes.service.calls import refusal
+from muster.volumes.service.committer import Committer
+from muster.volumes.service.journal import Journals
+from muster.volumes.service.site import Site
+from muster.volumes.service.starts import Starts
+
+
+def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
+    """Build the service. With its start it goes on with what was sealed and not committed.
+
+    There is at most one of it for a store; see :mod:`muster.volumes.service.serve`.
+    """
+    journals = Journals(store)
+    site = Site(
+        store=store,
+        keys=tuple(keys),
+        journals=journals,
+        committer=Committer(store, journals),
+        starts=Starts(store),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        site.committer.start()
+        yield
+        site.committer.stop()
+
+    parts = (attempts, jobs, keeping, pods, reading)
+    return Starlette(
+        routes=[Route("/healthz", _healthy), *(route for part in parts for route in part.routes(site))],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _no_such_call, Exception: _defect},
+    )
+
+
+def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def _no_such_call(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = SpecError(
+        f"the store service knows no {request.method} {request.url.path!r:.120} ({error.detail}): "
+        "is the client of the same release?"
+    )
+    response = refusal(said)
+    response.status_code = error.status_code
+    return response
+
+
+def _defect(_: Request, error: Exception) -> Response:
+    return refusal(StoreError(f"the store service failed ({type(error).__name__}): its log says at what"))

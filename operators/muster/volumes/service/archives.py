@@ -1,0 +1,99 @@
+"""Files as one tar, made and taken apart while it is on its way; nothing but plain files is let in."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from muster.core.errors import SpecError, StoreError
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One file of an archive: its name there, and its bytes or where they are."""
+
+    name: str
+    source: Path | bytes
+    runs: bool = False
+
+
+def members(folder: Path, *, prefix: str = "") -> Iterator[Member]:
+    """Every file below a folder of ours, in the order of their paths."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        runs = os.access(path, os.X_OK)
+        yield Member(name=f"{prefix}{path.relative_to(folder)}", source=path, runs=runs)
+
+
+def pack(files: Iterable[Member]) -> Iterator[bytes]:
+    """Write a tar piece by piece; the same files always give the same bytes.
+
+    :raises StoreError: a file got shorter meanwhile.
+    """
+    for member in files:
+        file: BinaryIO
+        with (
+            io.BytesIO(member.source)
+            if isinstance(member.source, bytes)
+            else member.source.open("rb") as file
+        ):
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            head = tarfile.TarInfo(member.name)
+            head.size, head.mode = size, 0o755 if member.runs else 0o644
+            yield head.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+            yield from exactly(file, size, what=member.name)
+        yield b"\0" * (-size % tarfile.BLOCKSIZE)
+    yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def exactly(file: BinaryIO, size: int, *, what: str) -> Iterator[bytes]:
+    """Read `size` bytes, no more. :raises StoreError: there are fewer."""
+    while size:
+        chunk = file.read(min(CHUNK_BYTES, size))
+        if not chunk:
+            raise StoreError(f"{what!r:.200} got shorter while it was read: let nobody write it meanwhile")
+        size -= len(chunk)
+        yield chunk
+
+
+def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> dict[str, int]:
+    """Write the files of a tar below `folder`, which must be empty; return the size of every path.
+
+    :param check: returns a path that is plain and stays below the folder, or raises.
+    :raises SpecError: it is no tar, or holds anything but files, or one twice.
+    """
+    sizes: dict[str, int] = {}
+    try:
+        with tarfile.open(fileobj=archive, mode="r|", bufsize=CHUNK_BYTES) as tar:
+            for head in tar:
+                path = check(head.name)
+                content = tar.extractfile(head) if head.isreg() else None
+                if content is None or path in sizes:
+                    raise SpecError(f"the archive holds {path!r:.200} twice, or as something that is no file")
+                sizes[path] = _write(folder / path, content, runs=bool(head.mode & 0o100))
+    except tarfile.TarError as error:
+        raise SpecError(f"what was sent is no tar archive: {error}") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SpecError(f"the archive holds {error.filename!r:.200} as a file and as a folder") from error
+    return sizes
+
+
+def _write(target: Path, content: BinaryIO | object, *, runs: bool) -> int:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with target.open("xb", buffering=0) as file:
+        while chunk := content.read(CHUNK_BYTES):  # type: ignore[union-attr]
+            written += len(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[file.write(view) :]
+    if runs:
+        target.chmod(0o755)
+    return written

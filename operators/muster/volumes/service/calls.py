@@ -1,0 +1,161 @@
+"""One request as a handler sees it: who asks, what for, and the body, read while it comes.
+
+Handlers are plain functions that run in threads, since all they do is read and write files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import anyio.from_thread
+import anyio.to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from muster.core import wire
+from muster.core.errors import MusterError, SpecError
+from muster.volumes.durability import translated
+from muster.volumes.service.archives import CHUNK_BYTES
+from muster.volumes.service.messages import LIMIT_JSON_BYTES
+from muster.volumes.service.refusals import document, status_of
+from muster.volumes.service.site import Site
+from muster.volumes.service.tokens import Kind, Refused, Token, verify
+
+T = TypeVar("T")
+
+
+class Body(io.RawIOBase):
+    """A request's body as a file, for a thread; no more than a chunk of it is in memory."""
+
+    def __init__(self, request: Request, *, limit_bytes: int | None) -> None:
+        self._chunks = request.stream()
+        self._limit, self._taken, self._rest = limit_bytes, 0, b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Fill what there is of `buffer`. :raises SpecError: the body is longer than its limit."""
+        while not self._rest:
+            chunk = anyio.from_thread.run(anext, self._chunks, None)
+            if not chunk:
+                return 0
+            self._taken += len(chunk)
+            if self._limit is not None and self._taken > self._limit:
+                raise SpecError(
+                    f"the request's body is longer than the {self._limit} bytes that are taken here"
+                )
+            self._rest = chunk
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+@dataclass
+class Call:
+    """One request to the store service."""
+
+    site: Site
+    request: Request
+    token: Token = field(default_factory=lambda: Token(kind=Kind.JOB, expires=0))
+
+    def part(self, name: str) -> str:
+        """A part of the path. It is checked by whoever makes a file's name of it."""
+        return str(self.request.path_params[name])
+
+    def number(self, name: str) -> int:
+        """A part of the path that is a number."""
+        return _number(name, self.part(name))
+
+    def query(self, name: str, default: str | None = None) -> str:
+        """A parameter of the query. :raises SpecError: it is not there, and has no default."""
+        value = self.request.query_params.get(name, default)
+        if value is None:
+            raise SpecError(f"the request lacks its parameter {name!r}")
+        return value
+
+    def query_number(self, name: str, default: int | None = None) -> int:
+        """A parameter of the query that is a number, 0 or more."""
+        return _number(name, self.query(name, None if default is None else str(default)))
+
+    def body(self, *, limit_bytes: int | None) -> io.BufferedReader:
+        """The body, to be read once."""
+        return io.BufferedReader(Body(self.request, limit_bytes=limit_bytes), CHUNK_BYTES)
+
+    def text(self, *, limit_bytes: int) -> bytes:
+        """The whole body. :raises SpecError: it is longer than that."""
+        return self.body(limit_bytes=limit_bytes).read()
+
+    def message(self, kind: type[T]) -> T:
+        """The body as a dataclass. :raises SpecError: it is another, or too long."""
+        return wire.loads(kind, self.text(limit_bytes=LIMIT_JSON_BYTES))
+
+
+Handler = Callable[[Call], object]
+
+
+def route(
+    method: str, path: str, handler: Handler, *, site: Site, job: bool = False, slow: bool = False
+) -> Route:
+    """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
+
+    What a handler returns is sent as a message, nothing as 204, a response as it is. What it raises is
+    sent as the error that it is.
+
+    :param slow: it may take minutes.
+    """
+    limiter = site.slow if slow else None
+
+    async def answer(request: Request) -> Response:
+        call = Call(site, request)
+
+        def work() -> Response:
+            with translated(f"{method} {request.url.path}"):
+                call.token = _allowed(call, job=job)
+                return _response(handler(call))
+
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=limiter)
+        except MusterError as error:
+            return refusal(error)
+        except ClientDisconnect:  # nobody hears the answer
+            return Response(status_code=499)
+
+    return Route(path, answer, methods=[method])
+
+
+def refusal(error: MusterError) -> Response:
+    """The answer that says an error."""
+    return JSONResponse(document(error), status_code=status_of(error))
+
+
+def _allowed(call: Call, *, job: bool) -> Token:
+    scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        raise Refused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
+    token = verify(call.site.keys, text.strip())
+    if token.kind is Kind.OPERATOR:
+        return token
+    if not job or token.job_id != call.part("job_id"):
+        whose = f"job {token.job_id}'s" if job else "a job's"
+        raise Refused(f"the token is {whose}: it does not count for {call.request.url.path!r:.120}")
+    return token
+
+
+def _response(made: object) -> Response:
+    if made is None:
+        return Response(status_code=204)
+    if isinstance(made, Response):
+        return made
+    return Response(wire.dumps(made), media_type="application/json")
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise SpecError(f"{name} is {text!r:.60}: need a whole number, 0 or more")
+    return int(text)

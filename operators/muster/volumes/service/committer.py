@@ -1,0 +1,175 @@
+"""Brings every job whose replicas have all sealed to its end: commits, and records what came of it.
+
+It needs nobody to wait for it: GPUs are given back when the last replica has sealed, and Airflow may
+be away. Once all have sealed it is decided that the job is committed, so nobody else ends it then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from muster.core.errors import BadOutput, MusterError, NotFound, StoreError
+from muster.core.progress import Told, heard
+from muster.core.replica import Report
+from muster.core.status import JobResult, JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+from muster.core.wire import loads
+from muster.volumes.base import Staging
+from muster.volumes.folder import FolderStore
+from muster.volumes.service.journal import Journals
+
+PATIENCE_SECONDS = 600.0
+AT_ONCE = 4
+
+_LOG = logging.getLogger(__name__)
+_LOCKS = 64
+_ADVICE = {
+    Cause.USER_ERROR: "mend the code that writes it and run again; nothing of it is visible",
+    Cause.COMMIT_FAILED: "nothing of it is visible; mend what the message names (make room on the claim?), run again",
+}
+
+
+class Committer:
+    """Commits in the background, several jobs at once.
+
+    :param patience_seconds: how long a commit that a full or failing disk stops is tried again.
+    """
+
+    def __init__(
+        self, store: FolderStore, journals: Journals, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._store, self._journals, self._patience = store, journals, patience_seconds
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._stopping = threading.Event()
+        self._begun: set[str] = set()
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="commit")
+
+    @contextmanager
+    def alone(self, job_id: str) -> Iterator[None]:
+        """Nobody seals, ends or restarts the job meanwhile."""
+        with self._locks[hash(job_id) % _LOCKS]:
+            yield
+
+    def start(self) -> None:
+        """Look for what was sealed and not committed when the service last ended, and go on with it."""
+        self._threads.submit(self._pick_up)
+
+    def stop(self) -> None:
+        """Begin nothing new. What is being done now may be cut off: it is picked up by the next start."""
+        self._stopping.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def decided(self, job_id: str) -> bool:
+        """Whether all replicas of the current attempt have sealed here, so that the job is committed."""
+        staging = self._store.staging(job_id)
+        if staging is None or not self.report(staging).is_file():
+            return False
+        return self._store.attempts.sealed(staging) is not None
+
+    def report(self, staging: Staging) -> Path:
+        """Where what rank 0 returned lies until it is committed."""
+        first = self._store.ledger.spec(staging.job_id).roles[0].name
+        return staging.sealed(first, 0).with_suffix(".report")
+
+    def update(self, status: JobStatus) -> None:
+        """Record what somebody else says of a job, unless its end is decided."""
+        with self.alone(status.job_id):
+            committing = self._store.ledger.status(status.job_id).state is JobState.COMMITTING
+            if not (committing or status.state.ended) or not self.decided(status.job_id):
+                self._store.ledger.update(status)
+
+    def commit(self, job_id: str) -> None:
+        """Begin to commit a job whose replicas have all sealed, once; call it :meth:`alone`."""
+        status = self._store.ledger.status(job_id)
+        if not status.state.ended and job_id not in self._begun:
+            self._begun.add(job_id)
+            self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason=""))
+            self._threads.submit(self._bring_to_end, job_id)
+
+    def _pick_up(self) -> None:
+        for job_id in self._store.ledger.jobs():
+            try:
+                with self.alone(job_id):
+                    if not self._store.ledger.status(job_id).state.ended and self.decided(job_id):
+                        self.commit(job_id)
+            except MusterError as error:
+                _LOG.error("job %s cannot be looked at: %s", job_id, error)
+
+    def _bring_to_end(self, job_id: str) -> None:
+        try:
+            ended = self._outcome(job_id)
+            while ended is not None and not self._recorded(job_id, ended):
+                if self._stopping.wait(1.0):
+                    return
+        except Exception:
+            _LOG.exception("job %s was sealed and could not be brought to its end", job_id)
+        finally:
+            self._begun.discard(job_id)
+
+    def _outcome(self, job_id: str) -> JobResult | Verdict | None:
+        """Commit, again and again where a disk is in the way; None where the service ends meanwhile."""
+        deadline, pause = time.monotonic() + self._patience, 0.5
+        while True:
+            try:
+                return self._result(job_id)
+            except MusterError as error:
+                if not isinstance(error.__cause__, OSError) or time.monotonic() > deadline:
+                    return _verdict(error)
+                _LOG.warning("job %s is not committed yet: %s", job_id, error)
+            if self._stopping.wait(pause):
+                return None
+            pause = min(2 * pause, 30.0)
+
+    def _result(self, job_id: str) -> JobResult:
+        staging = self._store.staging(job_id)
+        if staging is None:
+            raise NotFound(f"job {job_id}: no attempt of it was ever started")
+        report = loads(Report, self.report(staging).read_bytes())
+        made = self._store.commit(
+            job_id, attempt=staging.attempt, metrics=report.metrics, modules=report.modules
+        )
+        return JobResult(
+            outputs={name: tuple(version.address for version in versions) for name, versions in made.items()},
+            metrics=report.metrics,
+            modules=report.modules,
+            links=self._told(job_id).links,
+        )
+
+    def _told(self, job_id: str) -> Told:
+        told = Told()
+        lines, cursor = self._store.ledger.read(job_id)
+        while lines:
+            told = told.then(heard(lines))
+            lines, cursor = self._store.ledger.read(job_id, after=cursor)
+        return told
+
+    def _recorded(self, job_id: str, ended: JobResult | Verdict) -> bool:
+        try:
+            self._record(job_id, ended)
+        except StoreError as error:
+            _LOG.warning("the end of job %s is not recorded yet: %s", job_id, error)
+            return False
+        return True
+
+    def _record(self, job_id: str, ended: JobResult | Verdict) -> None:
+        status = replace(self._store.ledger.status(job_id), ended=time.time(), reason="")
+        if isinstance(ended, JobResult):
+            status = replace(status, state=JobState.SUCCEEDED, result=ended)
+        else:
+            last_words = (ended.render(job_id=job_id) + "\n").encode()
+            self._journals.of(job_id).append("muster/verdict", last_words, offset=0)
+            status = replace(status, state=JobState.FAILED, verdict=ended)
+        self._store.ledger.update(status)
+        self._store.release(job_id)
+
+
+def _verdict(error: MusterError) -> Verdict:
+    cause = Cause.USER_ERROR if isinstance(error, BadOutput) else Cause.COMMIT_FAILED
+    return Verdict(cause=cause, message=str(error), advice=_ADVICE[cause])

@@ -1,0 +1,169 @@
+"""Versions and code on the client's own disk: each fetched once, checked by its digest, whole or not there.
+
+::
+
+    CACHE/versions/<hex>/            a whole version: MANIFEST data/
+    CACHE/versions/<hex>-<hex>/      one file or folder of a version
+    CACHE/manifests/<hex>
+    CACHE/code/<hex>/                a code snapshot
+
+All of it is named after what it holds, so several stores may share a cache, and it may be deleted at
+any time when nobody reads it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from blake3 import blake3
+
+from muster.core.errors import Corrupt, NotFound
+from muster.volumes import manifest, snapshot
+from muster.volumes.base import Version
+from muster.volumes.durability import locked, sync_all, temporary, translated, write_whole
+from muster.volumes.gather import check_path
+from muster.volumes.layout import Layout
+from muster.volumes.manifest import Entry
+from muster.volumes.service.archives import members, pack, unpack
+from muster.volumes.service.connection import Connection
+from muster.volumes.tree import folders_of, remove, set_modes
+
+
+class Downloads:
+    """What a client has fetched so far, below `cache`."""
+
+    def __init__(self, cache: Path, connection: Connection) -> None:
+        self._cache, self._connection = cache, connection
+        # snapshots are kept here as in a store
+        self._layout = Layout(root=cache, uuid="", links=False, syncfs=True)
+
+    def manifest(self, address: str, digest: str) -> dict[str, Entry]:
+        """The manifest of the version at `address`, which has `digest`."""
+        path = self._cache / "manifests" / digest.removeprefix(manifest.PREFIX)
+        if not path.is_file():
+            body = self._connection.request("GET", "/v1/manifest", query={"address": address}).content
+            if manifest.digest_of(body.partition(b"\n")[2]) != digest:
+                raise Corrupt(
+                    f"the manifest of {address} that was sent is not that of {digest}: run `muster volumes fsck`"
+                )
+            with translated(f"keep the manifest of {address}"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, body)
+        return manifest.read(path)
+
+    def version(self, version: Version, inner: str) -> Path:
+        """The folder of a version's data, or the file or folder `inner` of it; fetched where it is not there."""
+        name = version.digest.removeprefix(manifest.PREFIX)
+        whole = self._cache / "versions" / name
+        target = whole
+        if inner and not whole.is_dir():
+            target = whole.with_name(f"{name}-{blake3(inner.encode()).hexdigest()[:16]}")
+        if inner or not target.is_dir():
+            entries = self.manifest(version.address, version.digest)
+            wanted = _below(inner, version, entries)
+            if not target.is_dir():
+                with translated(f"fetch {version.address} into {self._cache}"):
+                    self._fetch(version, target, entries, wanted)
+        return target / "data" / inner if inner else target / "data"
+
+    def code(self, digest: str) -> Path:
+        """The folder of a code snapshot; fetched where it is not there."""
+        target = self._layout.code(digest)
+        if not target.is_dir():
+            with translated(f"fetch code snapshot {digest} into {self._cache}"):
+                self._room("code")
+                self._fetch_code(digest)
+        return target
+
+    def keep(self, root: Path, files: Sequence[str], texts: Mapping[str, str] | None) -> str:
+        """Keep a code snapshot here, from which it can be sent; return its digest."""
+        with translated("keep the code snapshot"):
+            self._room("code")
+            return snapshot.keep(self._layout, root, files, texts=texts)
+
+    def packed(self, digest: str) -> Iterator[bytes]:
+        """A code snapshot that is here, as an archive."""
+        return pack(members(self._layout.code(digest)))
+
+    def _room(self, name: str) -> Path:
+        room = self._cache / name
+        room.mkdir(parents=True, exist_ok=True)
+        return room
+
+    def _fetch(
+        self, version: Version, target: Path, entries: Mapping[str, Entry], wanted: Sequence[Entry]
+    ) -> None:
+        room = self._room("versions")
+        with locked(room / f".{target.name}.lock"):
+            if target.is_dir():
+                return  # another of us fetched it while we waited
+            part = room / f".part-{target.name}"
+            remove(part)
+            try:
+                (part / "data").mkdir(parents=True)
+                self._receive(version, part / "data", entries, wanted)
+                set_modes(folders_of(part / "data"), 0o555)
+                sync_all(part)
+                part.rename(target)
+            finally:
+                remove(part)
+
+    def _receive(
+        self, version: Version, data: Path, entries: Mapping[str, Entry], wanted: Sequence[Entry]
+    ) -> None:
+        """Write the wanted files; they lie side by side in the stream of all."""
+        first = sum(entry.size_bytes for entry in entries.values() if entry.path < wanted[0].path)
+        end = first + sum(entry.size_bytes for entry in wanted)
+        chunks = self._connection.stretch("/v1/data", first=first, end=end, address=version.address)
+        rest = memoryview(b"")
+        for entry in wanted:
+            target = data / check_path(entry.path, output=version.volume)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            rest, found = _write(target, entry.size_bytes, rest, chunks)
+            if found != entry.hash:
+                raise Corrupt(
+                    f"{entry.path!r:.200} of {version.address} was sent with other bytes than were committed: "
+                    "run `muster volumes fsck --deep` where the store is"
+                )
+
+    def _fetch_code(self, digest: str) -> None:
+        part = temporary(self._layout.code(digest))
+        part.mkdir()
+        try:
+            body = io.BytesIO(self._connection.request("GET", f"/v1/code/{digest}").content)
+            files = unpack(body, part, check=lambda path: check_path(path, output="code"))
+            found = snapshot.keep(self._layout, part, list(files))
+        finally:
+            remove(part)
+        if found != digest:
+            raise Corrupt(
+                f"code snapshot {digest} was sent as {found}: it was changed on its way, or in the store"
+            )
+
+
+def _write(target: Path, size: int, rest: memoryview, chunks: Iterator[bytes]) -> tuple[memoryview, str]:
+    """Write one file from the stream; return what is left of the last chunk, and the file's BLAKE3."""
+    hasher = blake3()
+    with target.open("xb", buffering=0) as file:
+        while size:
+            rest = rest or memoryview(next(chunks))
+            taken, rest = rest[:size], rest[size:]
+            hasher.update(taken)
+            size -= len(taken)
+            while taken:
+                taken = taken[file.write(taken) :]
+        os.fchmod(file.fileno(), 0o444)
+    return rest, hasher.hexdigest()
+
+
+def _below(inner: str, version: Version, entries: Mapping[str, Entry]) -> list[Entry]:
+    """The entries of all files, or of the file or folder `inner`, as they follow each other."""
+    ordered = sorted(entries.values(), key=lambda entry: entry.path)
+    wanted = [entry for entry in ordered if not inner or f"{entry.path}/".startswith(f"{inner}/")]
+    if not wanted:
+        there = ", ".join(sorted({entry.path.partition("/")[0] for entry in ordered})[:8])
+        raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
+    return wanted

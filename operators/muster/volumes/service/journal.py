@@ -1,0 +1,158 @@
+"""The log of a job as many writers send it: every byte once, however often it is sent.
+
+Each writer numbers the bytes of its own stream and sends what it has from an offset on; what is known
+already is left out. Before bytes are added to ``log``, a line in ``log.parts`` says which they are::
+
+    <offset in log> <bytes> <stream> <offset in stream>
+
+So after a kill at any moment the two files together tell what was taken in. Bytes that were only
+partly written are cut back to their last whole line, which is as far as anybody can have read, and
+the writer, who had no answer, sends the rest again. (A power cut may take lines that were
+acknowledged: a log is not worth a sync for each of its lines.)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from muster.core.errors import SpecError
+from muster.volumes.durability import translated, write_whole
+from muster.volumes.folder import FolderStore
+
+OPEN_JOURNALS = 1024
+MOST_RECORDS = 4096
+ONCE = "once-"
+MOST_ONCE = 256
+
+
+class Journal:
+    """The log of one job. One object a job, in one process: it believes what it remembers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log, self._parts = folder / "log", folder / "log.parts"
+        self._lock = threading.Lock()
+        self._received: dict[str, int] | None = None
+        self._records = 0
+
+    def append(self, stream: str, data: bytes, *, offset: int) -> int:
+        """Take in what is new of `data`, which begins at `offset` of its stream; return how much is held.
+
+        Where the stream has a gap, which takes a power cut of ours, a line of the log says so.
+
+        :param stream: who writes; one that begins with ``once-`` sends one piece and no more.
+        :raises StoreError: the disk is full or failing; what was not taken in may be sent again.
+        """
+        if not stream.isprintable() or " " in stream or offset < 0:
+            raise SpecError(f"stream {stream!r:.80} at {offset}: need a name without spaces, and 0 or more")
+        with self._lock, translated(f"write the log {self._log}"):
+            received = self._load()
+            held = received.get(stream, 0)
+            if offset > held:
+                self._write(
+                    f"{ONCE}gap", 0, b"[muster] %d bytes of %s were lost\n" % (offset - held, stream.encode())
+                )
+                held = received[stream] = offset
+            self._write(stream, held, data[held - offset :])
+            return received.get(stream, held)
+
+    def _write(self, stream: str, held: int, data: bytes) -> None:
+        if not data:
+            return
+        assert self._received is not None
+        with self._parts.open("ab", buffering=0) as parts, self._log.open("ab", buffering=0) as log:
+            try:
+                _whole(parts, f"{os.fstat(log.fileno()).st_size} {len(data)} {stream} {held}\n".encode())
+                _whole(log, data if data.endswith(b"\n") else data + b"\n")
+            except BaseException:
+                self._received = None  # only the files know now
+                raise
+        self._received[stream] = held + len(data)
+        self._records += 1
+        if self._records > MOST_RECORDS + 4 * len(self._received):
+            self._compact()
+
+    def _load(self) -> dict[str, int]:
+        """How much is held of each stream; what a kill or a full disk left half done is settled first."""
+        if self._received is None:
+            size = self._log.stat().st_size if self._log.exists() else 0
+            records = list(_records(self._parts))
+            self._records, received = len(records), {}
+            for (start, length, stream, offset), following in pairwise([*records, None]):
+                end = following[0] if following else (size := self._cut(size, start, length))
+                received[stream] = offset + max(0, min(length, end - start))
+            self._end_line(size)
+            self._received = received
+        return self._received
+
+    def _cut(self, size: int, start: int, length: int) -> int:
+        """Take back the part of a line that the last record promised and a kill cut off."""
+        if not start <= size < start + length:
+            return size
+        with self._log.open("rb+", buffering=0) as log:
+            log.seek(start)
+            size = start + log.read(size - start).rfind(b"\n") + 1
+            log.truncate(size)
+        return size
+
+    def _end_line(self, size: int) -> None:
+        if size:
+            with self._log.open("rb+", buffering=0) as log:
+                log.seek(size - 1)
+                if log.read(1) != b"\n":
+                    log.write(b"\n")
+
+    def _compact(self) -> None:
+        assert self._received is not None
+        once = [stream for stream in self._received if stream.startswith(ONCE)]
+        for stream in once[:-MOST_ONCE]:
+            del self._received[stream]
+        size = self._log.stat().st_size
+        lines = [f"{size} 0 {stream} {held}\n" for stream, held in self._received.items()]
+        write_whole(self._parts, "".join(lines), durable=False)
+        self._records = len(lines)
+
+
+class Journals:
+    """The journals of all jobs of a store, the ones that were used last kept open."""
+
+    def __init__(self, store: FolderStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: WeakValueDictionary[str, Journal] = WeakValueDictionary()
+        self._recent: deque[Journal] = deque(maxlen=OPEN_JOURNALS)
+
+    def of(self, job_id: str) -> Journal:
+        """The journal of one job, the same object as long as anybody has it. :raises NotFound: no such job."""
+        folder = self._store.ledger.check(job_id)
+        with self._lock:
+            journal = self._known.get(job_id)
+            if journal is None:
+                journal = self._known[job_id] = Journal(folder)
+                self._recent.append(journal)
+            return journal
+
+
+def _records(path: Path) -> Iterator[tuple[int, int, str, int]]:
+    """Read the records; one that a kill tore was not followed by any byte, and is taken away."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    for line in data[:whole].decode().splitlines():
+        start, length, stream, offset = line.split(" ")
+        yield int(start), int(length), stream, int(offset)
+
+
+def _whole(file: object, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]  # type: ignore[attr-defined]

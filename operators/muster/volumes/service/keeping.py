@@ -1,0 +1,143 @@
+"""What changes the store beside jobs: versions and code put in, pinned, leased, retired."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from starlette.routing import Route
+
+from muster.core.errors import SpecError
+from muster.core.job import check_digest
+from muster.core.names import check_partition, check_volume
+from muster.volumes import snapshot
+from muster.volumes.base import Record, Version
+from muster.volumes.catalog import committed
+from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
+from muster.volumes.durability import temporary, translated
+from muster.volumes.folder import FolderStore
+from muster.volumes.gather import Draft, check_path
+from muster.volumes.service.archives import unpack
+from muster.volumes.service.calls import Call, route
+from muster.volumes.service.messages import Answer, Reading, Why
+from muster.volumes.service.site import Site
+from muster.volumes.tree import remove
+
+LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
+
+_REQUEST = re.compile(r"[0-9a-f]{16}\Z")
+
+
+def routes(site: Site) -> Iterator[Route]:
+    """Every route of this module."""
+    yield route("PUT", "/v1/code/{digest}", _put, site=site, slow=True)
+    yield route("GET", "/v1/code/{digest}/held", _holds_code, site=site)
+    yield route("PUT", "/v1/uploads/{request}", _add, site=site, slow=True)
+    yield route("POST", "/v1/pin", _pin, site=site)
+    yield route("POST", "/v1/unpin", _unpin, site=site)
+    yield route("POST", "/v1/retire", _retire, site=site)
+    yield route("POST", "/v1/reinstate", _reinstate, site=site)
+    yield route("PUT", "/v1/leases/{holder}", _lease, site=site)
+    yield route("DELETE", "/v1/leases/{holder}", _release, site=site)
+
+
+def _pin(call: Call) -> Version:
+    why = call.message(Why)
+    return call.site.store.pin(why.address, reason=why.reason)
+
+
+def _unpin(call: Call) -> Version:
+    why = call.message(Why)
+    return call.site.store.unpin(why.address, reason=why.reason)
+
+
+def _retire(call: Call) -> Version:
+    why = call.message(Why)
+    return call.site.store.retire(why.address, reason=why.reason)
+
+
+def _reinstate(call: Call) -> Version:
+    return call.site.store.reinstate(call.message(Why).address)
+
+
+def _lease(call: Call) -> None:
+    call.site.store.lease(call.message(Reading).addresses, holder=call.part("holder"))
+
+
+def _release(call: Call) -> None:
+    call.site.store.release(call.part("holder"))
+
+
+def _holds_code(call: Call) -> Answer:
+    digest = check_digest("code snapshot", call.part("digest"))
+    return Answer(yes=call.site.store.layout.code(digest).is_dir())
+
+
+def _put(call: Call) -> None:
+    """Keep a code snapshot that has the digest that the path says."""
+    digest, layout = check_digest("code snapshot", call.part("digest")), call.site.store.layout
+    body = call.body(limit_bytes=LIMIT_CODE_BYTES)
+    folder = temporary(layout.trash / "snapshot")
+    try:
+        folder.mkdir()
+        files = unpack(body, folder, check=_plain)
+        found = call.site.store.put(folder, list(files))
+    finally:
+        remove(folder)
+    if found != digest:
+        raise SpecError(f"what was sent as code snapshot {digest} is {found}: it was changed on its way")
+
+
+def _plain(path: str) -> str:
+    return check_path(path, output="code")
+
+
+def _add(call: Call) -> Version:
+    """Make what is sent a version, once for each request."""
+    request, store = call.part("request"), call.site.store
+    if not _REQUEST.match(request):
+        raise SpecError(f"request {request!r:.60}: need 16 hex digits, of your own choice")
+    volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
+    if partition is not None:
+        check_partition(partition)
+    job_id = f"put-{request}"
+    with translated(f"put into {volume}"), store.attempts.alone(job_id):
+        if committed(store.layout, job_id) is None:
+            _publish(call, job_id, volume, partition)
+        store.layout.delete(store.layout.staging(job_id))
+    ((place,),) = (committed(store.layout, job_id) or {}).values()
+    return store.catalog.described(*place)
+
+
+def _publish(call: Call, job_id: str, volume: str, partition: str | None) -> None:
+    layout = call.site.store.layout
+    ready = layout.staging(job_id) / "1" / "ready"
+    plan = read_plan(ready)
+    if plan is None:  # else a call before a crash received all of it
+        try:
+            draft = _receive(call, ready / "0" / "data", volume, partition)
+            plan = _prepare(call.site.store, draft, ready, job_id, note=call.query("note", ""))
+        except BaseException:
+            layout.delete(ready)
+            raise
+    publish(layout, plan, ready=ready, job_id=job_id)
+
+
+def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draft:
+    remove(data)
+    data.mkdir(parents=True)
+    files = unpack(call.body(limit_bytes=None), data, check=lambda path: check_path(path, output=volume))
+    if not files:
+        raise SpecError(f"nothing was sent for {volume}: a version holds one file or more")
+    return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=files)
+
+
+def _prepare(store: FolderStore, draft: Draft, ready: Path, job_id: str, *, note: str) -> list[Placed]:
+    record = Record(
+        volume=draft.volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
+    )
+    plan = assemble(store.layout, store.catalog, [draft], record=record)
+    decide(store.layout, plan, ready=ready)
+    return plan

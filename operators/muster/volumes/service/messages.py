@@ -1,0 +1,152 @@
+"""What the store service and its clients say to each other, as :mod:`muster.core.wire` writes it.
+
+Jobs, statuses, versions and records cross as the dataclasses that they are; here is the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from muster.core.job import JobSpec
+from muster.core.replica import PartManifest
+from muster.core.status import JobStatus
+from muster.volumes.base import Version
+
+MIB = 1 << 20
+LIMIT_JSON_BYTES = 16 * MIB
+LIMIT_LINES_BYTES = 4 * MIB
+LIMIT_SEAL_BYTES = 256 * MIB
+LIMIT_WORKER_BYTES = 16 * MIB
+
+CURSOR = "muster-cursor"
+"""The header that says after which offset of a log the next line begins."""
+
+ATTEMPT = "muster-attempt"
+"""The header that says which attempt a start of a gang became."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """Volumes or jobs."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How many, or how long."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Yes or no."""
+
+    yes: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """Some versions, in the order that was asked for."""
+
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statuses:
+    """What is recorded of some jobs."""
+
+    statuses: tuple[JobStatus, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """A version and the reason to keep, release, retire or reinstate it."""
+
+    address: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a holder reads."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJob:
+    """A job to be entered into the ledger."""
+
+    spec: JobSpec
+    owner: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ownership:
+    """Who wants to own a job, and who must own it now for that."""
+
+    owner: str
+    expected: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begin:
+    """A new attempt is wanted. The same request, sent again, is the same attempt."""
+
+    request: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The staging of one attempt; `root` is its folder as the service sees it."""
+
+    job_id: str
+    attempt: int
+    root: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Current:
+    """The staging of the current attempt, or None before the first."""
+
+    place: Place | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The part-manifests of an attempt, or None where one is missing."""
+
+    parts: tuple[PartManifest, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A commit of one attempt."""
+
+    attempt: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    modules: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """The versions of one commit by output."""
+
+    outputs: Mapping[str, tuple[Version, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """For how long a token is wanted."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """A token."""
+
+    token: str

@@ -1,0 +1,169 @@
+"""What the pods of a job ask for, each with its job's token; every request may be sent again.
+
+::
+
+    GET  /v1/jobs/JOB/bundle?attempt=A&restart=R&role=ROLE&index=I&pod=UID
+         a tar: worker.pyz, code/…; the header Muster-Attempt says N, which this start of the gang became
+    POST /v1/jobs/JOB/attempts/N/replicas/ROLE/I/lines?offset=B
+         whole lines, the first at byte B of all that this replica sends; the answer counts what is held
+    PUT  /v1/jobs/JOB/attempts/N/replicas/ROLE/I/seal
+         two lines, a Report and a PartManifest: with the last replica's the service commits
+
+A is the attempt that the gang was submitted with, R how often the cluster has started it again since.
+409 means that the gang was started again without this pod, or that its job has ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from muster.core import wire
+from muster.core.errors import Conflict, NotFound, SpecError
+from muster.core.replica import PartManifest, Report
+from muster.core.verdict import ExitCode
+from muster.volumes.base import Staging
+from muster.volumes.durability import write_whole
+from muster.volumes.service.archives import Member, members, pack
+from muster.volumes.service.attempts import WORKER, make_folders, standing
+from muster.volumes.service.calls import Call, route
+from muster.volumes.service.messages import ATTEMPT, LIMIT_LINES_BYTES, LIMIT_SEAL_BYTES, Count
+from muster.volumes.service.site import Site
+from muster.volumes.service.tokens import Kind, Refused
+
+_JOB = "/v1/jobs/{job_id}"
+_REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"
+
+# What would steer a terminal; a byte for a byte, since lines are counted in bytes.
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+
+
+def routes(site: Site) -> Iterator[Route]:
+    """Every route of this module."""
+    yield route("GET", f"{_JOB}/bundle", _bundle, site=site, job=True)
+    yield route("POST", f"{_REPLICA}/lines", _lines, site=site, job=True)
+    yield route("PUT", f"{_REPLICA}/seal", _seal, site=site, job=True, slow=True)
+
+
+def _bundle(call: Call) -> Response:
+    site, job_id, submitted = call.site, call.part("job_id"), call.query_number("attempt")
+    role, index = call.query("role"), call.query_number("index")
+    _check_replica(call, role, index)
+    _check_token(call, submitted)
+    with site.committer.alone(job_id):
+        _check_going_on(call)
+        staging = site.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
+        make_folders(site, staging)
+        _take_place(staging, f"{role}-{index}", call.query("pod", ""))
+    return StreamingResponse(
+        pack(_files(call)), media_type="application/x-tar", headers={ATTEMPT: str(staging.attempt)}
+    )
+
+
+def _files(call: Call) -> list[Member]:
+    job_id, store = call.part("job_id"), call.site.store
+    worker = store.ledger.check(job_id) / WORKER
+    if not worker.is_file():
+        raise NotFound(f"job {job_id} has no worker yet: whoever submits it equips it first")
+    code = store.ledger.spec(job_id).code
+    return [Member(name=WORKER, source=worker), *(members(store.code(code), prefix="code/") if code else [])]
+
+
+def _take_place(staging: Staging, replica: str, pod: str) -> None:
+    """Let one pod be this replica in this attempt. :raises Conflict: another one is."""
+    places = staging.root / "pods"
+    places.mkdir(exist_ok=True)
+    try:
+        with (places / replica).open("x") as file:
+            file.write(pod)
+    except FileExistsError:
+        if (places / replica).read_text() not in (pod, ""):
+            raise Conflict(
+                f"job {staging.job_id}, attempt {staging.attempt}: another pod is replica {replica}, and may "
+                "live on: the whole gang has to start again"
+            ) from None
+
+
+def _lines(call: Call) -> Count:
+    staging, replica = _own(call)
+    data = call.text(limit_bytes=LIMIT_LINES_BYTES)
+    safe = _CONTROL.sub(lambda found: b"?" * len(found[0]), data)
+    journal = call.site.journals.of(staging.job_id)
+    offset = call.query_number("offset")
+    return Count(count=journal.append(f"{staging.attempt}/{replica}", safe, offset=offset))
+
+
+def _seal(call: Call) -> None:
+    """Keep a replica's seal, once; with the last one the job is committed."""
+    report, _, part = call.text(limit_bytes=LIMIT_SEAL_BYTES).partition(b"\n")
+    committer, job_id = call.site.committer, call.part("job_id")
+    with committer.alone(job_id):
+        staging, replica = _own(call)
+        _check_seal(call, staging, report, part)
+        target = staging.root / "sealed" / f"{replica}.json"
+        if not _kept(target, part):
+            _check_going_on(call)
+            write_whole(target.with_suffix(".report"), report)
+            write_whole(target, part)
+        if committer.decided(job_id):
+            committer.commit(job_id)
+
+
+def _kept(target: Path, part: bytes) -> bool:
+    """Whether this very seal is there already. :raises Conflict: another one is."""
+    if not (target.is_file() and target.with_suffix(".report").is_file()):
+        return False
+    if target.read_bytes() != part:
+        raise Conflict(f"replica {target.stem} has sealed already, and other files: nothing is sealed twice")
+    return True
+
+
+def _check_seal(call: Call, staging: Staging, report: bytes, part: bytes) -> None:
+    role, index = call.part("role"), call.number("index")
+    if wire.loads(Report, report).exit_code is not ExitCode.SEALED:
+        raise SpecError(f"replica {role}-{index} has not ended well, and what it wrote is not sealed")
+    said = wire.loads(PartManifest, part)
+    if (said.job_id, said.attempt, said.role, said.index) != (staging.job_id, staging.attempt, role, index):
+        raise SpecError(
+            f"the seal of replica {role}-{index}, attempt {staging.attempt} of job {staging.job_id} is that "
+            f"of replica {said.role}-{said.index}, attempt {said.attempt} of job {said.job_id}"
+        )
+
+
+def _check_going_on(call: Call) -> None:
+    job_id = call.part("job_id")
+    state = call.site.store.ledger.status(job_id).state
+    if state.ended:
+        raise Conflict(f"job {job_id} has ended ({state.value}): nothing of it runs or is sealed any more")
+
+
+def _own(call: Call) -> tuple[Staging, str]:
+    """The attempt and replica that the path names. :raises Conflict: the attempt is not the current one."""
+    job_id, attempt = call.part("job_id"), call.number("attempt")
+    role, index = call.part("role"), call.number("index")
+    _check_replica(call, role, index)
+    staging = standing(call.site, job_id, attempt)
+    if call.token.kind is Kind.JOB and not call.site.starts.descends(
+        job_id, attempt, submitted=call.token.attempt
+    ):
+        raise Conflict(f"job {job_id}: the token is that of attempt {call.token.attempt}, which is fenced")
+    return staging, f"{role}-{index}"
+
+
+def _check_token(call: Call, submitted: int) -> None:
+    if call.token.kind is Kind.JOB and call.token.attempt != submitted:
+        raise Refused(
+            f"the token is that of attempt {call.token.attempt}: it does not count for attempt {submitted}"
+        )
+
+
+def _check_replica(call: Call, role: str, index: int) -> None:
+    job_id = call.part("job_id")
+    roles = {each.name: each.replicas for each in call.site.store.ledger.spec(job_id).roles}
+    if index >= roles.get(role, 0):
+        there = ", ".join(f"{name} 0 to {count - 1}" for name, count in roles.items())
+        raise NotFound(f"job {job_id} has no replica {role!r:.40} {index}; it has {there}")

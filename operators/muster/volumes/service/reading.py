@@ -1,0 +1,115 @@
+"""What is in the store: versions, their records, manifests and bytes.
+
+A version's bytes are sent as one stream, the files of its manifest one after the other. Who has the
+manifest knows where each begins, so any part can be asked for by ``Range: bytes=FIRST-LAST``, and a
+download goes on where it was cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from muster.core.errors import Corrupt, SpecError
+from muster.volumes.base import Record
+from muster.volumes.manifest import Entry
+from muster.volumes.service.archives import exactly, members, pack
+from muster.volumes.service.calls import Call, route
+from muster.volumes.service.messages import Count, Names, Versions
+from muster.volumes.service.site import Site
+
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
+
+
+def routes(site: Site) -> Iterator[Route]:
+    """Every route of this module."""
+    yield route("GET", "/v1/resolve", _resolve, site=site)
+    yield route("GET", "/v1/volumes", _volumes, site=site)
+    yield route("GET", "/v1/versions", _versions, site=site)
+    yield route("GET", "/v1/count", _count, site=site)
+    yield route("GET", "/v1/record", _record, site=site)
+    yield route("GET", "/v1/manifest", _manifest, site=site)
+    yield route("GET", "/v1/data", _data, site=site)
+    yield route("GET", "/v1/code/{digest}", _code, site=site)
+
+
+def _resolve(call: Call) -> Versions:
+    return Versions(versions=call.site.store.resolve(call.query("address")))
+
+
+def _volumes(call: Call) -> Names:
+    return Names(names=tuple(call.site.store.volumes()))
+
+
+def _versions(call: Call) -> Versions:
+    store, volume = call.site.store, call.query("volume")
+    if not call.query("limit", ""):
+        return Versions(versions=tuple(store.versions(volume)))
+    before = call.query_number("before") if call.query("before", "") else None
+    return Versions(versions=tuple(store.newest(volume, limit=call.query_number("limit"), before=before)))
+
+
+def _count(call: Call) -> Count:
+    return Count(count=call.site.store.count(call.query("volume")))
+
+
+def _record(call: Call) -> Record:
+    return call.site.store.record(call.query("address"))
+
+
+def _manifest(call: Call) -> Response:
+    store, record = call.site.store, call.site.store.record(call.query("address"))
+    path = store.layout.version(record.volume, record.number) / "MANIFEST"
+    return FileResponse(path, media_type="text/plain; charset=utf-8", stat_result=path.stat())
+
+
+def _data(call: Call) -> Response:
+    address, store = call.query("address"), call.site.store
+    data = store.path(address)
+    entries = sorted(store.manifest(address).values(), key=lambda entry: entry.path)
+    size = sum(entry.size_bytes for entry in entries)
+    first, last = _range(call.request.headers.get("range", "bytes=0-"), size)
+    headers = {"content-length": str(last + 1 - first), "content-range": f"bytes {first}-{last}/{size}"}
+    stream = _stream(data, entries, first, last + 1)
+    begun = next(stream, b"")  # what is wrong with the first file is said, and does not just end the stream
+    return StreamingResponse(
+        chain((begun,), stream),
+        status_code=206,
+        headers=headers,
+        media_type="application/octet-stream",
+    )
+
+
+def _range(text: str, size: int) -> tuple[int, int]:
+    match = _RANGE.match(text)
+    first, last = (int(match[1]), int(match[2] or size - 1)) if match else (0, -1)
+    if not 0 <= first <= last + 1 <= size:
+        raise SpecError(f"range {text!r:.60} is not within the {size} bytes that there are")
+    return first, last
+
+
+def _stream(data: Path, entries: Sequence[Entry], first: int, end: int) -> Iterator[bytes]:
+    """The bytes from `first` to before `end` of all files one after the other."""
+    begins = 0
+    for entry in entries:
+        begin, stop = max(first - begins, 0), min(end - begins, entry.size_bytes)
+        begins += entry.size_bytes
+        if begin >= stop:
+            continue
+        with (data / entry.path).open("rb") as file:
+            if file.seek(0, 2) != entry.size_bytes:
+                raise Corrupt(
+                    f"{data / entry.path} has not its {entry.size_bytes} bytes: run `muster volumes fsck`"
+                )
+            file.seek(begin)
+            yield from exactly(file, stop - begin, what=entry.path)
+
+
+def _code(call: Call) -> Response:
+    folder = call.site.store.code(call.part("digest"))
+    return StreamingResponse(pack(members(folder)), media_type="application/x-tar")

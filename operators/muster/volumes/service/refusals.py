@@ -1,0 +1,48 @@
+"""Errors as they cross the wire: ``{"error": "Conflict", "message": …}``, and back to what was raised.
+
+The class's name decides, not the HTTP status, which is for people, proxies and ``curl``.
+"""
+
+from __future__ import annotations
+
+import json
+
+from muster.core import errors
+from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError, NotFound, SpecError, StoreError
+from muster.volumes.service.tokens import Refused
+
+_STATUS: tuple[tuple[type[MusterError], int], ...] = (
+    (Refused, 401),
+    (NotFound, 404),
+    (Conflict, 409),
+    (BadOutput, 422),
+    (SpecError, 400),
+    (Corrupt, 500),
+)
+
+
+def status_of(error: MusterError) -> int:
+    """The HTTP status that comes nearest to an error."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def document(error: MusterError) -> dict[str, str]:
+    """An error as JSON, under the nearest name that :mod:`muster.core.errors` has."""
+    known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return {"error": known.__name__, "message": str(error)}
+
+
+def read(body: bytes, *, status: int, where: str) -> MusterError:
+    """The error that an answer stands for; one that is not the service's own is named as what it is."""
+    try:
+        said = json.loads(body)
+        kind = getattr(errors, said["error"])
+        if issubclass(kind, MusterError):
+            return kind(str(said["message"]))  # type: ignore[no-any-return]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass  # a proxy's page, or something else that listens there
+    start = body[:120].decode(errors="replace")
+    return StoreError(
+        f"{where} answered HTTP {status} {start!r}: is that the address of muster's store service, "
+        "and is it of the same release?"
+    )

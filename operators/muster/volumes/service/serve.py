@@ -1,0 +1,82 @@
+"""Runs the store service: ``python -m muster.volumes.service --store DIR --key FILE --port N``.
+
+One store has one service at a time: it holds the lock file ``service.lock`` in the store, which dies
+with it, and a second one waits until it is gone. (Where several machines mount the claim, and its
+file system does not carry locks between them, the cluster must see to that: a Deployment with the
+strategy Recreate, or a Lease.) It may be killed at any moment; nothing has to be done at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from muster.core.errors import MusterError
+from muster.volumes.folder import FolderStore
+from muster.volumes.service.app import create_app
+from muster.volumes.service.tokens import operator_token, read_keys
+
+LOCK = "service.lock"
+DAY_SECONDS = 86_400.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until told to end; the exit code says whether it could."""
+    asked = _parser().parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        keys = read_keys(asked.key)
+        if asked.print_token:
+            sys.stdout.write(operator_token(keys, lifetime_seconds=asked.print_token * DAY_SECONDS) + "\n")
+            return 0
+        store = FolderStore(asked.store)
+        lock = _alone(store)
+    except (MusterError, OSError) as error:
+        sys.stderr.write(f"the store service cannot start: {error}\n")
+        return 2
+    app = create_app(store, keys=keys)
+    config = uvicorn.Config(
+        app,
+        host=asked.host,
+        port=asked.port,
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        ws="none",
+    )
+    uvicorn.Server(config).run()
+    os.close(lock)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m muster.volumes.service", description="Serve a store.")
+    parser.add_argument("--store", type=Path, help="the store's folder", required=True)
+    parser.add_argument(
+        "--key", type=Path, help="a file with keys that sign tokens, one a line", required=True
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8470, help="on which port (8470)")
+    parser.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and end")
+    return parser
+
+
+def _alone(store: FolderStore) -> int:
+    """Hold the store's lock from here on to the end of this process."""
+    path = store.layout.root / LOCK
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logging.getLogger(__name__).warning("another store service holds %s: waiting until it ends", path)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock

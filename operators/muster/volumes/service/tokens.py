@@ -1,0 +1,127 @@
+"""Tokens: who may ask the store service for what, and until when.
+
+::
+
+    <payload>.<mac>        both base64url without padding
+    payload                {"attempt":2,"expires":1798761600.0,"job_id":"train-9f2c-1","kind":"job"}
+    mac                    HMAC-SHA256 (RFC 2104) over "muster-token-1." and the payload's text
+
+An **operator**'s token may do everything; Airflow and people have one. A **job**'s token may fetch the
+bundle of its own attempt's replicas, add to their lines and seal them, nothing else, and only while
+that attempt is the current one: what a fenced attempt sends is refused.
+
+The keys lie in a file, one a line. The first signs; all of them are accepted, so that a key can be
+changed without a moment in which a token does not count.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from muster.core import wire
+from muster.core.errors import SpecError, StoreError
+
+KEY_LENGTH = 32
+TOKEN_LENGTH = 1024
+
+_DOMAIN = b"muster-token-1."  # nothing else that is ever signed with such a key begins so
+
+
+class Refused(StoreError):
+    """The token does not count, or not for this."""
+
+
+class Kind(str, Enum):
+    """Whose token it is."""
+
+    OPERATOR = "operator"
+    JOB = "job"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """What a token says. `expires` is seconds since the epoch; the rest is empty in an operator's."""
+
+    kind: Kind
+    expires: float
+    job_id: str = ""
+    attempt: int = 0
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """Return the keys in a file, one a line.
+
+    :raises SpecError: it cannot be read, holds none, or one that is shorter than 32 characters.
+    """
+    try:
+        keys = tuple(path.read_bytes().split())
+    except OSError as error:
+        raise SpecError(f"key file {path} cannot be read: {error.strerror}") from error
+    if not keys or min(map(len, keys)) < KEY_LENGTH:
+        raise SpecError(
+            f"key file {path} needs keys of {KEY_LENGTH} or more characters, one a line: "
+            f"`openssl rand -hex 32 > {path}` makes one"
+        )
+    return keys
+
+
+def operator_token(keys: Sequence[bytes], *, lifetime_seconds: float) -> str:
+    """Make a token for Airflow or a person."""
+    return sign(keys, Token(kind=Kind.OPERATOR, expires=time.time() + lifetime_seconds))
+
+
+def job_token(keys: Sequence[bytes], job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
+    """Make a token for the pods of one attempt of one job."""
+    expires = time.time() + lifetime_seconds
+    return sign(keys, Token(kind=Kind.JOB, job_id=job_id, attempt=attempt, expires=expires))
+
+
+def sign(keys: Sequence[bytes], token: Token) -> str:
+    """Write a token, signed with the first key."""
+    payload = _encode(json.dumps(wire.plain(token), sort_keys=True, separators=(",", ":")).encode())
+    return f"{payload.decode()}.{_encode(_mac(keys[0], payload)).decode()}"
+
+
+def verify(keys: Sequence[bytes], text: str) -> Token:
+    """Return what a token says if it is ours and has not expired.
+
+    How long this takes tells nothing about the right signature, nor does the error.
+
+    :raises Refused: it is not, it was changed, or its time is over.
+    """
+    payload, _, mac = text.partition(".")
+    if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
+        raise Refused("the token is not one of this store service: ask its operator for one")
+    said = json.loads(_decode(payload))
+    token = Token(**{**said, "kind": Kind(said["kind"])})
+    if token.expires <= time.time():
+        ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(token.expires))
+        raise Refused(f"the token expired at {ended}: ask the store service's operator for a new one")
+    return token
+
+
+def _signed(keys: Sequence[bytes], payload: str, mac: str) -> bool:
+    if not (payload.isascii() and mac.isascii()):
+        return False
+    wanted = [_encode(_mac(key, payload.encode())) for key in keys]
+    return any([hmac.compare_digest(each, mac.encode()) for each in wanted])  # noqa: C419 - all, whichever it is
+
+
+def _mac(key: bytes, payload: bytes) -> bytes:
+    return hmac.new(key, _DOMAIN + payload, hashlib.sha256).digest()
+
+
+def _encode(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
