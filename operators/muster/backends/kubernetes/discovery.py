@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.facts import Claim, Cluster, Flavor, Node, Queue, named
+from muster.backends.kubernetes.facts import Claim, Cluster, Flavor, Node, Queue, limits_of, named
 from muster.backends.kubernetes.kinds import (
     CLAIM,
     CLUSTER_QUEUE,
+    COHORT,
     JOB_SET,
     LOCAL_QUEUE,
     NAMESPACE,
@@ -80,10 +81,9 @@ def _claim(client: Client, namespace: str, name: str) -> Claim | None:
 
 
 def _queues(client: Client, namespace: str) -> dict[str, Queue]:
-    clusters = named(_readable(client, CLUSTER_QUEUE) or ())
+    limits = limits_of(_readable(client, CLUSTER_QUEUE) or (), _readable(client, COHORT))
     found = client.find(LOCAL_QUEUE, namespace=namespace)
-    queues = [Queue.of(local, clusters.get(local["spec"].get("clusterQueue", ""))) for local in found]
-    return {queue.name: queue for queue in queues}
+    return {queue.name: queue for queue in (Queue.of(local, limits) for local in found)}
 
 
 def _priorities(client: Client) -> frozenset[str] | None:

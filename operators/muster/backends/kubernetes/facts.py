@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -51,6 +51,11 @@ class Node:
             ),
         )
 
+    @property
+    def has_cards(self) -> bool:
+        """Whether it has devices of any kind: resources of somebody's domain, as ``nvidia.com/gpu``."""
+        return any(amount and "/" in name for name, amount in self.room.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flavor:
@@ -86,12 +91,13 @@ class Queue:
     stopped: str = ""
 
     @classmethod
-    def of(cls, local: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> Queue:
-        """Read a ``LocalQueue`` and its ``ClusterQueue``."""
+    def of(cls, local: Mapping[str, Any], limits: Mapping[str, Mapping[str, Amounts]]) -> Queue:
+        """Read a ``LocalQueue``. :param limits: of each ClusterQueue that may be read (:func:`limits_of`)."""
+        cluster_queue = local["spec"].get("clusterQueue", "")
         return cls(
             name=local["metadata"]["name"],
-            cluster_queue=local["spec"].get("clusterQueue", ""),
-            limits=None if cluster is None else MappingProxyType(_limits(cluster["spec"])),
+            cluster_queue=cluster_queue,
+            limits=limits.get(cluster_queue),
             stopped=_stopped(local),
         )
 
@@ -108,24 +114,57 @@ def _stopped(queue: Mapping[str, Any]) -> str:
     return str(active.get("message") or active.get("reason") or "it is not active")
 
 
-def _limits(spec: Mapping[str, Any]) -> dict[str, Amounts]:
-    in_cohort = bool(spec.get("cohortName"))
+def limits_of(
+    cluster_queues: Iterable[Mapping[str, Any]], cohorts: Iterable[Mapping[str, Any]] | None
+) -> dict[str, Mapping[str, Amounts]]:
+    """Return, per ClusterQueue and flavor, the most that one workload can ever get of each resource.
+
+    That is its own quota and what it may borrow: the others of its cohort lend what they own. Cohorts
+    with quota of their own, or in a tree of cohorts, count as endless: Kueue reckons with those.
+
+    :param cohorts: None where they may not be read.
+    """
+    queues = list(cluster_queues)
+    endless = None if cohorts is None else {each["metadata"]["name"] for each in cohorts if _rich(each)}
+    return {each["metadata"]["name"]: MappingProxyType(_limits(each, queues, endless)) for each in queues}
+
+
+def _rich(cohort: Mapping[str, Any]) -> bool:
+    spec = cohort.get("spec") or {}
+    return bool(spec.get("parentName") or spec.get("resourceGroups"))
+
+
+def _limits(
+    queue: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], endless: set[str] | None
+) -> dict[str, Amounts]:
+    cohort = queue["spec"].get("cohortName")
+    lenders = [
+        each for each in queues if cohort and each is not queue and each["spec"].get("cohortName") == cohort
+    ]
+    unknown = bool(cohort) and (endless is None or cohort in endless)
     limits: dict[str, dict[str, float]] = {}
-    for group in spec.get("resourceGroups") or ():
-        for flavor in group.get("flavors") or ():
-            of_flavor = limits.setdefault(flavor["name"], {})
-            for resource in flavor.get("resources") or ():
-                of_flavor[resource["name"]] = _limit(resource, in_cohort=in_cohort)
+    for flavor, resource in _quotas(queue):
+        lent = math.inf if unknown else sum(_lent(each, flavor, resource["name"]) for each in lenders)
+        borrowed = min(lent, quantity(resource["borrowingLimit"])) if "borrowingLimit" in resource else lent
+        own = limits.setdefault(flavor, {})
+        own[resource["name"]] = quantity(resource.get("nominalQuota", 0)) + borrowed
     return {name: MappingProxyType(resources) for name, resources in limits.items()}
 
 
-def _limit(resource: Mapping[str, Any], *, in_cohort: bool) -> float:
-    """The most that can ever be had: without a cohort there is nobody to borrow from."""
-    nominal = quantity(resource.get("nominalQuota", 0))
-    if not in_cohort:
-        return nominal
-    borrowing = resource.get("borrowingLimit")
-    return math.inf if borrowing is None else nominal + quantity(borrowing)
+def _quotas(queue: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for group in queue["spec"].get("resourceGroups") or ():
+        for flavor in group.get("flavors") or ():
+            for resource in flavor.get("resources") or ():
+                yield flavor["name"], resource
+
+
+def _lent(queue: Mapping[str, Any], flavor: str, name: str) -> float:
+    """What a ClusterQueue leaves to others when it needs nothing itself."""
+    for other, resource in _quotas(queue):
+        if other == flavor and resource["name"] == name:
+            nominal = quantity(resource.get("nominalQuota", 0))
+            return min(nominal, quantity(resource["lendingLimit"])) if "lendingLimit" in resource else nominal
+    return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +215,11 @@ class Cluster:
     @property
     def gpu_classes(self) -> frozenset[str]:
         """Every class of card that a node has or a flavor stands for."""
-        of_nodes = {node.gpu_class for node in self.nodes or ()}
-        of_flavors = {flavor.gpu_class for flavor in self.flavors.values()}
-        return frozenset(name for name in of_nodes | of_flavors if name)
+        nodes = self.nodes or ()
+        with_cards = {node.gpu_class for node in nodes if node.has_cards}
+        without = {node.gpu_class for node in nodes} - with_cards
+        of_flavors = {flavor.gpu_class for flavor in self.flavors.values()} - without
+        return frozenset(name for name in with_cards | of_flavors if name)
 
 
 def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

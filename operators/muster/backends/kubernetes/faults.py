@@ -65,11 +65,13 @@ class Fault:
     """What went wrong in one pod, and when (seconds since the epoch).
 
     :param follows: it was told to stop, or lost its peers: another pod's fault came first.
+    :param hopeless: the same would happen again, and the cluster does not know: it starts the gang again.
     """
 
     at: float
     verdict: Verdict
     follows: bool = False
+    hopeless: bool = False
 
 
 def fault(pod: SeenPod, job: JobSpec) -> Fault | None:
@@ -81,7 +83,9 @@ def fault(pod: SeenPod, job: JobSpec) -> Fault | None:
     return None
 
 
-def _fault(pod: SeenPod, job: JobSpec, cause: Cause, message: str, *, advice: str = "") -> Fault:
+def _fault(
+    pod: SeenPod, job: JobSpec, cause: Cause, message: str, *, advice: str = "", hopeless: bool = False
+) -> Fault:
     ended = [each.ended_at for each in pod.containers if each.ended_at is not None]
     verdict = Verdict(
         cause=cause,
@@ -89,7 +93,7 @@ def _fault(pod: SeenPod, job: JobSpec, cause: Cause, message: str, *, advice: st
         message=message,
         advice=advice or ADVICE.get(cause, ADVICE[Cause.BACKEND_ERROR]),
     )
-    return Fault(at=max(ended, default=pod.created), verdict=verdict)
+    return Fault(at=max(ended, default=pod.created), verdict=verdict, hopeless=hopeless)
 
 
 def _out_of_memory(pod: SeenPod, job: JobSpec) -> Fault | None:
@@ -99,12 +103,12 @@ def _out_of_memory(pod: SeenPod, job: JobSpec) -> Fault | None:
     role = next((role for role in job.roles if role.name == pod.role), None)
     limit = f" of {role.resources.memory_gib:g} GiB" if role else ""
     message = f"replica {pod.replica} outgrew its memory limit{limit} on node {pod.node}"
-    return _fault(pod, job, Cause.OUT_OF_MEMORY, message)
+    return _fault(pod, job, Cause.OUT_OF_MEMORY, message, hopeless=True)
 
 
 def _overfull(pod: SeenPod, job: JobSpec) -> Fault | None:
     found = overfull(pod.replica, pod.message, rank=pod.first_rank(job)) if pod.reason == "Evicted" else None
-    return None if found is None else Fault(at=pod.created, verdict=found)
+    return None if found is None else Fault(at=pod.created, verdict=found, hopeless=True)
 
 
 def overfull(replica: str, said: str, *, rank: int | None = None) -> Verdict | None:
@@ -170,6 +174,7 @@ def _not_started(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
         Cause.SPEC_ERROR,
         f"image {container.image} has no {missing[1]}: muster's worker runs in the image's own Python",
         advice="use an image with Python 3.10 or newer, python3 on its PATH",
+        hopeless=True,
     )
 
 

@@ -65,6 +65,7 @@ _KUEUE = "kueue.x-k8s.io/v1beta2"
 WORKLOAD = Kind(api_version=_KUEUE, name="Workload", plural="workloads")
 LOCAL_QUEUE = Kind(api_version=_KUEUE, name="LocalQueue", plural="localqueues")
 CLUSTER_QUEUE = Kind(api_version=_KUEUE, name="ClusterQueue", plural="clusterqueues", namespaced=False)
+COHORT = Kind(api_version=_KUEUE, name="Cohort", plural="cohorts", namespaced=False)
 RESOURCE_FLAVOR = Kind(api_version=_KUEUE, name="ResourceFlavor", plural="resourceflavors", namespaced=False)
 TOPOLOGY = Kind(api_version=_KUEUE, name="Topology", plural="topologies", namespaced=False)
 WORKLOAD_PRIORITY_CLASS = Kind(

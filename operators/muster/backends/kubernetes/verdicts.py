@@ -11,7 +11,7 @@ from muster.backends.kubernetes.facts import Cluster, condition, holds
 from muster.backends.kubernetes.faults import ADVICE, CAUSES, Fault, fault
 from muster.backends.kubernetes.feasibility import check_nodes, pod_sets
 from muster.backends.kubernetes.observe import completed, failed, failure
-from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.seen import Seen, SeenPod
 from muster.backends.kubernetes.stuck import SETTLE_SECONDS, stuck
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
@@ -25,7 +25,8 @@ _DISRUPTED = re.compile(r"Pod (\S+) has condition DisruptionTarget")
 def verdict(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
     """Return why a job ended without success, or cannot go on; None while it may succeed.
 
-    What the cluster starts again by itself has no verdict.
+    What the cluster starts again by itself has no verdict, unless it would only happen again. Pods of
+    earlier starts count there, so it is worth keeping those that ended badly though they are deleted.
 
     :param now: seconds since the epoch.
     :param cluster: what the cluster has, to see that no node will ever do.
@@ -34,7 +35,7 @@ def verdict(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = N
         return None
     if failed(seen.root):
         return _again(_failed(seen, job), restarts=seen.restarts)
-    return stuck(seen, job, now=now) or _no_node(seen, job, now=now, cluster=cluster)
+    return _hopeless(seen, job) or stuck(seen, job, now=now) or _no_node(seen, job, now=now, cluster=cluster)
 
 
 def overdue(
@@ -79,6 +80,11 @@ def _failed(seen: Seen, job: JobSpec) -> Verdict:
         )
     found = first_fault([each for pod in seen.replicas() if (each := fault(pod, job)) is not None])
     return found or _told(seen)
+
+
+def _hopeless(seen: Seen, job: JobSpec) -> Verdict | None:
+    faults = [fault(pod, job) for pod in map(SeenPod.of, seen.pods)]
+    return first_fault([each for each in faults if each is not None and each.hopeless])
 
 
 def first_fault(faults: Sequence[Fault]) -> Verdict | None:
