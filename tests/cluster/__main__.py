@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster import cluster, machine, network, programs
+from tests.cluster import cluster, inside, machine, network, programs
 from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
@@ -53,19 +53,15 @@ def _status(layout: Layout, asked: argparse.Namespace) -> int:
 
 def _exec(layout: Layout, asked: argparse.Namespace) -> int:
     network.enter(layout)
-    os.environ["KUBECONFIG"] = str(layout.kubeconfig)
-    os.environ["PATH"] = f"{layout.programs}:{os.environ.get('PATH', '')}"
-    os.execvp(asked.words[0], asked.words)
+    os.execvpe(asked.words[0], asked.words, inside.environment(layout))
 
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
     was_up = cluster.is_up(layout)
     _up(layout, argparse.Namespace(json=False))
-    command = [sys.executable, "-m", "pytest", "-m", "cluster", *asked.words]
+    command = [sys.executable, "-m", "pytest", "-m", "cluster and not soak", *asked.words]
     try:
-        return subprocess.run(
-            command, check=False, env=os.environ | {"MUSTER_CLUSTER": str(layout.root)}
-        ).returncode
+        return subprocess.run(command, check=False, env=inside.environment(layout)).returncode
     finally:
         if not was_up:
             cluster.down(layout)

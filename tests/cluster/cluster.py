@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import control_plane, daemons, extensions, groups, images, kubectl, network, nodes
+from tests.cluster import control_plane, daemons, extensions, groups, images, kubectl, network, nodes, proxy
 from tests.cluster.daemons import Daemon
 from tests.cluster.layout import NODES, Layout
 
@@ -104,7 +104,7 @@ def _control_plane(layout: Layout) -> tuple[Daemon, ...]:
         control_plane.controllers(layout),
         control_plane.scheduler(layout),
         control_plane.dns(layout),
-        control_plane.way_to_services(layout),
+        proxy.proxy(layout),
         extensions.jobset(layout),
         extensions.kueue(layout),
     )
@@ -149,6 +149,7 @@ class _Start:
         layout.claim.mkdir()
         layout.claim.chmod(_CLAIM_MODE)
         control_plane.prepare(layout)
+        proxy.prepare(layout)
         extensions.prepare(layout)
         images.write_archive(layout)
         network.create(layout)

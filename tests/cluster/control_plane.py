@@ -1,12 +1,11 @@
-"""The control plane: etcd, API server, controllers, scheduler, DNS, and the way to Services' addresses."""
+"""The control plane: etcd, API server, controllers, scheduler and DNS."""
 
 from __future__ import annotations
 
 from tests.cluster.authority import Authority
 from tests.cluster.daemons import Daemon
-from tests.cluster.layout import API_PORT, API_URL, CONTROL_ADDRESS, NODES, SERVICE_RANGE, Layout
+from tests.cluster.layout import API_PORT, API_URL, CONTROL_ADDRESS, SERVICE_RANGE, Layout
 from tests.cluster.probes import answers
-from tests.cluster.proxy import proxy
 
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEERS = "http://127.0.0.1:2380"
@@ -155,8 +154,3 @@ def dns(layout: Layout) -> Daemon:
         command=(layout.programs / "coredns", "-conf", layout.root / "Corefile"),
         ready=answers(f"http://{_DNS_READY}/ready"),
     )
-
-
-def way_to_services(layout: Layout) -> Daemon:
-    """A kube-proxy of the control plane's own: Services' addresses are reached whichever node is lost."""
-    return proxy(layout, node=NODES[0], name="kube-proxy", namespaces=())

@@ -1,8 +1,9 @@
 """Container images of a few kilobytes: links into the machine's ``/usr``, which the runtime mounts.
 
 One for every environment in the image cache, called ``localhost/NAME:DIGEST`` by its lock's digest as
-in the cache, and two more: ``localhost/pause:1`` holds a pod's namespaces, ``localhost/shell:1`` has
-``sh`` and the machine's tools in its path, but no Python.
+in the cache, and three more: ``localhost/pause:1`` holds a pod's namespaces, ``localhost/python3:1``
+has nothing but the Python that made the environments, and ``localhost/shell:1`` not even that: only
+``/bin/sh``, and nothing in its path.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import io
 import json
 import platform
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -67,6 +69,7 @@ def images(layout: Layout) -> tuple[Image, ...]:
     return (
         Image(reference="localhost/pause:1", layer=pause, command="/pause"),
         Image(reference="localhost/shell:1", layer=links, path="/nowhere"),
+        Image(reference="localhost/python3:1", layer=links, path=f"{sys.base_prefix}/bin:{_PATH}"),
         *(_environment(marker.parent, links) for marker in sorted(cache.glob("*/.muster-complete"))),
     )
 

@@ -30,11 +30,13 @@ class Node:
 
     :param number: from 1; its addresses are made from it.
     :param gpu_class: the value of its label ``muster.dev/gpu-class``.
+    :param cpus: what it says to have; all nodes share the machine's.
     """
 
     name: str
     number: int
     gpu_class: str
+    cpus: int = 16
     gpus: int = 0
 
     @property

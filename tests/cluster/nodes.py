@@ -14,29 +14,31 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.cluster import daemons, groups, kubectl, network
-from tests.cluster.authority import Authority
-from tests.cluster.daemons import Daemon
+from tests.cluster import daemons, groups, kubectl, kubelet, network, proxy, runtime
 from tests.cluster.images import import_all
-from tests.cluster.layout import CONTROL_ADDRESS, HIDDEN_FROM_NODES, NODES, Layout, Node
-from tests.cluster.proxy import proxy
-from tests.cluster.runtime import SOCKET, runtime
+from tests.cluster.layout import HIDDEN_FROM_NODES, NODES, Layout, Node
 
 from muster.core.errors import BackendError
 
 GPU = "nvidia.com/gpu"
-GPU_CLASS = "muster.dev/gpu-class"
 PROGRAMS = ("kubelet", "kube-proxy", "containerd")
-# Other namespaces are let go of, which would live on as long as this one; what the machine keeps in
-# these folders is covered; the claim is mounted; mounts of the kubelet reach the containers, nobody else.
 CLAIM = "/run/muster/claim"  # where a node has the shared folder, as if it had mounted it from a server
 _FURNISH = """
 set -e
-for other in /run/netns/*; do [ -e "$other" ] && umount --lazy "$other"; done
-claim=$0 seen=$1; shift
+claim=$1 seen=$2 processors=$3; shift 3
+# other namespaces are let go of, which would live on as long as this one
+for other in /run/netns/*; do [ ! -e "$other" ] || umount --lazy "$other"; done
+# what the machine keeps in these folders is covered
 for folder in "$@"; do mount -t tmpfs -o mode=755 tmpfs "$folder"; done
 mkdir -p "$seen"
 mount --bind "$claim" "$seen"
+# where the kubelet counts the processors: a node has more of them than a machine for tests
+cd /sys/devices/system
+[ ! -d node ] || mount -t tmpfs tmpfs node
+mount -t tmpfs tmpfs cpu
+for number in $(seq 0 $((processors - 1))); do mkdir "cpu/cpu$number"; done
+cd /
+# mounts of the kubelet reach the containers, and nobody else
 mount --make-rshared /
 """
 
@@ -51,13 +53,10 @@ def make_room(layout: Layout) -> None:
 
 def prepare(layout: Layout, node: Node) -> None:
     """Write what a node has on its disk: credentials and configurations."""
-    authority = Authority(folder=layout.credentials)
-    authority.issue(node.name, f"system:node:{node.name}", "system:nodes", addresses=(node.address,))
-    authority.kubeconfig(node.name, f"system:node:{node.name}", "system:nodes")
-    folder = layout.folder(node)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "resolv.conf").write_text("")
-    (folder / "kubelet.json").write_text(json.dumps(_kubelet(layout, node), indent=1))
+    layout.folder(node).mkdir(parents=True, exist_ok=True)
+    kubelet.prepare(layout, node)
+    runtime.prepare(layout, node)
+    proxy.prepare(layout, node)
 
 
 def power_on(layout: Layout, node: Node) -> None:
@@ -79,7 +78,7 @@ def furnish(layout: Layout, node: Node) -> None:
 
 def switch_on(layout: Layout, node: Node) -> None:
     """Start a node's container runtime, and give it the images."""
-    containerd = runtime(layout, node, namespaces=_inside(layout, node))
+    containerd = runtime.runtime(layout, node, namespaces=_inside(layout, node))
     daemons.start(layout, containerd)
     daemons.wait(layout, containerd)
     import_all(layout, node)
@@ -87,12 +86,11 @@ def switch_on(layout: Layout, node: Node) -> None:
 
 def start(layout: Layout, node: Node) -> None:
     """Start a node's kubelet and kube-proxy, which need the API server."""
-    inside = _inside(layout, node)
-    daemons.start(layout, _kubelet_daemon(layout, node))
-    daemons.start(layout, proxy(layout, node=node, name=f"{node.name}.kube-proxy", namespaces=inside))
+    daemons.start(layout, kubelet.kubelet(layout, node, namespaces=_inside(layout, node)))
+    daemons.start(layout, proxy.proxy(layout, node, namespaces=_inside(layout, node)))
 
 
-def wait_ready(layout: Layout, node: Node, *, seconds: float = 60) -> None:
+def wait_ready(layout: Layout, node: Node, *, seconds: float = 120) -> None:
     """Return when a node is Ready, after giving it its GPUs, which a starting kubelet forgets.
 
     The kubelet looks for no device where no plugin names one, so the pods need none.
@@ -102,11 +100,11 @@ def wait_ready(layout: Layout, node: Node, *, seconds: float = 60) -> None:
         return
     path = f"/status/capacity/{GPU.replace('/', '~1')}"
     patch = json.dumps([{"op": "add", "path": path, "value": str(node.gpus)}])
-    kubectl.run(layout, "patch", "node", node.name, "--subresource=status", "--type=json", f"--patch={patch}")
+    words = ("node", node.name, "--subresource=status", "--type=json", f"--patch={patch}")
+    kubectl.run(layout, "patch", *words)
+    there = str(node.gpus)
     kubectl.until(
-        f"node {node.name} has {node.gpus} GPUs",
-        lambda: _allocatable(layout, node) == str(node.gpus),
-        seconds=seconds,
+        f"{node.name} has {there} GPUs", lambda: _allocatable(layout, node) == there, seconds=seconds
     )
 
 
@@ -148,7 +146,7 @@ def _mount(layout: Layout, node: Node) -> None:
     """Make a node's mount namespace, which a file holds (:func:`make_room`)."""
     mounts = layout.mounts(node)
     mounts.touch()
-    script = ("sh", "-c", _FURNISH, str(layout.claim), CLAIM, *HIDDEN_FROM_NODES)
+    script = ("sh", "-c", _FURNISH, "sh", str(layout.claim), CLAIM, str(node.cpus), *HIDDEN_FROM_NODES)
     _run("unshare", f"--mount={mounts}", "--propagation=private", *script)
 
 
@@ -159,64 +157,6 @@ def _is_mounted(layout: Layout, node: Node) -> bool:
 
 def _inside(layout: Layout, node: Node) -> tuple[str, ...]:
     return f"--net={layout.network(node)}", f"--mount={layout.mounts(node)}"
-
-
-def _kubelet_daemon(layout: Layout, node: Node) -> Daemon:
-    folder, name = layout.folder(node), f"{node.name}.kubelet"
-    return Daemon(
-        name=name,
-        command=(
-            layout.programs / "kubelet",
-            f"--kubeconfig={layout.credentials / f'{node.name}.kubeconfig'}",
-            f"--config={folder / 'kubelet.json'}",
-            f"--root-dir={folder / 'kubelet'}",
-            f"--cert-dir={folder / 'kubelet' / 'pki'}",
-            f"--hostname-override={node.name}",
-            f"--node-ip={node.address}",
-            f"--node-labels={GPU_CLASS}={node.gpu_class}",
-        ),
-        namespaces=_inside(layout, node),
-        ready=lambda: bool(daemons.running(layout, name)),
-    )
-
-
-def _kubelet(layout: Layout, node: Node) -> dict[str, object]:
-    own, folder = layout.credentials, layout.folder(node)
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{layout.group(node.name)}",
-        "enforceNodeAllocatable": ["pods"],
-        "authentication": {
-            "anonymous": {"enabled": False},
-            "webhook": {"enabled": True},
-            "x509": {"clientCAFile": str(own / "ca.crt")},
-        },
-        "authorization": {"mode": "Webhook"},
-        "tlsCertFile": str(own / f"{node.name}.crt"),
-        "tlsPrivateKeyFile": str(own / f"{node.name}.key"),
-        "address": node.address,
-        "clusterDNS": [CONTROL_ADDRESS],
-        "clusterDomain": "cluster.local",
-        "containerRuntimeEndpoint": f"unix://{SOCKET}",
-        "podLogsDir": str(folder / "logs"),
-        "resolvConf": str(folder / "resolv.conf"),
-        "evictionHard": {
-            "memory.available": "100Mi",
-            "nodefs.available": "1%",
-            "imagefs.available": "1%",
-            "nodefs.inodesFree": "1%",
-        },
-        "imageGCHighThresholdPercent": 100,
-        "imageGCLowThresholdPercent": 99,
-        "nodeStatusUpdateFrequency": "4s",
-        "nodeLeaseDurationSeconds": 20,
-        "serializeImagePulls": False,
-        "maxPods": 200,
-    }
 
 
 def _run(*command: str) -> None:

@@ -86,14 +86,24 @@ def build(cache: Path | None = None) -> Path:
     """
     root = (cache or Settings.load().cache) / "cluster"
     root.mkdir(parents=True, exist_ok=True)
-    with locked(root / "build.lock"):
-        for program in PROGRAMS:
-            _build(program, root)
+    if not all(_is_built(program, root) for program in PROGRAMS):
+        with locked(root / "build.lock"):
+            for program in PROGRAMS:
+                _build(program, root)
     return root / "bin"
 
 
+def _is_built(program: Program, root: Path) -> bool:
+    made = _made(program, root)
+    return made.exists() and all((root / "bin" / name).resolve() == made for name in program.names)
+
+
+def _made(program: Program, root: Path) -> Path:
+    return root.resolve() / "programs" / f"{program.module}-{program.digest()}"
+
+
 def _build(program: Program, root: Path) -> None:
-    made = root / "programs" / f"{program.module}-{program.digest()}"
+    made = _made(program, root)
     if not made.exists():
         made.parent.mkdir(exist_ok=True)
         _compile(program, root, to=made.with_name(f".{made.name}"))

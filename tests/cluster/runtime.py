@@ -41,15 +41,14 @@ SystemdCgroup = false
 """
 
 
-def runtime(layout: Layout, node: Node, *, namespaces: tuple[str, ...]) -> Daemon:
-    """Return a node's containerd, its configuration written."""
+def prepare(layout: Layout, node: Node) -> None:
+    """Write the configuration of a node's containerd."""
     folder = layout.folder(node)
     networks = folder / "networks"
     networks.mkdir(parents=True, exist_ok=True)
     (networks / "10-bridge.conflist").write_text(json.dumps(_network(node)))
     (folder / "base.json").write_text(json.dumps(_base()))
-    config = folder / "containerd.toml"
-    config.write_text(
+    (folder / "containerd.toml").write_text(
         _TOML.format(
             disk=folder / "containerd",
             state=STATE,
@@ -59,9 +58,13 @@ def runtime(layout: Layout, node: Node, *, namespaces: tuple[str, ...]) -> Daemo
             base=folder / "base.json",
         )
     )
+
+
+def runtime(layout: Layout, node: Node, *, namespaces: tuple[str, ...]) -> Daemon:
+    """Return a node's containerd."""
     return Daemon(
         name=f"{node.name}.containerd",
-        command=("containerd", "--config", config),
+        command=("containerd", "--config", layout.folder(node) / "containerd.toml"),
         namespaces=namespaces,
         ready=lambda: ctr(layout, node, "version").returncode == 0,
     )

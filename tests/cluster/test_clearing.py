@@ -1,0 +1,86 @@
+"""What a cluster leaves behind: nothing, whatever happened to it. A second one lives beside the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster import cluster, groups
+from tests.cluster.layout import Layout
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[Layout]:
+    """A place for another cluster, which is gone after the test."""
+    of = Layout.at(tmp_path / "c")
+    yield of
+    cluster.down(of)
+
+
+def run(verb: str, of: Layout) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.cluster", verb, f"--root={of.root}"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def links() -> set[str]:
+    """The network links of the machine, not of the namespace that the tests run in."""
+    command = ["nsenter", "--net=/proc/1/ns/net", "ip", "-oneline", "link"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line.split()[1] for line in lines}
+
+
+def traces(of: Layout) -> list[str]:
+    """Everything on the machine that has the cluster's name or folder in it."""
+    mounts = [line for line in Path("/proc/1/mountinfo").read_text().splitlines() if str(of.root) in line]
+    commands = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(of.root).encode() in _read(path) and int(path.parent.name) != os.getpid()
+    ]
+    folders = [str(of.root)] if of.root.exists() else []
+    return [*mounts, *commands, *folders, *map(str, Path("/sys/fs/cgroup").rglob(f"{of.name}*"))]
+
+
+def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -> None:
+    before = links()
+    assert run("up", second).wait() == 0
+    assert links() == before
+    for pid in groups.pids(second.group())[::2]:
+        os.kill(pid, signal.SIGKILL)
+    assert not cluster.is_up(second)
+
+    assert run("down", second).wait() == 0
+    assert not cluster.left(second)
+    assert traces(second) == []
+    assert links() == before
+
+
+def test_a_start_that_was_killed_is_cleared_away_by_the_next(second: Layout) -> None:
+    start = run("up", second)
+    assert start.stderr is not None
+    for line in start.stderr:
+        if "API server answers" in line:
+            break
+    start.kill()
+    start.wait()
+    start.stderr.close()
+    assert cluster.left(second).processes
+
+    assert run("up", second).wait() == 0
+    assert cluster.is_up(second)
+    assert run("down", second).wait() == 0
+    assert traces(second) == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
