@@ -55,7 +55,7 @@ def test_a_gang_without_room_on_the_nodes_stays_whole_and_unstarted(here: Layout
     def why() -> str:
         return condition(here, "workloads.kueue.x-k8s.io", workload, "QuotaReserved").get("message", "")
 
-    kubectl.until("Kueue says why it waits", lambda: "doesn't allow to fit" in why())
+    kubectl.until("Kueue says why it waits", lambda: "couldn't assign flavors" in why())
     assert pods_of(here, "waits") == []
     pending = kubectl.run(
         here, "get", "--raw", "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/team-a/pendingworkloads"
