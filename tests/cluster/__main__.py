@@ -18,6 +18,7 @@ from muster.core.errors import MusterError
 def main() -> int:
     """Do what the command line says."""
     asked = _parser().parse_args()
+    asked.words = [word for word in getattr(asked, "words", ()) if word != "--"]
     try:
         layout = Layout.at(asked.root)
         return int(asked.do(layout, asked))

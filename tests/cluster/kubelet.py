@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-from tests.cluster import daemons
 from tests.cluster.authority import Authority
 from tests.cluster.daemons import Daemon
-from tests.cluster.layout import CONTROL_ADDRESS, Layout, Node
+from tests.cluster.layout import CONTROL_ADDRESS, DISK, Layout, Node
+from tests.cluster.probes import answers
 from tests.cluster.runtime import SOCKET
 
 GPU_CLASS = "muster.dev/gpu-class"
+_HEALTH_PORT = 10248
 
 
 def prepare(layout: Layout, node: Node) -> None:
@@ -25,26 +26,25 @@ def prepare(layout: Layout, node: Node) -> None:
 
 def kubelet(layout: Layout, node: Node, *, namespaces: tuple[str, ...]) -> Daemon:
     """Return a node's kubelet."""
-    folder, name = layout.folder(node), f"{node.name}.kubelet"
     return Daemon(
-        name=name,
+        name=f"{node.name}.kubelet",
         command=(
             layout.programs / "kubelet",
             f"--kubeconfig={layout.credentials / f'{node.name}.kubeconfig'}",
-            f"--config={folder / 'kubelet.json'}",
-            f"--root-dir={folder / 'kubelet'}",
-            f"--cert-dir={folder / 'kubelet' / 'pki'}",
+            f"--config={DISK / 'kubelet.json'}",
+            f"--root-dir={DISK / 'kubelet'}",
+            f"--cert-dir={DISK / 'kubelet' / 'pki'}",
             f"--hostname-override={node.name}",
             f"--node-ip={node.address}",
             f"--node-labels={GPU_CLASS}={node.gpu_class}",
         ),
         namespaces=namespaces,
-        ready=lambda: bool(daemons.running(layout, name)),
+        ready=answers(f"http://{node.address}:{_HEALTH_PORT}/healthz"),
     )
 
 
 def _configuration(layout: Layout, node: Node) -> dict[str, object]:
-    own, folder = layout.credentials, layout.folder(node)
+    own = layout.credentials
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -62,11 +62,13 @@ def _configuration(layout: Layout, node: Node) -> dict[str, object]:
         "tlsCertFile": str(own / f"{node.name}.crt"),
         "tlsPrivateKeyFile": str(own / f"{node.name}.key"),
         "address": node.address,
+        "healthzBindAddress": node.address,
+        "healthzPort": _HEALTH_PORT,
         "clusterDNS": [CONTROL_ADDRESS],
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
-        "podLogsDir": str(folder / "logs"),
-        "resolvConf": str(folder / "resolv.conf"),
+        "podLogsDir": str(DISK / "logs"),
+        "resolvConf": str(DISK / "resolv.conf"),
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "1%",

@@ -21,7 +21,10 @@ SERVICE_ADDRESS = "10.96.0.1"  # of the API server itself: the first of the rang
 POD_RANGE = "10.78.0.0/16"
 
 HIDDEN_FROM_NODES = ("/run", "/var/lib", "/var/log")  # each node has its own, empty at every boot
-_LONGEST_ROOT = 80  # a path of a socket has room for 107 bytes
+# Where a node sees its disk and the shared folder, as if the one were its own and the other mounted from
+# a server. Short, too: the path of a socket has room for 107 bytes.
+DISK = Path("/run/muster/disk")
+CLAIM = Path("/run/muster/claim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +80,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         text = str(self.root)
-        if not self.root.is_absolute() or len(text.encode()) > _LONGEST_ROOT or len(self.root.parts) < 3:
-            raise SpecError(
-                f"{text!r:.120} cannot hold a cluster: an absolute path of at most {_LONGEST_ROOT} bytes, "
-                "and not one directly below /"
-            )
+        if not self.root.is_absolute() or len(self.root.parts) < 3:
+            raise SpecError(f"{text!r:.120} cannot hold a cluster: an absolute path, not directly below /")
         if any(self.root.is_relative_to(hidden) for hidden in HIDDEN_FROM_NODES):
             raise SpecError(
                 f"{text} cannot hold a cluster: nodes have their own {', '.join(HIDDEN_FROM_NODES)}. "
@@ -92,7 +92,7 @@ class Layout:
     def at(cls, root: Path | None = None) -> Layout:
         """Return the layout of a folder; without one, of that in the cache."""
         cache = Settings.load().cache / "cluster"
-        return cls(root=(root or cache / "run").absolute(), programs=cache / "bin")
+        return cls(root=(root or cache / "run").resolve(), programs=cache / "bin")
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class Layout:
         return self.root / "claim"
 
     def folder(self, node: Node) -> Path:
-        """What is on a node's disk, which outlives its power."""
+        """What is on a node's disk, which outlives its power; the node itself sees it as :data:`DISK`."""
         return self.root / "nodes" / node.name
 
     def network(self, node: Node | None = None) -> Path:

@@ -15,23 +15,24 @@ import subprocess
 from pathlib import Path
 
 from tests.cluster import daemons, groups, kubectl, kubelet, network, proxy, runtime
+from tests.cluster.daemons import Daemon
 from tests.cluster.images import import_all
-from tests.cluster.layout import HIDDEN_FROM_NODES, NODES, Layout, Node
+from tests.cluster.layout import CLAIM, DISK, HIDDEN_FROM_NODES, NODES, Layout, Node
 
 from muster.core.errors import BackendError
 
 GPU = "nvidia.com/gpu"
 PROGRAMS = ("kubelet", "kube-proxy", "containerd")
-CLAIM = "/run/muster/claim"  # where a node has the shared folder, as if it had mounted it from a server
 _FURNISH = """
 set -e
-claim=$1 seen=$2 processors=$3; shift 3
+disk=$1 disk_here=$2 claim=$3 claim_here=$4 processors=$5; shift 5
 # other namespaces are let go of, which would live on as long as this one
 for other in /run/netns/*; do [ ! -e "$other" ] || umount --lazy "$other"; done
 # what the machine keeps in these folders is covered
 for folder in "$@"; do mount -t tmpfs -o mode=755 tmpfs "$folder"; done
-mkdir -p "$seen"
-mount --bind "$claim" "$seen"
+mkdir -p "$disk_here" "$claim_here"
+mount --bind "$disk" "$disk_here"
+mount --bind "$claim" "$claim_here"
 # where the kubelet counts the processors: a node has more of them than a machine for tests
 cd /sys/devices/system
 [ ! -d node ] || mount -t tmpfs tmpfs node
@@ -85,9 +86,9 @@ def switch_on(layout: Layout, node: Node) -> None:
 
 
 def start(layout: Layout, node: Node) -> None:
-    """Start a node's kubelet and kube-proxy, which need the API server."""
-    daemons.start(layout, kubelet.kubelet(layout, node, namespaces=_inside(layout, node)))
-    daemons.start(layout, proxy.proxy(layout, node, namespaces=_inside(layout, node)))
+    """Start a node's kubelet and kube-proxy."""
+    for program in _need_the_api_server(layout, node):
+        daemons.start(layout, program)
 
 
 def wait_ready(layout: Layout, node: Node, *, seconds: float = 120) -> None:
@@ -95,6 +96,8 @@ def wait_ready(layout: Layout, node: Node, *, seconds: float = 120) -> None:
 
     The kubelet looks for no device where no plugin names one, so the pods need none.
     """
+    for program in _need_the_api_server(layout, node):
+        daemons.wait(layout, program)
     kubectl.until(f"node {node.name} is Ready", lambda: is_ready(layout, node), seconds=seconds)
     if not node.gpus:
         return
@@ -135,6 +138,11 @@ def is_ready(layout: Layout, node: Node) -> bool:
     return kubectl.ask(layout, "get", "node", node.name, query) == "True"
 
 
+def _need_the_api_server(layout: Layout, node: Node) -> tuple[Daemon, ...]:
+    inside = _inside(layout, node)
+    return kubelet.kubelet(layout, node, namespaces=inside), proxy.proxy(layout, node, namespaces=inside)
+
+
 def _allocatable(layout: Layout, node: Node) -> str:
     escaped = GPU.replace(".", r"\.")
     return kubectl.ask(
@@ -146,8 +154,11 @@ def _mount(layout: Layout, node: Node) -> None:
     """Make a node's mount namespace, which a file holds (:func:`make_room`)."""
     mounts = layout.mounts(node)
     mounts.touch()
-    script = ("sh", "-c", _FURNISH, "sh", str(layout.claim), CLAIM, str(node.cpus), *HIDDEN_FROM_NODES)
-    _run("unshare", f"--mount={mounts}", "--propagation=private", *script)
+    places = (layout.folder(node), DISK, layout.claim, CLAIM)
+    _run(
+        *("unshare", f"--mount={mounts}", "--propagation=private", "sh", "-c", _FURNISH, "sh"),
+        *(*map(str, places), str(node.cpus), *HIDDEN_FROM_NODES),
+    )
 
 
 def _is_mounted(layout: Layout, node: Node) -> bool:

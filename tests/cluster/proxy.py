@@ -40,7 +40,7 @@ def proxy(layout: Layout, node: Node | None = None, *, namespaces: tuple[str, ..
         name=name,
         command=(layout.programs / "kube-proxy", f"--config={layout.root / f'{name}.json'}"),
         namespaces=namespaces,
-        ready=answers(f"http://{_address(node)}:{_HEALTH_PORT}/healthz"),
+        ready=answers(f"http://{_address(node)}:{_HEALTH_PORT}/livez"),  # /healthz wants the Node to be there
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.daemons import Daemon
-from tests.cluster.layout import Layout, Node
+from tests.cluster.layout import DISK, Layout, Node
 
 from muster.core.settings import Settings
 
@@ -50,12 +50,12 @@ def prepare(layout: Layout, node: Node) -> None:
     (folder / "base.json").write_text(json.dumps(_base()))
     (folder / "containerd.toml").write_text(
         _TOML.format(
-            disk=folder / "containerd",
+            disk=DISK / "containerd",
             state=STATE,
             socket=SOCKET,
             plugins=_CNI_PLUGINS,
-            networks=networks,
-            base=folder / "base.json",
+            networks=DISK / "networks",
+            base=DISK / "base.json",
         )
     )
 
@@ -64,7 +64,7 @@ def runtime(layout: Layout, node: Node, *, namespaces: tuple[str, ...]) -> Daemo
     """Return a node's containerd."""
     return Daemon(
         name=f"{node.name}.containerd",
-        command=("containerd", "--config", layout.folder(node) / "containerd.toml"),
+        command=("containerd", "--config", DISK / "containerd.toml"),
         namespaces=namespaces,
         ready=lambda: ctr(layout, node, "version").returncode == 0,
     )
