@@ -1,8 +1,9 @@
-"""The init container's program: fetches the worker, its orders and the code from the store service.
+"""The init container's program: fetches the worker and the code from the store service, and writes its orders.
 
 Its source lies in the job's Secret and runs in the user's image, so it stands alone: the standard
 library of Python 3.10, nothing of muster. It is told what to do by one JSON argument (:func:`main`).
-It ends with 0, or with two of the worker's exit codes: 65 where asking again cannot help, 68 where it may.
+It ends with 0, or as the worker would: 65 where asking again cannot help, 68 where it may, and 70 where
+this start of the gang is over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tarfile
@@ -19,12 +21,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-SPEC_ERROR, RANK_LOST = 65, 68
-_NEEDED = ("worker.pyz", "replica.json")
-_SHUT = {401: "refuses this job's token", 403: "refuses this job's token", 404: "has nothing for this job"}
+SPEC_ERROR, RANK_LOST, STOPPED = 65, 68, 70
+KILLED = 128 + signal.SIGTERM
+_SHUT = {
+    401: "refuses this job's token",
+    403: "refuses this job's token",
+    404: "has nothing for this job",
+    410: "is done with this job",
+}
 _LATER = (408, 425, 429)
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
-_ANSWER_SECONDS = 30.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 2.0, 1.5
+_ANSWER_SECONDS = 120.0  # the first to ask waits until the checkpoints are copied
 
 T = TypeVar("T")
 
@@ -34,25 +41,43 @@ class Refused(Exception):
 
 
 class Stale(Exception):
-    """The gang was started again without this pod."""
+    """The gang has gone on, or ended, without this pod."""
 
 
 def main(told: dict[str, Any]) -> int:
     """Fill the folder; say on stdout what stood in the way.
 
-    :param told: ``url`` of the bundle; ``token``, the file that holds the job's; ``folder`` to fill;
-        ``meet``, the host name of rank 0 or nothing; ``patience_seconds``.
+    :param told: ``url`` of the bundle; ``token`` and ``orders``, files that hold the job's; ``role``,
+        ``index``, ``sealed`` and ``gpus`` of this replica; ``folder`` to fill; ``meet``, the host name of
+        rank 0 or nothing; ``patience_seconds``.
     """
     until = time.monotonic() + told["patience_seconds"]
     try:
-        _persist(lambda: _fetch(told["url"], told["token"], told["folder"]), until, told["url"])
+        fetched = _persist(
+            lambda: _fetch(told["url"], told["token"], told["folder"]), until, _place(told["url"])
+        )
+        _write_orders(told, attempt=fetched)
         if told["meet"]:  # a name is known a second after its pod has an address, and frameworks ask once
             _persist(lambda: socket.getaddrinfo(told["meet"], None), until, f"rank 0's name {told['meet']}")
     except Refused as error:
         return _end(SPEC_ERROR, str(error))
-    except (Stale, OSError) as error:
+    except Stale as error:
+        return _end(STOPPED, str(error))
+    except OSError as error:
         return _end(RANK_LOST, str(error))
     return 0
+
+
+def _write_orders(told: dict[str, Any], *, attempt: int) -> None:
+    """Make the gang's orders those of this replica, in this attempt."""
+    with open(told["orders"], encoding="utf-8") as file:
+        orders = json.load(file)
+    gpus = [str(card) for card in range(told["gpus"])]  # a container counts its own from 0
+    orders.update(
+        role=told["role"], index=int(told["index"]), sealed=told["sealed"], gpus=gpus, attempt=attempt
+    )
+    with open(os.path.join(told["folder"], "replica.json"), "w", encoding="utf-8") as file:
+        json.dump(orders, file)
 
 
 def _end(code: int, message: str) -> int:
@@ -73,25 +98,34 @@ def _persist(ask: Callable[[], T], until: float, what: str) -> T:
             if time.monotonic() + pause > until:
                 raise OSError(f"gave up on {what}: {error or type(error).__name__}") from error
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _fetch(url: str, token_file: str, folder: str) -> None:
+def _fetch(url: str, token_file: str, folder: str) -> int:
+    """Fill the folder and return which attempt to the store this start of the gang is."""
     with open(token_file, encoding="ascii") as file:
         token = file.read().strip()
     where = urlsplit(url)
     kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-    connection = kind(where.hostname or "", where.port, timeout=_ANSWER_SECONDS)  # no proxy, no redirect: a
-    try:  # token goes to nobody else
+    connection = kind(where.hostname or "", where.port, timeout=_ANSWER_SECONDS)
+    try:  # no proxy and no redirect: the token goes to nobody else
         target = f"{where.path}?{where.query}"
         connection.request("GET", target, headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
         if response.status != 200:
             raise _refusal(response, url)
+        attempt = response.headers["Muster-Attempt"] or ""
+        if not attempt.isdigit():
+            raise Refused(f"{_place(url)} is no store service of this release: it does not number attempts")
         _empty(folder)
         _unpack(response, folder)
+        return int(attempt)
     finally:
         connection.close()
+
+
+def _place(url: str) -> str:
+    return f"the store at {url.partition('?')[0]}"
 
 
 def _refusal(response: http.client.HTTPResponse, url: str) -> Exception:
@@ -100,11 +134,11 @@ def _refusal(response: http.client.HTTPResponse, url: str) -> Exception:
         said = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
         said = body[:200]
-    if status in (409, 410):
-        return Stale(f"the gang has gone on without this pod (HTTP {status}): {said}")
+    if status == 409:
+        return Stale(f"this start of the gang is over (HTTP {status}): {said}")
     if status >= 500 or status in _LATER:
         return OSError(f"HTTP {status} {said}")
-    return Refused(f"the store at {url} {_SHUT.get(status, 'is no store service')} (HTTP {status}): {said}")
+    return Refused(f"{_place(url)} {_SHUT.get(status, 'is no store service')} (HTTP {status}): {said}")
 
 
 def _empty(folder: str) -> None:
@@ -124,9 +158,8 @@ def _unpack(response: http.client.HTTPResponse, folder: str) -> None:
     response.read()
     if response.length:
         raise EOFError(f"the bundle ends {response.length} bytes too early")
-    for name in _NEEDED:
-        if not os.path.isfile(os.path.join(root, name)):
-            raise Refused(f"the bundle holds no {name}: it is not from a store service of this release")
+    if not os.path.isfile(os.path.join(root, "worker.pyz")):
+        raise Refused("the bundle holds no worker.pyz: it is not from a store service of this release")
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
@@ -173,4 +206,5 @@ if __name__ == "__main__":
         sys.exit(
             _end(SPEC_ERROR, f"the image has Python {sys.version.split()[0]}, muster needs 3.10 or newer")
         )
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(KILLED))  # as a pod's first process it would not end
     sys.exit(main(json.loads(sys.argv[1])))

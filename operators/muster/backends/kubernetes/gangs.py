@@ -8,6 +8,7 @@ ends what cannot get better and starts the rest again: the worker's exit codes
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from muster.core.verdict import ExitCode
 
 KEPT_SECONDS = 86_400
 FINAL = (ExitCode.USER_ERROR, ExitCode.SPEC_ERROR, ExitCode.OUT_OF_MEMORY, ExitCode.SEAL_FAILED)
+_FREE = "RestartJobSetAndIgnoreMaxRestarts"
 _LATER_SECONDS = 60
 _INT32 = 2**31 - 1
 
@@ -73,7 +75,7 @@ def documents(
     secret |= {
         "type": "Opaque",
         "immutable": True,
-        "stringData": secrets.data(job, token=token, values=values or {}),
+        "stringData": secrets.data(submission, token=token, values=values or {}),
     }
     return Documents(owner=owner, owned=(*others, secret))
 
@@ -142,22 +144,23 @@ def _gang_rules() -> list[Document]:
     (pkg/controller/job/pod_failure_policy.go), which gives all of them the same reason.
     """
     codes = "|".join(str(int(code)) for code in sorted(FINAL))
-    by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
+    first = f"^Container {labels.BOOTSTRAP} "
     return [
-        {
-            "name": "final",
-            "action": "FailJobSet",
-            **by_policy,
-            "onJobFailureMessagePatterns": [f" failed with exit code ({codes}) matching "],
-        },
+        _rule("final", "FailJobSet", f" failed with exit code ({codes}) matching "),
+        _rule("stale", _FREE, f"{first}.* exit code {int(ExitCode.STOPPED)} matching "),
+        _rule("unbootable", "FailJobSet", first),
         {"name": "overdue", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
-        {
-            "name": "disruption",
-            "action": "RestartJobSetAndIgnoreMaxRestarts",
-            **by_policy,
-            "onJobFailureMessagePatterns": [" has condition DisruptionTarget matching "],
-        },
+        _rule("disruption", _FREE, " has condition DisruptionTarget matching "),
     ]
+
+
+def _rule(name: str, action: str, pattern: str) -> Document:
+    return {
+        "name": name,
+        "action": action,
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": [pattern],
+    }
 
 
 def _role(submission: Submission, role: Role, template: Document) -> Document:
@@ -165,7 +168,7 @@ def _role(submission: Submission, role: Role, template: Document) -> Document:
     spec = {
         **_replicas(submission, role, template),
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [_final(), _disrupted("FailJob")]},
+        "podFailurePolicy": {"rules": [*_final(), _disrupted("FailJob")]},
     }
     return {"metadata": {"labels": _labels(submission, role)}, "spec": spec}
 
@@ -173,11 +176,12 @@ def _role(submission: Submission, role: Role, template: Document) -> Document:
 def _job(submission: Submission, templates: Mapping[str, Document]) -> list[Document]:
     """A Job that starts its one pod again itself, and tells it how often it did."""
     (role,) = submission.job.roles
+    stale = _ended("Ignore", labels.BOOTSTRAP, "In", [int(ExitCode.STOPPED)])
     document = _object(JOB, submission)
     document["spec"] = {
         **_replicas(submission, role, templates[role.name]),
         "backoffLimitPerIndex": submission.job.max_restarts,  # per index, for then it tells each pod
-        "podFailurePolicy": {"rules": [_final(), _disrupted("Ignore")]},
+        "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
         "ttlSecondsAfterFinished": KEPT_SECONDS,
     }
     return [document]
@@ -194,10 +198,22 @@ def _replicas(submission: Submission, role: Role, template: Document) -> Documen
     }
 
 
-def _final() -> Document:
-    """Of every container: the init container ends with the same codes."""
-    codes = [int(code) for code in sorted(FINAL)]
-    return {"action": "FailJob", "onExitCodes": {"operator": "In", "values": codes}}
+def _final() -> list[Document]:
+    """What fails the same way each time; an init container that was not killed had no Python, or said so.
+
+    One that says 70 belongs to a start of the gang that is over: Kueue took the gang's nodes and gave it
+    others, which Kubernetes does not count, and the store lets no second pod be the same replica.
+    """
+    again = [int(ExitCode.RANK_LOST), *(128 + number for number in (signal.SIGKILL, signal.SIGTERM))]
+    return [
+        _ended("FailJob", labels.MAIN, "In", [int(code) for code in sorted(FINAL)]),
+        _ended("FailJob", labels.BOOTSTRAP, "NotIn", again),
+    ]
+
+
+def _ended(action: str, container: str, operator: str, codes: list[int]) -> Document:
+    values = {"containerName": container, "operator": operator, "values": codes}
+    return {"action": action, "onExitCodes": values}
 
 
 def _disrupted(action: str) -> Document:

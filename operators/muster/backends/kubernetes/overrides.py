@@ -97,7 +97,9 @@ def _only(given: object, allowed: frozenset[str], path: str) -> None:
 
 
 def _mapping(given: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
-    value = given.get(name) or {}
+    value = given.get(name)
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         where = f"{path}.{name}".lstrip(".")
         raise SpecError(f"pod override {where}: need a mapping, found {type(value).__name__}")
@@ -152,8 +154,8 @@ def _pull_secrets(spec: Document, value: object, path: str) -> None:
 def _affinity(spec: Document, value: object, path: str) -> None:
     given = deepcopy(dict(_mapping({"": value}, "", path)))
     nodes = _mapping(given, "nodeAffinity", path)
-    ours = spec["affinity"].get("nodeAffinity", {})
-    spec["affinity"] = {**spec["affinity"], **given}
+    ours = spec.get("affinity", {}).get("nodeAffinity", {})
+    spec["affinity"] = {**spec.get("affinity", {}), **given}
     if nodes or ours:
         spec["affinity"]["nodeAffinity"] = _node_affinity(ours, nodes, f"{path}.nodeAffinity")
 
@@ -202,7 +204,8 @@ def _check_volume(volume: Mapping[str, Any], path: str) -> None:
         if kind not in _VOLUMES:
             raise _refuse(f"{path}.{kind}", f"these may be mounted: {', '.join(sorted(_VOLUMES))}")
     if "secret" in volume:
-        secrets.check_name(f"pod override {path}.secret.secretName", volume["secret"].get("secretName"))
+        name = _mapping(volume, "secret", path).get("secretName")
+        secrets.check_name(f"pod override {path}.secret.secretName", name)
 
 
 def _containers(spec: Document, value: object, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from muster.backends.kubernetes import labels, secrets, wiring
 from muster.backends.kubernetes.kinds import Document
@@ -12,6 +13,8 @@ from muster.core.resources import Resources
 
 OWN_SECONDS = 5  # after the ranks' grace, for the worker to say how they ended
 _PYTHON = "python3"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _SHM, _SCRATCH, _BUNDLE, _TOLD, _CLAIM = (
     f"{labels.OURS}{name}" for name in ("shm", "scratch", "bundle", "job", "claim")
 )
@@ -31,11 +34,12 @@ def template(submission: wiring.Submission, role: Role) -> Document:
         "terminationGracePeriodSeconds": math.ceil(job.grace_seconds) + OWN_SECONDS,
         "securityContext": _identity(site),
         "tolerations": _tolerations(role.resources, site),
-        "affinity": _affinity(role.resources),
         "initContainers": [_bootstrap(submission, role)],
         "containers": [_main(submission, role)],
         "volumes": _volumes(submission, role.resources),
     }
+    if role.resources.gpu_class:
+        spec["affinity"] = _affinity(role.resources.gpu_class)
     if site.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in site.image_pull_secrets]
     return {
@@ -79,31 +83,18 @@ def _tolerations(resources: Resources, site: ClusterSite) -> list[Document]:
     return [*away, kept] if resources.gpus else away
 
 
-def _affinity(resources: Resources) -> Document:
-    """GPU classes are required, and the first preferred; what needs no GPU leaves those nodes to others."""
-    key = labels.GPU_CLASS
-    if not resources.gpus:
-        return _nodes(preferred=[(100, {"key": key, "operator": "DoesNotExist"})])
-    if not resources.gpu_class:
-        return {}
-    wanted = {"key": key, "operator": "In", "values": list(resources.gpu_class)}
+def _affinity(classes: Sequence[str]) -> Document:
+    """One of these GPU classes is required, and an earlier one preferred."""
+    wanted = {"key": labels.GPU_CLASS, "operator": "In", "values": list(classes)}
     ranked = [
-        (max(1, 100 - place), {"key": key, "operator": "In", "values": [name]})
-        for place, name in enumerate(resources.gpu_class)
+        {
+            "weight": max(1, 100 - place),
+            "preference": {"matchExpressions": [{**wanted, "values": [name]}]},
+        }
+        for place, name in enumerate(classes)
     ]
-    return _nodes(required=wanted, preferred=ranked if len(ranked) > 1 else [])
-
-
-def _nodes(*, required: Document | None = None, preferred: list[tuple[int, Document]]) -> Document:
-    affinity: Document = {}
-    if required:
-        terms = [{"matchExpressions": [required]}]
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-    if preferred:
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
-            {"weight": weight, "preference": {"matchExpressions": [each]}} for weight, each in preferred
-        ]
-    return {"nodeAffinity": affinity}
+    nodes: Document = {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}}
+    return {"nodeAffinity": {**nodes, _PREFERRED: ranked} if len(ranked) > 1 else nodes}
 
 
 def _bootstrap(submission: wiring.Submission, role: Role) -> Document:
@@ -203,7 +194,7 @@ def _volumes(submission: wiring.Submission, resources: Resources) -> list[Docume
     secret = {
         "secretName": labels.secret_name(submission.job_id),
         "defaultMode": 0o444,
-        "items": [{"key": key, "path": key} for key in (wiring.TOKEN, wiring.BOOTSTRAP)],
+        "items": [{"key": key, "path": key} for key in (wiring.TOKEN, wiring.ORDERS, wiring.BOOTSTRAP)],
     }
     return [
         {"name": _CLAIM, "persistentVolumeClaim": {"claimName": submission.site.claim}},

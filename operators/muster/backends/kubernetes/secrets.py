@@ -8,21 +8,21 @@ from collections.abc import Mapping
 
 from muster.backends.kubernetes import bootstrap, labels
 from muster.backends.kubernetes.kinds import Document
-from muster.backends.kubernetes.wiring import BOOTSTRAP, TOKEN, Submission
+from muster.backends.kubernetes.wiring import BOOTSTRAP, ORDERS, TOKEN, Submission, orders
 from muster.core.errors import SpecError
-from muster.core.job import JobSpec
 
 _MOST_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
 _KEY = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,253}\Z")
 
 
-def data(job: JobSpec, *, token: str, values: Mapping[str, str]) -> dict[str, str]:
-    """What the job's Secret holds: the token, the init container's program, and values found elsewhere.
+def data(submission: Submission, *, token: str, values: Mapping[str, str]) -> dict[str, str]:
+    """What the job's Secret holds: the token, the orders, the init container's program, and values found elsewhere.
 
     :param values: of the job's secrets that lie in no Secret of the cluster, by variable.
-    :raises SpecError: one is missing, or they are larger than a Secret may be.
+    :raises SpecError: one is missing, or it is more than a Secret holds.
     """
+    job = submission.job
     wanted = [name for name, reference in job.secrets.items() if reference.source != "kubernetes"]
     missing = [name for name in wanted if name not in values]
     if missing:
@@ -31,12 +31,14 @@ def data(job: JobSpec, *, token: str, values: Mapping[str, str]) -> dict[str, st
             f"secret {missing[0]}: nobody looked up {source.source} {source.name!r:.100} for the cluster"
         )
     found = {_key(name): values[name] for name in wanted}
-    size = sum(len(text.encode("utf-8", "surrogateescape")) for text in found.values())
-    if size > _MOST_BYTES - len(inspect.getsource(bootstrap)) - len(token):
+    own = {TOKEN: token, ORDERS: orders(submission), BOOTSTRAP: inspect.getsource(bootstrap)}
+    size = sum(len(text.encode()) for text in (*own.values(), *found.values()))
+    if size > _MOST_BYTES:
         raise SpecError(
-            f"job {job.name}: its secrets are {size} bytes, a cluster takes at most 1 MiB of them"
+            f"job {job.name}: its spec and secrets are {size} bytes, and a cluster holds {_MOST_BYTES} of a job; "
+            "put what is large into a volume and give it as an input"
         )
-    return {TOKEN: token, BOOTSTRAP: inspect.getsource(bootstrap), **found}
+    return {**own, **found}
 
 
 def variables(submission: Submission) -> dict[str, Document]:

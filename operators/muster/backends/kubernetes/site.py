@@ -15,7 +15,7 @@ from muster.core.names import check_label, check_variable
 _IMAGE = re.compile(r"[a-z0-9]([a-z0-9._:/@-]*[a-z0-9])?\Z")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
-_TAG_DIGITS = 16
+_TAG_DIGITS = 12  # as in the cache of a machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class ClusterSite:
     :param image_prefix: an image is ``PREFIX/NAME:TAG``, its tag the first digits of its lock's digest.
     :param images: exceptions by name: the whole reference.
     :param queue: the LocalQueue of jobs that name none.
+    :param service_account: of every pod; none has its token.
     :param user: uid and gid of every pod: the store service's own, which alone may commit what they
         write; None where the platform chooses (OpenShift).
     :param lost_node_seconds: how long pods stay on a node that does not answer.
@@ -40,7 +41,7 @@ class ClusterSite:
     images: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
     queue: str | None = None
-    service_account: str = "muster-job"
+    service_account: str = "default"
     user: int | None = 10001
     lost_node_seconds: int = 5
     gpu_resource: str = "nvidia.com/gpu"

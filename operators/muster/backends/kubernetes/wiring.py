@@ -5,12 +5,11 @@ orders. What only Kubernetes knows, a replica's index and how often its gang was
 the labels and annotations that JobSet and Job put on the pod.
 
 **Starts.** `attempt` is the one that the store staged at submission; from there on the cluster itself
-starts the gang again, and each start is an attempt of its own to the store. A pod names its start as
-``ATTEMPT.RESTART``, RESTART being what the cluster counts: ``2`` of a JobSet, ``1-`` or ``1-2`` (failures
-and disruptions, to be added up) of a Job. It sends that with its request for the bundle
-(``?restart=RESTART&pod=UID``) and mounts ``staging/JOB/ATTEMPT.RESTART/…``, which the store service
-makes before it answers: a link to the folder of the attempt that this start has become. A restart with a
-smaller number than one that it has seen is stale.
+starts the gang again, and each start is an attempt of its own to the store
+(:mod:`muster.volumes.service.starts`). A pod names its start as ``ATTEMPT.RESTART``, RESTART being what
+the cluster counts: ``2`` of a JobSet, ``1-02`` (failures and disruptions, to be added up) of a Job. It asks
+for the bundle by that, and mounts ``staging/JOB/ATTEMPT.RESTART/…``, a link that the store makes before it
+answers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ HOME = "/mnt/muster/home"
 TEMPORARY = "/tmp"  # noqa: S108 - what programs write to unasked
 TERMINATION_LOG = "/dev/termination-log"
 
-TOKEN, BOOTSTRAP = "token", "bootstrap.py"
+TOKEN, ORDERS, BOOTSTRAP = "token", "orders.json", "bootstrap.py"
 PATIENCE_SECONDS = 600.0  # torch and Horovod wait for their peers as long
 LOOPBACK = "127.0.0.1"
 MASTER_PORT, TF_PORT = 29500, 2222
@@ -69,8 +68,11 @@ class Submission:
 
     @property
     def restart(self) -> str:
-        """Which start of the gang a pod belongs to, as its own variables say it."""
-        return "$(MUSTER_FAILURES)-$(MUSTER_IGNORED)" if self.single else "$(MUSTER_RESTART)"
+        """Which start of the gang a pod belongs to, as its own variables say it.
+
+        A Job does not say that it has ignored no failure: the 0 in front keeps that a number.
+        """
+        return "$(MUSTER_FAILURES)-0$(MUSTER_IGNORED)" if self.single else "$(MUSTER_RESTART)"
 
     def host(self, role: Role, index: int) -> str:
         """The name of one replica: JobSet makes it, and a Service that knows it before it is ready."""
@@ -91,34 +93,26 @@ class Submission:
         return f"staging/{self.job_id}/{self.attempt}.{self.restart}"
 
 
-def orders(submission: Submission) -> dict[str, str]:
-    """Return what the worker of each replica reads, by ``ROLE-INDEX``, for the store to put into its bundle."""
-    job = submission.job
-    return {
-        f"{role.name}-{index}": dumps(_replica(submission, role, index))
-        for role in job.roles
-        for index in range(role.replicas)
-    }
-
-
-def _replica(submission: Submission, role: Role, index: int) -> Replica:
-    job = submission.job
-    return Replica(
-        job_id=submission.job_id,
-        spec=job,
-        attempt=submission.attempt,
-        role=role.name,
-        index=index,
-        code=f"{BUNDLE}/code" if job.code else None,
-        inputs={name: tuple(input_paths(job, name)) for name in job.inputs},
-        staging={name: f"{OUTPUTS}/{name}" for name in job.outputs},
-        checkpoints=CHECKPOINTS,
-        scratch=SCRATCH,
-        sealed=f"{GANG}/{role.name}-{index}.part-manifest",
-        report=f"{SCRATCH}/report.json",
-        master_address=submission.master,
-        master_port=MASTER_PORT,
-        gpus=tuple(map(str, range(role.resources.gpus))),  # a container counts its own from 0
+def orders(submission: Submission) -> str:
+    """Write the orders of the gang's first replica; the init container makes them those of its own."""
+    job, first = submission.job, submission.job.roles[0]
+    return dumps(
+        Replica(
+            job_id=submission.job_id,
+            spec=job,
+            attempt=submission.attempt,
+            role=first.name,
+            index=0,
+            code=f"{BUNDLE}/code" if job.code else None,
+            inputs={name: tuple(input_paths(job, name)) for name in job.inputs},
+            staging={name: f"{OUTPUTS}/{name}" for name in job.outputs},
+            checkpoints=CHECKPOINTS,
+            scratch=SCRATCH,
+            sealed=f"{GANG}/{first.name}-0.part-manifest",
+            report=f"{SCRATCH}/report.json",
+            master_address=submission.master,
+            master_port=MASTER_PORT,
+        )
     )
 
 
@@ -135,13 +129,17 @@ def version_path(address: str) -> str:
 
 def bootstrap_orders(submission: Submission, role: Role) -> str:
     """Write what the init container is told (:func:`muster.backends.kubernetes.bootstrap.main`)."""
-    attempt = (
-        f"{literal(submission.site.store_url)}/v1/jobs/{submission.job_id}/attempts/{submission.attempt}"
-    )
-    asked = f"restart={submission.restart}&pod=$(MUSTER_POD)"
+    store, job_id = literal(submission.site.store_url), submission.job_id
+    start = f"attempt={submission.attempt}&restart={submission.restart}"
+    replica = f"role={role.name}&index=$(MUSTER_REPLICA)&pod=$(MUSTER_POD)"
     told = {
-        "url": f"{attempt}/replicas/{role.name}/$(MUSTER_REPLICA)/bundle?{asked}",
+        "url": f"{store}/v1/jobs/{job_id}/bundle?{start}&{replica}",
         "token": f"{TOLD}/{TOKEN}",
+        "orders": f"{TOLD}/{ORDERS}",
+        "role": role.name,
+        "index": "$(MUSTER_REPLICA)",
+        "sealed": f"{GANG}/{role.name}-$(MUSTER_REPLICA).part-manifest",
+        "gpus": role.resources.gpus,
         "folder": BUNDLE,
         "meet": "" if submission.single else submission.master,
         "patience_seconds": PATIENCE_SECONDS,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import yaml
+from tests.unit.backends.kubernetes.golden import EXAMPLES, FOLDER, written
 
 from muster.backends.kubernetes.gangs import owned_by
-from tests.unit.backends.kubernetes.golden import EXAMPLES, FOLDER, written
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.golden import DIGEST, SITE
+
+from muster.core.errors import SpecError
+
+
+def test_an_image_is_found_by_its_locks_digest() -> None:
+    assert SITE.image("train", DIGEST) == "registry.example/ml/train:0123456789ab"
+    assert replace(SITE, images={"train": "localhost/t:1"}).image("train", DIGEST) == "localhost/t:1"
+
+
+def test_a_site_without_a_place_for_images_says_so() -> None:
+    with pytest.raises(SpecError, match="image train: namespace team-a has no image prefix"):
+        replace(SITE, image_prefix="").image("train", DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"namespace": "../x"}, "namespace '../x'"),
+        ({"claim": "a/b"}, "claim 'a/b': need a DNS name"),
+        ({"service_account": ""}, "service account ''"),
+        ({"queue": "a b"}, "queue 'a b'"),
+        ({"image_prefix": "registry.example/$(HOME)"}, "image prefix"),
+        ({"image_prefix": "registry.example/ml\n"}, "image prefix"),
+        ({"images": {"train": "-x"}}, "image train '-x'"),
+        ({"images": {"a/b": "x:1"}}, "image 'a/b'"),
+        ({"image_pull_secrets": ("a b",)}, "image pull secret"),
+        ({"store_url": "muster-store:8080"}, "store_url"),
+        ({"store_url": "ftp://store"}, "store_url"),
+        ({"store_url": "http://"}, "store_url"),
+        ({"store_url": "http://user:secret@store"}, "no user in it"),
+        ({"store_url": "http://store:99999"}, "store_url"),
+        ({"store_url": "http://store/?a=b"}, "without query"),
+        ({"store_url": "http://store\n"}, "store_url"),
+        ({"user": 0}, "pods never run as root"),
+        ({"user": True}, "user is True"),
+        ({"lost_node_seconds": -1}, "lost_node_seconds is -1"),
+        ({"lost_node_seconds": 1.5}, "lost_node_seconds is 1.5"),
+        ({"gpu_resource": "gpu"}, "GPU resource 'gpu'"),
+        ({"gpu_environment": {"MUSTER_X": "1"}}, "MUSTER_X"),
+    ],
+)
+def test_what_a_site_cannot_be_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message.replace("(", r"\(")):
+        replace(SITE, **changes)
+
+
+def test_an_address_ends_without_a_slash() -> None:
+    assert replace(SITE, store_url="https://store:8443/team-a/").store_url == "https://store:8443/team-a"
