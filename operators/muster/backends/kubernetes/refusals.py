@@ -26,6 +26,7 @@ PASSING = frozenset({429, 500, 502, 503, 504})
 _RBAC = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]*)" in API group "([^"]*)"')
 _WEBHOOK_DOWN = re.compile(r'failed calling webhook "([^"]*)"(.*)', re.DOTALL)
 _WEBHOOK_NO = re.compile(r'admission webhook "([^"]*)" denied the request: (.*)', re.DOTALL)
+_HOST = re.compile(r"https://([^/:]+)")
 _OWNERS = {"kueue": "Kueue", "jobset": "JobSet"}
 _CAUSES_SHOWN = 3
 _METHODS = {
@@ -87,7 +88,7 @@ def refusal(request: Request, code: int, status: Status) -> MusterError:
         return _webhook_down(request, *down.groups())
     denied = _WEBHOOK_NO.search(said)
     if denied:
-        return SpecError(f"{request}: {_owner(denied[1])} refuses it: {denied[2]}")
+        return SpecError(f"{request}: webhook {denied[1]} refuses it: {denied[2]}")
     special = _SPECIAL.get(code)
     if special is not None:
         return special(request, status, said)
@@ -106,19 +107,17 @@ def read_status(body: bytes) -> Status:
     return status if isinstance(status, dict) else {"message": text}
 
 
-def _owner(webhook: str) -> str:
-    """Name who has installed a webhook, where that can be told from its name."""
-    for part, owner in _OWNERS.items():
-        if part in webhook:
-            return f"{owner} (webhook {webhook})"
-    return f"webhook {webhook}"
-
-
 def _webhook_down(request: Request, webhook: str, how: str) -> MusterError:
     return Unreachable(
-        f"{request}: {_owner(webhook)} does not answer, so the API server admits nothing ({how.lstrip(': ')}); "
-        "nothing was made: see that its pods run, then try again"
+        f"{request}: {_owner(how)}webhook {webhook} does not answer, so the API server admits nothing "
+        f"({how.lstrip(': ')}); nothing was made: see that its pods run, then try again"
     )
+
+
+def _owner(how: str) -> str:
+    """Name whose webhook it is by the Service that was asked: their names are often the same."""
+    host = _HOST.search(how)
+    return next((f"{owner}'s " for part, owner in _OWNERS.items() if host and part in host[1]), "")
 
 
 def _unauthorized(request: Request, _status: Status, said: str) -> MusterError:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from muster.backends.blame import first_of
 from muster.backends.kubernetes.facts import Cluster, condition, holds
 from muster.backends.kubernetes.faults import ADVICE, CAUSES, Fault, fault
 from muster.backends.kubernetes.feasibility import check_nodes, pod_sets
@@ -88,21 +89,10 @@ def _hopeless(seen: Seen, job: JobSpec) -> Verdict | None:
 
 
 def first_fault(faults: Sequence[Fault]) -> Verdict | None:
-    """Return what went wrong first; memory that outgrew its limit explains all else.
-
-    Of a hang, which no rank has alone, it says where the ranks of every replica stood.
-    """
+    """Return what went wrong first; memory that outgrew its limit explains all else."""
     in_order = sorted(faults, key=lambda each: (each.follows, each.at))
     memory = [each for each in in_order if each.verdict.cause is Cause.OUT_OF_MEMORY]
-    if not in_order:
-        return None
-    first = (memory or in_order)[0].verdict
-    hung = [each.verdict for each in in_order if each.verdict.cause is Cause.HANG]
-    if first.cause is not Cause.HANG or len(hung) < 2:
-        return first
-    silence, _, _ = first.message.partition(": ")
-    places = sorted(each.message.removeprefix(f"{silence}: ") for each in hung)
-    return replace(first, rank=None, message=f"{silence}: {', '.join(places)}")
+    return first_of([each.verdict for each in memory or in_order])
 
 
 def _failures(seen: Seen) -> list[Mapping[str, Any]]:

@@ -92,8 +92,8 @@ class Watch:
             except BackendError as error:
                 if not self._closed.is_set():
                     log.warning("%s; what the cluster does is seen late", error)
-                self._closed.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def close(self) -> None:
         """End :meth:`changes`, which may be waiting in another thread. Idempotent."""

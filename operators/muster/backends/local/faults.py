@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from muster.backends.blame import first_of
 from muster.backends.local.member import Member
 from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -31,17 +31,7 @@ def first_fault(members: Sequence[Member]) -> Verdict | None:
         first = min(overruns, key=lambda member: member.ended_at)
         return _out_of_memory(first, first.report())
     faults = [fault for member in members if (fault := _fault(member)) is not None]
-    return _together([verdict for _, verdict in sorted(faults, key=lambda fault: fault[0])])
-
-
-def _together(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The first; of a hang, which no rank has alone, it says where the ranks of every replica stood."""
-    hung = [verdict for verdict in verdicts if verdict.cause is Cause.HANG]
-    if len(hung) < 2 or verdicts[0].cause is not Cause.HANG:
-        return verdicts[0] if verdicts else None
-    silence, _, _ = hung[0].message.partition(": ")
-    places = sorted(verdict.message.removeprefix(f"{silence}: ") for verdict in hung)
-    return replace(hung[0], rank=None, message=f"{silence}: {', '.join(places)}")
+    return first_of([verdict for _, verdict in sorted(faults, key=lambda fault: fault[0])])
 
 
 def _fault(member: Member) -> tuple[float, Verdict] | None:

@@ -79,7 +79,7 @@ CASES = [
         403,
         {"message": 'admission webhook "vjobset.kb.io" denied the request: queue name is immutable'},
         SpecError,
-        f"{ASKED}: JobSet (webhook vjobset.kb.io) refuses it: queue name is immutable",
+        f"{ASKED}: webhook vjobset.kb.io refuses it: queue name is immutable",
     ),
     (
         401,
@@ -144,12 +144,12 @@ CASES = [
         500,
         {
             "message": 'Internal error occurred: failed calling webhook "mjobset.kb.io": failed to call webhook: Post '
-            '"https://kueue:443/mutate?timeout=10s": dial tcp 127.0.0.1:9444: connect: connection refused'
+            '"https://kueue-webhook.kueue-system.svc:443/mutate?timeout=10s": dial tcp 127.0.0.1:9444: connect: connection refused'
         },
         Unreachable,
         (
-            f"{ASKED}: JobSet (webhook mjobset.kb.io) does not answer, so the API server admits nothing "
-            '(failed to call webhook: Post "https://kueue:443/mutate?timeout=10s": dial tcp 127.0.0.1:9444: connect: '
+            f"{ASKED}: Kueue's webhook mjobset.kb.io does not answer, so the API server admits nothing "
+            '(failed to call webhook: Post "https://kueue-webhook.kueue-system.svc:443/mutate?timeout=10s": dial tcp 127.0.0.1:9444: connect: '
             "connection refused); nothing was made: see that its pods run, then try again"
         ),
     ),
