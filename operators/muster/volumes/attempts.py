@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from muster.core import wire
@@ -12,10 +12,10 @@ from muster.core.errors import Conflict, SpecError, StoreError
 from muster.core.replica import PartManifest
 from muster.volumes.base import Staging
 from muster.volumes.catalog import committed
-from muster.volumes.durability import is_free, locked, sync_all, write_whole
+from muster.volumes.durability import is_free, locked, read_whole, rename, sync_all, sync_tree, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.tree import copy_tree, remove
+from muster.volumes.tree import copy_tree, remove, unlock
 
 SETTLED_SECONDS = 60.0
 
@@ -47,7 +47,7 @@ class Attempts:
     def latest(self, job_id: str) -> Staging | None:
         """The current attempt's staging, or None before the first."""
         try:
-            attempt = int((self.layout.job(job_id) / "attempt").read_text())
+            attempt = int(read_whole(self.layout.job(job_id) / "attempt"))
         except FileNotFoundError:
             self.ledger.check(job_id)
             return None
@@ -117,10 +117,14 @@ def _fill(layout: Layout, new: Staging, before: Staging | None) -> None:
         new.checkpoints.mkdir()
         return
     part = new.root / "filling"
+    with suppress(PermissionError):  # it is for NFS' listings, and no reason not to start again
+        unlock(before.checkpoints)
     copy_tree(before.checkpoints, part)
     if layout.syncfs:  # what was copied goes next, and a power cut must not leave us neither
         sync_all(part)
-    part.rename(new.checkpoints)
+    else:
+        sync_tree(part)
+    rename(part, new.checkpoints)
 
 
 def _part(text: bytes, staging: Staging, role: str, index: int) -> PartManifest:

@@ -19,7 +19,7 @@ from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.base import Record, Version
-from muster.volumes.durability import TEMPORARY
+from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
 
@@ -223,15 +223,15 @@ def pins(folder: Path) -> tuple[str, ...]:
     with suppress(FileNotFoundError):  # it was never pinned
         for path in (folder / "pins").iterdir():
             with suppress(FileNotFoundError):  # this one is unpinned now; the others still count
-                if not path.name.startswith(TEMPORARY):
-                    reasons.append(path.read_text())
+                if not path.name.startswith("."):  # not whole yet, or deleted while it is read (NFS)
+                    reasons.append(read_whole(path).decode())
     return tuple(sorted(reasons))
 
 
 def committed(layout: Layout, job_id: str) -> dict[str, list[tuple[str, int]]] | None:
     """The versions of a job's commit, per output, or None where it has not been committed."""
     try:
-        document = json.loads(layout.commit(job_id).read_bytes())
+        document = json.loads(read_whole(layout.commit(job_id)))
         return {
             output: [(v, int(n)) for v, n in versions] for output, versions in document["outputs"].items()
         }
@@ -290,6 +290,6 @@ def _some(items: Sequence[object]) -> str:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return read_whole(path).decode()
     except FileNotFoundError:
         return None

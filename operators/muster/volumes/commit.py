@@ -29,21 +29,22 @@ from muster.volumes import manifest
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
 from muster.volumes.durability import (
+    rename,
+    symlink,
     sync_all,
     sync_folder,
     sync_tree,
     sync_upward,
     temporary,
-    write_over,
     write_whole,
 )
 from muster.volumes.gather import Draft
 from muster.volumes.hashing import freeze_files
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
-from muster.volumes.tree import files_of, folders_of, link_over, set_modes
+from muster.volumes.tree import copy_tree, files_of, folders_of, link_over, remove, set_modes, unlock
 
-_KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM})
+_KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,7 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
     """Make a draft's files read-only, hash them, share those that `previous` holds; return the manifest."""
     if draft.folder.is_symlink():
         raise StoreError(f"output {draft.output!r} was replaced by a link: nothing is committed")
-    folders = folders_of(draft.folder)
-    set_modes(folders, 0o755)  # they are the store's now, and a crash may have left them 0555
+    folders = unlock(draft.folder)  # they are the store's now, and a crash may have left them 0555
     base = len(str(draft.folder)) + 1
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
     files = [(entry.path, entry.path[base:]) for entry in files_of(draft.folder)]
@@ -135,7 +135,7 @@ def reserve(layout: Layout, volume: str, *, claim: str) -> int:
 def _take(home: Path, number: int, claim: str) -> bool:
     mark = home / f".{number}"
     try:
-        mark.symlink_to(claim)
+        symlink(claim, mark)
     except FileExistsError:
         return False
     if (home / str(number)).exists():  # taken, published and its mark removed since we looked
@@ -162,8 +162,8 @@ def assemble(layout: Layout, catalog: Catalog, drafts: Sequence[Draft], *, recor
             partition=draft.partition,
             siblings=tuple(other for other in addresses if other != address),
         )
-        write_over(draft.folder.parent / "MANIFEST", text)
-        write_over(draft.folder.parent / "RECORD.json", wire.dumps(own))
+        write_whole(draft.folder.parent / "MANIFEST", text, durable=False)
+        write_whole(draft.folder.parent / "RECORD.json", wire.dumps(own), durable=False)
     return [
         Placed(folder=draft.folder.parent.name, output=draft.output, volume=draft.volume, number=number)
         for draft, number in zip(drafts, numbers, strict=True)
@@ -196,13 +196,10 @@ def publish(
     """Rename every version to its place and then, in one step, make them all visible; say where they are."""
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
-        try:
-            (ready / placed.folder).rename(target)
-        except FileNotFoundError:  # a call before a crash moved it already
-            if not (target / "MANIFEST").is_file():
-                raise StoreError(
-                    f"{target} was promised to job {job_id} and its files are gone: run it again"
-                ) from None
+        with suppress(FileNotFoundError):  # a call before a crash moved it already
+            _place(ready / placed.folder, target)
+        if not (target / "MANIFEST").is_file():
+            raise StoreError(f"{target} was promised to job {job_id} and its files are gone: run it again")
         sync_folder(target.parent)
     outputs: dict[str, list[tuple[str, int]]] = {}
     for placed in plan:
@@ -212,3 +209,26 @@ def publish(
         for placed in plan:
             (layout.volume(placed.volume) / f".{placed.number}").unlink(missing_ok=True)
     return outputs
+
+
+def _place(draft: Path, target: Path) -> None:
+    """Move a draft to its place, or copy it there. :raises FileNotFoundError: it is not there."""
+    try:
+        rename(draft, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        if not (target / "MANIFEST").is_file():
+            _copy(draft, target)
+
+
+def _copy(draft: Path, target: Path) -> None:
+    """Copy a draft where the file system moves nothing between folders; its MANIFEST, last, says that it is whole."""
+    remove(target)  # torn by a crash
+    copy_tree(draft / "data", target / "data")
+    for entry in files_of(target / "data"):
+        Path(entry.path).chmod(0o444)
+    set_modes(folders_of(target / "data"), 0o555)
+    sync_tree(target)
+    for name in ("RECORD.json", "MANIFEST"):
+        write_whole(target / name, (draft / name).read_bytes())

@@ -1,9 +1,11 @@
-"""What must survive a power cut or a kill: whole files, synced names, locks that die with their holder."""
+"""What must survive a power cut, a kill or NFS: whole files, synced names, locks that die with their holder."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,15 @@ from pathlib import Path
 from muster.core.errors import StoreError
 
 TEMPORARY = ".new-"
+
+_ASK_AGAIN = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
+_STALE_READS = 5
+# statfs(2): ext, XFS, btrfs, ZFS, f2fs, bcachefs, tmpfs, overlay
+_LOCAL = frozenset(
+    {0xEF53, 0x58465342, 0x9123683E, 0x2FC12FC1, 0xF2F52010, 0xCA451A4E, 0x01021994, 0x794C7630}
+)
+_turns = threading.Condition()
+_holders: dict[str, int] = {}
 
 
 def temporary(beside: Path) -> Path:
@@ -26,7 +37,7 @@ def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
     new = temporary(path)
     try:
         _write(new, data.encode() if isinstance(data, str) else data, durable=durable)
-        new.replace(path)
+        rename(new, path)
     except BaseException:
         with suppress(OSError):
             new.unlink(missing_ok=True)
@@ -35,10 +46,36 @@ def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
-def write_over(path: Path, data: str) -> None:
-    """Write a file that nobody reads before a sync and a rename have followed."""
-    path.unlink(missing_ok=True)
-    _write(path, data.encode(), durable=False)
+def read_whole(path: Path) -> bytes:
+    """Read a file that others replace: on NFS the one that was opened may be gone before it is read (ESTALE)."""
+    for _ in range(_STALE_READS):
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return path.read_bytes()
+
+
+def rename(source: Path | str, target: Path | str) -> None:
+    """Rename (rename(2)), and find out whether it was done where an error may not tell the truth.
+
+    An NFS client that gets no reply asks again, and is told that `source` is not there: its first call
+    moved it. So it is done if `source` is gone and `target` there. Another error is worth asking again.
+
+    :param source: a name that is moved to `target` and nowhere else.
+    """
+    for again in (True, False):
+        try:
+            os.rename(source, target)  # noqa: PTH104 - may be text
+        except FileNotFoundError:
+            if not os.path.lexists(target):
+                raise
+        except OSError as error:
+            if again and error.errno in _ASK_AGAIN:
+                continue
+            raise
+        return
 
 
 def sync_folder(folder: Path) -> None:
@@ -64,13 +101,45 @@ def sync_all(folder: Path) -> None:
         os.close(fd)
 
 
+def symlink(text: str, path: Path | str) -> None:
+    """Make a symbolic link (symlink(2)); that it is there, with this text, is no error: NFS asks twice.
+
+    :raises FileExistsError: something else is there.
+    """
+    try:
+        os.symlink(text, path)  # noqa: PTH211 - may be text
+    except FileExistsError:
+        if link_text(path) != text:
+            raise
+
+
+def link_text(path: Path | str) -> str | None:
+    """What a symbolic link says; None where it is gone, or is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - it need be no path
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):
+            raise
+        return None
+
+
+def is_local(folder: Path) -> bool:
+    """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; of NFS and FUSE nobody says so."""
+    import ctypes
+
+    found = (ctypes.c_long * 32)()  # more than any struct statfs, which begins with its type
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.statfs(os.fsencode(folder), found) == 0 and found[0] & 0xFFFFFFFF in _LOCAL
+
+
 def sync_tree(folder: Path) -> None:
     """Make a tree durable file by file, for file systems whose syncfs is no barrier (NFS)."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(16) as pool:
         for inner, _, names in os.walk(folder, topdown=False):
-            list(pool.map(_sync_file, [f"{inner}/{name}" for name in names]))
+            paths = [f"{inner}/{name}" for name in names]
+            list(pool.map(_sync_file, [path for path in paths if not os.path.islink(path)]))  # noqa: PTH114 - text
             sync_folder(Path(inner))
 
 
@@ -97,17 +166,23 @@ def translated(what: str) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock file `path` (flock(2)); a crash gives it up. The file itself stays."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+    """Hold the lock file `path` (flock(2)); a crash gives it up. The file itself stays.
+
+    Within one process it holds also where flock does nothing; there, one process has the store.
+    """
+    with _turn(str(path), shared=shared):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
 
 def is_free(path: Path) -> bool:
     """Whether nobody holds the lock file `path` now."""
+    if str(path) in _holders:
+        return False
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,6 +191,33 @@ def is_free(path: Path) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+@contextmanager
+def _turn(key: str, *, shared: bool) -> Iterator[None]:
+    """Threads of this process come one after the other, or at once those that share."""
+    with _turns:
+        _turns.wait_for(lambda: _holders.get(key, 0) >= 0 if shared else key not in _holders)
+        _holders[key] = _holders.get(key, 0) + 1 if shared else -1
+    try:
+        yield
+    finally:
+        with _turns:
+            if _holders[key] > 1:
+                _holders[key] -= 1
+            else:
+                del _holders[key]
+            _turns.notify_all()
+
+
+def _start_afresh() -> None:
+    """In a child that was forked no other thread lives on, to give back what it holds."""
+    global _turns
+    _turns = threading.Condition()
+    _holders.clear()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
 
 
 def _write(path: Path, data: bytes, *, durable: bool) -> None:

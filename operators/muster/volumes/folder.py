@@ -14,7 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from muster.core.address import Address
-from muster.core.errors import Conflict, NotFound, SpecError
+from muster.core.errors import Conflict, MusterError, NotFound, SpecError
 from muster.core.job import JobSpec, check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
@@ -131,7 +131,7 @@ class FolderStore:
             with translated(f"commit job {job_id}"), self.attempts.alone(job_id):
                 done = committed(self.layout, job_id)
                 if done is None:  # nobody did it while we waited
-                    done = self._commit(job_id, attempt, metrics or {}, modules)
+                    done = self._commit_once(job_id, attempt, metrics or {}, modules)
         return {
             output: tuple(self.catalog.described(volume, number) for volume, number in places)
             for output, places in done.items()
@@ -147,12 +147,13 @@ class FolderStore:
         record = Record(
             volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
         )
-        with translated(f"put {source} into {volume}"), self.attempts.alone(job_id):
+        with translated(f"put {source} into {volume}"):
             try:
-                draft = draft_copy(ready, Path(source), volume=volume, partition=partition)
-                plan = assemble(self.layout, self.catalog, [draft], record=record)
-                decide(self.layout, plan, ready=ready)
-                publish(self.layout, plan, ready=ready, job_id=job_id)
+                with self.attempts.alone(job_id):
+                    draft = draft_copy(ready, Path(source), volume=volume, partition=partition)
+                    plan = assemble(self.layout, self.catalog, [draft], record=record)
+                    decide(self.layout, plan, ready=ready)
+                    publish(self.layout, plan, ready=ready, job_id=job_id)
             finally:
                 self.layout.delete(self.layout.staging(job_id))
         return self.catalog.described(plan[0].volume, plan[0].number)
@@ -221,6 +222,17 @@ class FolderStore:
         if len(versions) != 1 or Address.parse(address).many:
             raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
         return versions[0]
+
+    def _commit_once(
+        self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
+    ) -> dict[str, list[tuple[str, int]]]:
+        try:
+            return self._commit(job_id, attempt, metrics, modules)
+        except (OSError, MusterError):
+            done = committed(self.layout, job_id)
+            if done is None:
+                raise
+            return done  # another machine did it meanwhile: locks do nothing there
 
     def _commit(
         self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None

@@ -6,7 +6,6 @@ every file again. Nothing is changed.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -122,33 +121,34 @@ def _is_buried(folder: Path) -> bool:
 
 def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
     base = len(str(data)) + 1
-    there = {entry.path[base:]: entry for entry in files_of(data)} if data.is_dir() else {}
-    for path in sorted(there.keys() - entries.keys()):
+    there = {entry.path[base:] for entry in files_of(data)} if data.is_dir() else set()
+    for path in sorted(there - entries.keys()):
         yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
     for path, entry in sorted(entries.items()):
-        what = _compare(there.get(path), entry, deep=deep)
+        what = _compare(data / path, entry, deep=deep)
         if what:
             yield Problem(where=address, what=f"{what}: {path!r:.200}", advice=_RESTORE)
 
 
-def _compare(found: os.DirEntry[str] | None, entry: Entry, *, deep: bool) -> str:
-    if found is None:
-        return "missing file"
+def _compare(file: Path, entry: Entry, *, deep: bool) -> str:
+    """What is wrong with a file, which is asked for by its name: NFS lists late what another machine wrote."""
     try:
-        return _difference(found, entry, deep=deep)
+        return _difference(file, entry, deep=deep)
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing file"
     except OSError as error:  # a disk that fails: what else is damaged shall be known too
         return f"cannot be read ({error.strerror})"
 
 
-def _difference(found: os.DirEntry[str], entry: Entry, *, deep: bool) -> str:
-    status = found.stat(follow_symlinks=False)
+def _difference(file: Path, entry: Entry, *, deep: bool) -> str:
+    status = file.lstat()
     if not stat.S_ISREG(status.st_mode):
         return "no regular file"
     if status.st_size != entry.size_bytes:
         return f"{status.st_size} bytes instead of {entry.size_bytes}"
     if status.st_mode & 0o222:
         return "writable file"
-    if deep and hash_file(found.path) != entry.hash:
+    if deep and hash_file(str(file)) != entry.hash:
         return "changed content"
     return ""
 

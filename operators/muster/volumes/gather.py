@@ -16,7 +16,7 @@ from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.volumes.base import Staging
-from muster.volumes.tree import copy_file, files_of, folders_of, graft, prune, set_modes
+from muster.volumes.tree import copy_file, files_of, graft, prune, unlock
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
@@ -123,17 +123,16 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
 
 def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
     """Move what the replicas wrote into the drafts; it can be called again after a crash."""
-    replicas = [staging.root / f"{part.role}-{part.index}" for part in parts]
-    outputs = sorted({draft.output for draft in drafts})
-    sealed = {output: {path for part in parts for path in part.files.get(output, ())} for output in outputs}
-    for replica in replicas:
-        for output in outputs:
-            _refuse_stray(replica / output, sealed[output], output)
+    replicas = [(staging.root / f"{part.role}-{part.index}", part.files) for part in parts]
+    for output in sorted({draft.output for draft in drafts}):
+        for replica, files in replicas:
+            _refuse_link(replica / output)
             # a copy of an input has its read-only folders, and those could be neither moved nor emptied
-            set_modes(folders_of(replica / output), 0o755)
+            if unlock(replica / output):
+                _refuse_stray(replica / output, files.get(output, {}), output)
     for draft in drafts:
         draft.folder.parent.mkdir(parents=True, exist_ok=True)
-        for replica in replicas:
+        for replica, _ in replicas:
             graft(replica / draft.source, draft.folder)
         if draft.folder.is_dir():
             prune(draft.folder)
@@ -157,13 +156,15 @@ def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
     return names
 
 
-def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
-    """Nothing is committed that is no regular file, or that came after the seal."""
+def _refuse_link(folder: Path) -> None:
+    """A replica's folder is its own, and leads nowhere else."""
     for link in (folder, folder.parent):
         if link.is_symlink():
             raise StoreError(f"{link} was replaced by a link to {link.readlink()}: nothing is committed")
-    if not folder.is_dir():
-        return
+
+
+def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
+    """Nothing is committed that is no regular file, or that came after its replica's seal."""
     base = len(str(folder)) + 1
     for entry in files_of(folder):
         path = entry.path[base:]

@@ -19,6 +19,7 @@ a folder of digits is always a version.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -29,7 +30,15 @@ from pathlib import Path
 
 from muster.core.errors import NotFound, StoreError
 from muster.core.names import check_job_id, check_volume
-from muster.volumes.durability import sync_all, sync_folder, temporary, write_whole
+from muster.volumes.durability import (
+    is_local,
+    link_text,
+    rename,
+    sync_all,
+    sync_folder,
+    temporary,
+    write_whole,
+)
 from muster.volumes.tree import reflinks, remove
 
 FORMAT = 1
@@ -80,20 +89,31 @@ class Layout:
         return self.root / "trash"
 
     def discard(self, path: Path) -> Path | None:
-        """Move a file or folder to the trash in one step; None where it was gone already."""
+        """Move a file or folder to the trash in one step; None where it was gone already.
+
+        Where the file system moves nothing between folders (EXDEV) it is gone at once.
+        """
         target = self.trash / f"{int(time.time())}-{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
                 path.chmod(0o755)  # a folder that moves must be writable (rename(2))
-            path.rename(target)
-            return target
+            try:
+                rename(path, target)
+                return target
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+            aside = temporary(path)
+            rename(path, aside)
+            remove(aside)
         return None
 
     def delete(self, path: Path) -> None:
         """Take a file or folder away for good; a crash leaves it whole, or in the trash."""
         taken = self.discard(path)
         if taken is not None:
-            remove(taken)
+            with suppress(OSError):  # NFS keeps a file that is open, and its folder: gc empties the trash
+                remove(taken)
 
     def volumes(self) -> Iterator[str]:
         """Every volume's name, in no order."""
@@ -119,8 +139,9 @@ class Layout:
         taken = {}
         for path in self.volume(volume).iterdir():
             if path.is_symlink():
-                with suppress(FileNotFoundError):  # published meanwhile
-                    taken[int(path.name[1:])] = os.readlink(path)  # noqa: PTH115 - it is no path
+                claim = link_text(path)
+                if claim is not None:  # else published meanwhile
+                    taken[int(path.name[1:])] = claim
         return taken
 
 
@@ -157,7 +178,7 @@ def _create(root: Path) -> Layout:
     except OSError as error:
         raise StoreError(f"no store can be made at {root}: {error.strerror or error}") from error
     try:
-        new.rename(root)
+        rename(new, root)
     except OSError as error:
         remove(new)
         if not (root / MARKER).is_file():  # else somebody made it first: open theirs
@@ -178,6 +199,7 @@ def _probe(folder: Path) -> dict[str, bool]:
             able[name] = True
         except OSError:
             able[name] = False
+    able["syncfs"] &= is_local(folder)
     for probe in folder.glob("probe-*"):
         probe.unlink()
     return able

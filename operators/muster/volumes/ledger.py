@@ -14,7 +14,16 @@ from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
-from muster.volumes.durability import TEMPORARY, locked, sync_folder, temporary, translated, write_whole
+from muster.volumes.durability import (
+    TEMPORARY,
+    locked,
+    read_whole,
+    rename,
+    sync_folder,
+    temporary,
+    translated,
+    write_whole,
+)
 from muster.volumes.layout import Layout
 from muster.volumes.tree import remove
 
@@ -125,7 +134,7 @@ class FolderLedger:
             write_whole(new / "status.json", wire.dumps(status))
             if owner is not None:
                 write_whole(new / "owner", owner)
-            new.rename(folder)
+            rename(new, folder)
         except OSError:
             if not folder.is_dir():
                 raise
@@ -144,14 +153,14 @@ class FolderLedger:
 
     def _owner(self, job_id: str) -> str | None:
         try:
-            return (self._layout.job(job_id) / "owner").read_text()
+            return read_whole(self._layout.job(job_id) / "owner").decode()
         except FileNotFoundError:
             return None
 
     def _load(self, kind: type[T], job_id: str, name: str) -> T:
         path = self.check(job_id) / name
         try:
-            return wire.loads(kind, path.read_bytes())
+            return wire.loads(kind, read_whole(path))
         except FileNotFoundError as error:
             raise Corrupt(f"{path} is missing: take {path.parent} away, nothing else can use it") from error
         except SpecError as error:

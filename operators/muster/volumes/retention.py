@@ -120,7 +120,7 @@ def collect(
                 store.layout.discard(store.layout.code(digest))
         for job_id in decided.staging:
             store.layout.discard(store.layout.staging(job_id))
-        for holder in (store.layout.root / "leases").iterdir():
+        for holder in _named(store.layout.root / "leases"):
             if _ended(store, holder.name):
                 store.release(holder.name)
         for job_id in decided.jobs:
@@ -131,7 +131,7 @@ def collect(
 def leased(store: FolderStore) -> dict[str, str]:
     """Every leased address and one of its holders; a job that has ended holds nothing any more."""
     found: dict[str, str] = {}
-    for holder in (store.layout.root / "leases").iterdir():
+    for holder in _named(store.layout.root / "leases"):
         with suppress(FileNotFoundError):  # given back meanwhile
             if not _ended(store, holder.name):
                 found |= {
@@ -226,9 +226,14 @@ def _given_up(store: FolderStore, job_id: str) -> bool:
 
 def leftovers(store: FolderStore) -> Iterator[str]:
     """The job ids whose staging nobody needs any more."""
-    for folder in sorted((store.layout.root / "staging").iterdir()):
+    for folder in _named(store.layout.root / "staging"):
         if _given_up(store, folder.name):
             yield folder.name
+
+
+def _named(folder: Path) -> list[Path]:
+    """What lies in `folder` under a name of its own, sorted; not what is being made or taken away."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> Iterator[str]:
@@ -261,8 +266,10 @@ def _empty_trash(store: FolderStore, *, before: float) -> int:
     for entry in list(store.layout.trash.iterdir()):
         match = _TRASHED.match(entry.name)
         if match and int(match[1]) <= before:
-            freed += _unlinked_bytes(entry)
-            remove(entry)
+            size_bytes = _unlinked_bytes(entry)
+            with suppress(OSError):  # somebody has a file of it open, and NFS keeps that: it goes next time
+                remove(entry)
+                freed += size_bytes
     return freed
 
 

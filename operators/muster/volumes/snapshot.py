@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
-from muster.volumes.durability import sync_all, sync_folder, sync_tree, temporary
+from muster.volumes.durability import rename, sync_all, sync_folder, sync_tree, temporary
 from muster.volumes.hashing import hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
@@ -228,7 +228,7 @@ def _place(layout: Layout, new: Path, target: Path) -> None:
     else:
         sync_tree(new)
     try:
-        new.rename(target)
+        rename(new, target)
     except OSError:
         if not target.is_dir():
             raise

@@ -3,7 +3,7 @@
 Paths are text here: for a small file, building a Path costs more than hashing it.
 """
 
-# ruff: noqa: PTH101, PTH104, PTH105, PTH106, PTH108, PTH115, PTH211 - see above
+# ruff: noqa: PTH101, PTH106, PTH108, PTH115 - see above
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from muster.core.errors import StoreError
+from muster.volumes.durability import rename, symlink
 
 _AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
@@ -47,25 +47,57 @@ def set_modes(folders: Iterable[str], mode: int) -> None:
         os.chmod(folder, mode)
 
 
+def unlock(folder: Path) -> list[str]:
+    """Make `folder` and every folder below it writable; return them, parents first, none if it is no folder.
+
+    Each is changed before it is listed: an NFS client, which shows late what others made there, learns
+    of it with the reply to a change of its own.
+    """
+    found: list[str] = []
+    waiting = [str(folder)] if folder.is_dir() and not folder.is_symlink() else []
+    while waiting:
+        inner = waiting.pop()
+        os.chmod(inner, 0o755)  # noqa: S103 - a folder of the store, which others may read
+        found.append(inner)
+        with os.scandir(inner) as entries:
+            waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return found
+
+
 def graft(source: Path, target: Path) -> None:
-    """Move all of `source` into `target`, whole folders where they are new there.
+    """Move all of `source` into `target`, whole folders where they are new there; a file replaces one.
 
     It can be called again after a crash: what was moved is no longer in `source`.
     """
     if not source.is_dir():
         return
     if not target.is_dir():
-        source.rename(target)
-        return
+        try:
+            rename(source, target)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        target.mkdir(exist_ok=True)
     for entry in list(os.scandir(source)):
-        inner = target / entry.name
         if entry.is_dir(follow_symlinks=False):
-            graft(source / entry.name, inner)
-        elif os.path.lexists(inner):
-            raise StoreError(f"two replicas wrote {inner.name}: {entry.path} is in the way of {inner}")
+            graft(source / entry.name, target / entry.name)
         else:
-            os.rename(entry.path, inner)
+            move_file(entry.path, f"{target}/{entry.name}")
     source.rmdir()
+
+
+def move_file(source: str, target: str) -> None:
+    """Rename a file, or copy it where the file system renames nothing from one folder into another (EXDEV)."""
+    try:
+        rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with suppress(FileNotFoundError):
+            os.unlink(target)  # torn by a crash
+        copy_file(source, target)
+        os.unlink(source)
 
 
 def prune(folder: Path) -> None:
@@ -103,7 +135,7 @@ def own_bytes(path: str, *, spare: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(spare)
     copy_file(path, spare)
-    os.replace(spare, path)
+    move_file(spare, path)
 
 
 def link_over(theirs: str, mine: str, *, spare: str) -> None:
@@ -122,7 +154,7 @@ def exchange(one: str, other: str) -> None:
     """Swap two names in one step (renameat2(2)), or replace `other` where that cannot be had."""
     swap = _renameat2()
     if swap is None or swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
-        os.replace(one, other)
+        rename(one, other)
 
 
 @cache
@@ -143,7 +175,7 @@ def copy_tree(source: Path, target: Path) -> None:
         inner = str(target / entry.name)
         with suppress(FileNotFoundError):
             if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), inner)
+                symlink(os.readlink(entry.path), inner)
             elif entry.is_dir():
                 copy_tree(source / entry.name, target / entry.name)
             elif entry.is_file():
@@ -157,12 +189,7 @@ def remove(folder: Path) -> None:
     if not folder.is_dir() or folder.is_symlink():
         folder.unlink()
         return
-    waiting = [str(folder)]
-    while waiting:
-        inner = waiting.pop()
-        os.chmod(inner, 0o700)
-        with os.scandir(inner) as entries:
-            waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    unlock(folder)
     shutil.rmtree(folder)
 
 

@@ -1,12 +1,26 @@
 import errno
+import fcntl
 import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from muster.core.errors import StoreError
 from muster.volumes import attempts
-from muster.volumes.durability import is_free, locked, sync_tree, translated, write_whole
+from muster.volumes.durability import (
+    is_free,
+    is_local,
+    locked,
+    read_whole,
+    rename,
+    symlink,
+    sync_tree,
+    translated,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -41,9 +55,118 @@ def test_readers_share_a_lock(tmp_path):
         assert not is_free(tmp_path / "lock")
 
 
+def test_one_thread_at_a_time_holds_a_lock_also_where_flock_does_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda fd, operation: None)
+    inside, most = [], []
+
+    def hold(n):
+        with locked(tmp_path / "lock"):
+            inside.append(n)
+            most.append(len(inside))
+            assert not is_free(tmp_path / "lock")
+            inside.remove(n)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(hold, range(200)))
+    assert max(most) == 1
+    assert is_free(tmp_path / "lock")
+
+
+def test_who_wants_a_lock_alone_waits_for_those_who_share_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda fd, operation: None)
+    had = threading.Event()
+
+    def alone():
+        with locked(tmp_path / "lock"):
+            had.set()
+
+    with locked(tmp_path / "lock", shared=True):
+        thread = threading.Thread(target=alone)
+        with locked(tmp_path / "lock", shared=True):
+            thread.start()
+        assert not had.is_set()
+    thread.join(10)
+    assert had.is_set()
+
+
+def test_a_forked_child_does_not_wait_for_threads_it_does_not_have(tmp_path, monkeypatch):
+    with locked(tmp_path / "lock"):
+        monkeypatch.setattr(fcntl, "flock", lambda fd, operation: None)  # the lock is the parent's still
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            with locked(tmp_path / "lock"):
+                os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def refused(call, code, *, done):
+    """What an NFS client does that gets no reply: the first `call` of its kind fails, be it `done` or not."""
+    told = []
+
+    def once(*arguments, **named):
+        if told:
+            return call(*arguments, **named)
+        told.append(code)
+        if done:
+            call(*arguments, **named)
+        raise OSError(code, os.strerror(code))
+
+    return once
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE, errno.ETIMEDOUT])
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_rename_whose_reply_is_lost_is_done(tmp_path, monkeypatch, code, before):
+    (tmp_path / "x").write_text("new")
+    if before:
+        (tmp_path / "y").write_text(before)
+    monkeypatch.setattr(os, "rename", refused(os.rename, code, done=True))
+    rename(tmp_path / "x", tmp_path / "y")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"y": "new"}
+
+
+def test_a_rename_that_was_not_done_is_asked_for_once_more(tmp_path, monkeypatch):
+    (tmp_path / "x").write_text("new")
+    monkeypatch.setattr(os, "rename", refused(os.rename, errno.EIO, done=False))
+    rename(tmp_path / "x", tmp_path / "y")
+    assert (tmp_path / "y").read_text() == "new"
+
+
+@pytest.mark.parametrize("target", ["y", "missing/y"])
+def test_a_rename_of_what_is_nowhere_fails(tmp_path, target):
+    with pytest.raises(OSError, match="No such file"):
+        rename(tmp_path / "x", tmp_path / target)
+
+
+def test_a_link_that_is_there_already_is_ours_if_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "symlink", refused(os.symlink, errno.EEXIST, done=True))
+    symlink("a-1:0", tmp_path / ".1")
+    with pytest.raises(FileExistsError):
+        symlink("b-1:0", tmp_path / ".1")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        symlink("a-1:0", tmp_path / "file")
+
+
+def test_a_file_that_was_replaced_while_it_was_read_is_read_again(tmp_path, monkeypatch):
+    (tmp_path / "x").write_text("1")
+    monkeypatch.setattr(Path, "read_bytes", refused(Path.read_bytes, errno.ESTALE, done=False))
+    assert read_whole(tmp_path / "x") == b"1"
+    monkeypatch.setattr(Path, "read_bytes", refused(Path.read_bytes, errno.EIO, done=False))
+    with pytest.raises(OSError, match="Input/output error"):
+        read_whole(tmp_path / "x")
+
+
+def test_only_a_disk_of_this_machine_is_trusted_with_syncfs():
+    assert not is_local(Path("/proc"))
+    assert is_local(Path("/dev/shm"))
+
+
 def test_every_file_and_folder_is_synced(tmp_path, monkeypatch):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "x").write_text("1")
+    (tmp_path / "d" / "link").symlink_to("nowhere")
     synced = []
     fsync = os.fsync
     monkeypatch.setattr(

@@ -1,4 +1,6 @@
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,28 @@ def test_a_graft_can_be_done_again_after_a_crash(tmp_path):
         "a/z",
         "b/y",
     ]
+    assert not source.exists()
+
+
+def test_a_graft_copies_where_nothing_moves_between_folders(tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "a").mkdir(parents=True)
+    (source / "a" / "x").write_text("x")
+    (source / "y").write_text("whole")
+    target.mkdir()
+    (target / "y").write_text("torn by a cra")
+    move = os.rename
+
+    def beside_only(old, new):
+        if Path(old).parent != Path(new).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        move(old, new)
+
+    monkeypatch.setattr(os, "rename", beside_only)
+    for _ in range(2):
+        tree.graft(source, target)
+    found = {str(p.relative_to(target)): p.read_text() for p in target.rglob("*") if p.is_file()}
+    assert found == {"a/x": "x", "y": "whole"}
     assert not source.exists()
 
 
