@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from muster.backends.kubernetes import labels, secrets, wiring
 from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.job import JobSpec, Role
+from muster.core.job import Role
 from muster.core.resources import Resources
 
 OWN_SECONDS = 5  # after the ranks' grace, for the worker to say how they ended
@@ -47,10 +47,15 @@ def template(submission: wiring.Submission, role: Role) -> Document:
             "labels": labels.labels(
                 job, job_id=submission.job_id, attempt=submission.attempt, role=role.name
             ),
-            "annotations": labels.notes(job),
+            "annotations": {**labels.notes(job), **_uncounted(submission)},
         },
         "spec": spec,
     }
+
+
+def _uncounted(submission: wiring.Submission) -> dict[str, str]:
+    """What a Job leaves out while it is 0, and no path may be made of what is not there."""
+    return {labels.IGNORED: "0"} if submission.single else {}
 
 
 def _identity(site: ClusterSite) -> Document:
@@ -134,7 +139,7 @@ def _main(submission: wiring.Submission, role: Role) -> Document:
         "securityContext": _confined(),
         "terminationMessagePath": wiring.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*_own_mounts(), *_inputs(submission.job), *_outputs(submission, role)],
+        "volumeMounts": [*_own_mounts(), *_inputs(submission), *_outputs(submission, role)],
     }
 
 
@@ -169,9 +174,15 @@ def _own_mounts() -> list[Document]:
     ]
 
 
-def _inputs(job: JobSpec) -> list[Document]:
+def _inputs(submission: wiring.Submission) -> list[Document]:
+    job, site = submission.job, submission.site
     return [
-        {"name": _CLAIM, "mountPath": path, "subPath": wiring.version_path(version.address), "readOnly": True}
+        {
+            "name": _CLAIM,
+            "mountPath": path,
+            "subPath": site.on_claim(wiring.version_path(version.address)),
+            "readOnly": True,
+        }
         for name, given in job.inputs.items()
         for path, version in zip(wiring.input_paths(job, name), given.versions, strict=True)
     ]

@@ -15,6 +15,7 @@ from muster.core.names import check_label, check_variable
 _IMAGE = re.compile(r"[a-z0-9]([a-z0-9._:/@-]*[a-z0-9])?\Z")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+_FOLDER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,200}[A-Za-z0-9])?\Z")
 _TAG_DIGITS = 12  # as in the cache of a machine
 
 
@@ -23,6 +24,8 @@ class ClusterSite:
     """One namespace, which is one store and one trust domain.
 
     :param claim: the PersistentVolumeClaim that holds the store's root; its pods share it.
+    :param folder: where on the claim the store's root is; empty where it is the claim's own root, at which
+        the store service cannot make a store, but finds one.
     :param store_url: where pods reach the store service, ``http://muster-store.team-a:8080``.
     :param image_prefix: an image is ``PREFIX/NAME:TAG``, its tag the first digits of its lock's digest.
     :param images: exceptions by name: the whole reference.
@@ -37,6 +40,7 @@ class ClusterSite:
     namespace: str
     claim: str
     store_url: str
+    folder: str = "store"
     image_prefix: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
@@ -53,6 +57,8 @@ class ClusterSite:
             _check(what, name, _DOMAIN, "a DNS name")
         for name in self.image_pull_secrets:
             _check("image pull secret", name, _DOMAIN, "a DNS name")
+        if self.folder and (not _FOLDER.match(self.folder) or ".." in self.folder):
+            raise SpecError(f"folder {self.folder!r:.100}: need a plain path on the claim, such as store")
         if self.queue is not None:
             check_label("queue", self.queue, length=63)
         self._check_images()
@@ -80,6 +86,10 @@ class ClusterSite:
                 "set image_prefix to where its images are pushed"
             )
         return f"{self.image_prefix}/{name}:{digest.removeprefix('b3:')[:_TAG_DIGITS]}"
+
+    def on_claim(self, path: str) -> str:
+        """Return where on the claim a path of the store is."""
+        return f"{self.folder}/{path}" if self.folder else path
 
     def _check_images(self) -> None:
         if self.image_prefix:

@@ -7,7 +7,7 @@ the labels and annotations that JobSet and Job put on the pod.
 **Starts.** `attempt` is the one that the store staged at submission; from there on the cluster itself
 starts the gang again, and each start is an attempt of its own to the store
 (:mod:`muster.volumes.service.starts`). A pod names its start as ``ATTEMPT.RESTART``, RESTART being what
-the cluster counts: ``2`` of a JobSet, ``1-02`` (failures and disruptions, to be added up) of a Job. It asks
+the cluster counts: ``2`` of a JobSet, ``1-2`` (failures and disruptions, to be added up) of a Job. It asks
 for the bundle by that, and mounts ``staging/JOB/ATTEMPT.RESTART/…``, a link that the store makes before it
 answers.
 """
@@ -68,11 +68,8 @@ class Submission:
 
     @property
     def restart(self) -> str:
-        """Which start of the gang a pod belongs to, as its own variables say it.
-
-        A Job does not say that it has ignored no failure: the 0 in front keeps that a number.
-        """
-        return "$(MUSTER_FAILURES)-0$(MUSTER_IGNORED)" if self.single else "$(MUSTER_RESTART)"
+        """Which start of the gang a pod belongs to, as its own variables say it."""
+        return "$(MUSTER_FAILURES)-$(MUSTER_IGNORED)" if self.single else "$(MUSTER_RESTART)"
 
     def host(self, role: Role, index: int) -> str:
         """The name of one replica: JobSet makes it, and a Service that knows it before it is ready."""
@@ -90,7 +87,7 @@ class Submission:
     @property
     def staging(self) -> str:
         """Where on the claim this start of the gang writes, for ``subPathExpr``."""
-        return f"staging/{self.job_id}/{self.attempt}.{self.restart}"
+        return self.site.on_claim(f"staging/{self.job_id}/{self.attempt}.{self.restart}")
 
 
 def orders(submission: Submission) -> str:
@@ -122,7 +119,7 @@ def input_paths(job: JobSpec, name: str) -> list[str]:
 
 
 def version_path(address: str) -> str:
-    """Where on the claim the data of a pinned version lies."""
+    """Where in the store the data of a pinned version lies."""
     pinned = Address.parse(address)
     return "/".join(filter(None, ("v", pinned.volume, pinned.value, "data", pinned.path)))
 

@@ -56,15 +56,24 @@ def test_of_the_store_a_pod_sees_its_inputs_read_only_and_its_own_start(name: st
                 if mount["name"] not in claims:
                     continue
                 if mount.get("readOnly"):
-                    assert mount["subPath"].startswith("v/")
+                    assert mount["subPath"].startswith("store/v/")
                     assert "/data" in mount["subPath"]
                 else:
-                    assert mount["subPathExpr"].startswith(f"staging/{job_id}/")
-                    assert len(mount["subPathExpr"].split("/")) == 4
+                    assert mount["subPathExpr"].startswith(f"store/staging/{job_id}/")
+                    assert len(mount["subPathExpr"].split("/")) == 5
                 assert ".." not in mount.get("subPath", mount.get("subPathExpr"))
         assert claims.isdisjoint(
             mount["name"] for each in spec["initContainers"] for mount in each["volumeMounts"]
         )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_store_at_the_claims_own_root_has_no_folder(name: str) -> None:
+    example = replace(EXAMPLES[name], site=replace(SITE, folder=""))
+    text = str(example.documents().owner)
+    assert "staging/" in text
+    assert "store/staging" not in text
+    assert "'subPath': '/" not in text
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

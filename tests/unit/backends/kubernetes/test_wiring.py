@@ -74,15 +74,13 @@ def test_the_init_container_asks_for_its_own_bundle() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("failures", "ignored", "start"), [("0", "", "0-0"), ("1", "", "1-0"), ("1", "2", "1-02")]
-)
+@pytest.mark.parametrize(("failures", "ignored", "start"), [("0", "0", "0-0"), ("1", "2", "1-2")])
 def test_a_job_names_its_starts_by_two_counts(failures: str, ignored: str, start: str) -> None:
     single = submission("single")
     pod = {**POD, "MUSTER_FAILURES": failures, "MUSTER_IGNORED": ignored}
     told = json.loads(expanded(wiring.bootstrap_orders(single, single.job.roles[0]), pod))
     assert f"/bundle?attempt=2&restart={start}&role=main&" in told["url"]
-    assert expanded(single.staging, pod) == f"staging/features-0a1b2c3d4e5f-1/2.{start}"
+    assert expanded(single.staging, pod) == f"store/staging/features-0a1b2c3d4e5f-1/2.{start}"
 
 
 def test_every_variable_that_others_name_is_given_before_them() -> None:
