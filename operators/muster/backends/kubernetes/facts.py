@@ -143,7 +143,7 @@ def _limits(
     ]
     unknown = bool(cohort) and (endless is None or cohort in endless)
     limits: dict[str, dict[str, float]] = {}
-    for flavor, resource in _quotas(queue):
+    for flavor, resource in quotas(queue):
         lent = math.inf if unknown else sum(_lent(each, flavor, resource["name"]) for each in lenders)
         borrowed = min(lent, quantity(resource["borrowingLimit"])) if "borrowingLimit" in resource else lent
         own = limits.setdefault(flavor, {})
@@ -151,7 +151,8 @@ def _limits(
     return {name: MappingProxyType(resources) for name, resources in limits.items()}
 
 
-def _quotas(queue: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def quotas(queue: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield a ClusterQueue's quotas with the flavor that each is of."""
     for group in queue["spec"].get("resourceGroups") or ():
         for flavor in group.get("flavors") or ():
             for resource in flavor.get("resources") or ():
@@ -160,7 +161,7 @@ def _quotas(queue: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 def _lent(queue: Mapping[str, Any], flavor: str, name: str) -> float:
     """What a ClusterQueue leaves to others when it needs nothing itself."""
-    for other, resource in _quotas(queue):
+    for other, resource in quotas(queue):
         if other == flavor and resource["name"] == name:
             nominal = quantity(resource.get("nominalQuota", 0))
             return min(nominal, quantity(resource["lendingLimit"])) if "lendingLimit" in resource else nominal

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from muster.backends.kubernetes.facts import Node, condition, holds
+from muster.backends.kubernetes.facts import Flavor, Node, condition, holds, quotas
 from muster.backends.kubernetes.labels import JOB, QUEUE
 from muster.backends.kubernetes.observe import Place, waits_for
-from muster.backends.kubernetes.quantities import PODS, pod_requests, times, total
+from muster.backends.kubernetes.quantities import PODS, pod_requests, quantity, times, total
 from muster.backends.kubernetes.seen import seconds
 
 NO_CLASS = "-"
@@ -43,6 +43,22 @@ class Gpus:
     by_class: tuple[Cards, ...]
     by_node: tuple[Cards, ...]
     by_team: tuple[Cards, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What a team's queue has of one flavor's cards.
+
+    :param team: the ClusterQueue; `quota` is its own, before borrowing.
+    :param used: held by what it has admitted; `borrowed` of them beyond its own quota.
+    """
+
+    team: str
+    flavor: str
+    gpu_class: str
+    quota: int
+    used: int
+    borrowed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +134,41 @@ def _by_class(nodes: Sequence[Cards]) -> tuple[Cards, ...]:
         free = sum(node.free for node in own)
         found.append(Cards(name=name, total=used + free, used=used, gpu_class=name))
     return tuple(found)
+
+
+def shares(
+    cluster_queues: Iterable[Mapping[str, Any]], flavors: Mapping[str, Flavor], *, resource: str
+) -> tuple[Share, ...]:
+    """Return each team's share of each class, as Kueue counts it: whatever namespace the pods are in.
+
+    :param flavors: by name; they say which class each stands for.
+    """
+    found = []
+    for queue in cluster_queues:
+        held = {
+            each["name"]: quantities
+            for each in (queue.get("status") or {}).get("flavorsReservation") or ()
+            for quantities in each.get("resources") or ()
+            if quantities["name"] == resource
+        }
+        for flavor, quota in quotas(queue):
+            if quota["name"] == resource:
+                found.append(_share(queue["metadata"]["name"], flavor, quota, held.get(flavor, {}), flavors))
+    return tuple(sorted(found, key=lambda share: (share.team, share.flavor)))
+
+
+def _share(
+    team: str, flavor: str, quota: Mapping[str, Any], held: Mapping[str, Any], flavors: Mapping[str, Flavor]
+) -> Share:
+    known = flavors.get(flavor)
+    return Share(
+        team=team,
+        flavor=flavor,
+        gpu_class=(known and known.gpu_class) or NO_CLASS,
+        quota=int(quantity(quota.get("nominalQuota", 0))),
+        used=int(quantity(held.get("total", 0))),
+        borrowed=int(quantity(held.get("borrowed", 0))),
+    )
 
 
 def waiting(

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.refusals import Request, read_status, refusal
-from muster.core.errors import BackendError, MusterError, Unreachable
+from muster.core.errors import BackendError, Forbidden, MusterError, Unreachable
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -119,9 +119,8 @@ class Transport:
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
-        headers = {**self._api.default_headers, "Accept": accept, "Content-Type": content_type}
         fields = list((query or {}).items())
-        self._api.update_params_for_auth(headers, fields, ["BearerToken"])  # it renews what has run out
+        headers = self._signed({"Accept": accept, "Content-Type": content_type}, fields)
         try:
             response: BaseHTTPResponse = self._api.rest_client.pool_manager.request(
                 request.method,
@@ -136,6 +135,17 @@ class Transport:
         if not 200 <= response.status < 300:
             raise refusal(request, response.status, read_status(response.data))
         return response
+
+    def _signed(self, headers: dict[str, str], fields: list[tuple[str, str]]) -> dict[str, str]:
+        """Return headers with credentials, renewed if they have run out."""
+        from kubernetes.config import ConfigException
+
+        signed = {**self._api.default_headers, **headers}
+        try:
+            self._api.update_params_for_auth(signed, fields, ["BearerToken"])
+        except (ConfigException, OSError, ValueError) as error:  # a file is gone, a login program fails
+            raise Forbidden(f"the credentials for {self.host} cannot be renewed: {error}") from error
+        return signed
 
     def _away(self, request: Request, error: BaseException) -> MusterError:
         cause = _root(error)

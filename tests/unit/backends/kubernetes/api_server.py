@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -48,6 +50,7 @@ class ApiServer:
     answers: list[Answer | Callable[[Asked], Answer]] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     host: str = ""
+    authority: str | None = None
 
     def answer(self, asked: Asked) -> Answer:
         self.asked.append(asked)
@@ -61,15 +64,12 @@ class ApiServer:
         configuration = Configuration()
         configuration.host = self.host
         configuration.retries = Retry(total=0)
+        configuration.ssl_ca_cert = self.authority
         configuration.api_key["authorization"] = "Bearer secret-token"
         return ApiClient(configuration)
 
 
-@contextmanager
-def api_server(*answers: Answer | Callable[[Asked], Answer]) -> Iterator[ApiServer]:
-    """Serve on a port of its own until the block ends."""
-    scripted = ApiServer(answers=list(answers))
-
+def _handler(scripted: ApiServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -120,9 +120,24 @@ def api_server(*answers: Answer | Callable[[Asked], Answer]) -> Iterator[ApiServ
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    return Handler
+
+
+@contextmanager
+def api_server(
+    *answers: Answer | Callable[[Asked], Answer], certificate: tuple[Path, Path] | None = None
+) -> Iterator[ApiServer]:
+    """Serve on a port of its own until the block ends. :param certificate: for TLS, with its key."""
+    scripted = ApiServer(answers=list(answers))
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted))
     server.daemon_threads = True
-    scripted.host = f"http://127.0.0.1:{server.server_port}"
+    scheme = "http"
+    if certificate is not None:
+        scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    scripted.host = f"{scheme}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.authority import Authority
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, api_server, status
 
 from muster.backends.kubernetes.client import CHUNK, Client
@@ -206,6 +208,35 @@ class TestWriting:
 
 def _labelled(**labels: str) -> dict[str, Any]:
     return {**POD_DOCUMENT, "metadata": {"name": "a", "namespace": "ml", "labels": labels}}
+
+
+class TestCredentials:
+    def test_that_cannot_be_renewed(self) -> None:
+        def gone(_: object) -> None:
+            raise FileNotFoundError(2, "No such file or directory", "/var/run/token")
+
+        with api_server(Answer(body={})) as server:
+            api = server.api()
+            api.configuration.refresh_api_key_hook = gone
+            with pytest.raises(
+                Forbidden, match=r"the credentials for http\S+ cannot be renewed: .*/var/run/token"
+            ):
+                Client(api).get(POD, "a", namespace="ml")
+        assert not server.asked
+
+    def test_of_another_cluster(self, tmp_path: Path) -> None:
+        own, other = Authority(folder=tmp_path / "own"), Authority(folder=tmp_path / "other")
+        own.create()
+        other.create()
+        said = (
+            r"https://\S+ is not trusted \(.*\): the kubeconfig's certificate-authority must be that of this"
+        )
+        with api_server(Answer(body=POD_DOCUMENT), certificate=own.issue("server", "server")) as server:
+            server.authority = str(own.certificate)
+            assert client(server).get(POD, "a", namespace="ml") == POD_DOCUMENT
+            server.authority = str(other.certificate)
+            with pytest.raises(BackendError, match=said):
+                client(server).get(POD, "a", namespace="ml")
 
 
 class TestPatience:

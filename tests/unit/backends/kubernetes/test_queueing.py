@@ -3,11 +3,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.site_objects import NODES, node
+from tests.unit.backends.kubernetes.site_objects import NODES, manifests, node
 
+from muster.backends.kubernetes.facts import Flavor
 from muster.backends.kubernetes.observe import Place
 from muster.backends.kubernetes.quantities import GIB
-from muster.backends.kubernetes.queueing import Cards, asked_places, gpus, reckoned_places, waiting
+from muster.backends.kubernetes.queueing import (
+    Cards,
+    Share,
+    asked_places,
+    gpus,
+    reckoned_places,
+    shares,
+    waiting,
+)
 
 GPU = "nvidia.com/gpu"
 
@@ -75,6 +84,35 @@ class TestGpus:
     def test_none(self) -> None:
         found = gpus([NODES[0]], self.PODS[-1:], resource=GPU)
         assert (found.by_class, found.by_node, found.by_team) == ((), (), ())
+
+
+class TestShares:
+    def test_what_each_team_has(self) -> None:
+        queues = manifests("queues", "ClusterQueue")
+        queues[1]["status"] = {
+            "flavorsReservation": [
+                {
+                    "name": "gpu-a100",
+                    "resources": [
+                        {"name": "cpu", "total": "3", "borrowed": "0"},
+                        {"name": GPU, "total": "6", "borrowed": "2"},
+                    ],
+                }
+            ]
+        }
+        flavors = {
+            each["metadata"]["name"]: Flavor.of(each) for each in manifests("queues", "ResourceFlavor")
+        }
+        found = [each for each in shares(queues, flavors, resource=GPU) if each.quota or each.used]
+        assert found == [
+            Share(team="team-a", flavor="gpu-a100", gpu_class="gpu-a100", quota=12, used=0, borrowed=0),
+            Share(team="team-a", flavor="gpu-k80", gpu_class="gpu-k80", quota=4, used=0, borrowed=0),
+            Share(team="team-b", flavor="gpu-a100", gpu_class="gpu-a100", quota=4, used=6, borrowed=2),
+        ]
+
+    def test_a_flavor_that_may_not_be_read(self) -> None:
+        (first, *_) = shares(manifests("queues", "ClusterQueue"), {}, resource=GPU)
+        assert first.gpu_class == "-"
 
 
 def workload(
