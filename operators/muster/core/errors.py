@@ -9,7 +9,8 @@
     │   ├── NotFound            no such volume, version, partition, snapshot or job
     │   ├── Conflict            somebody else got there first, or a stale attempt came late
     │   ├── BadOutput           what a job wrote cannot become a version, now or another time
-    │   └── Corrupt             what is on disk is not what was committed
+    │   ├── Corrupt             what is on disk is not what was committed
+    │   └── Unavailable         the store service does not answer; what was asked may be asked again
     ├── ImageError              an environment is unknown or cannot be built
     ├── BackendError            the machine or cluster did not do what it was asked to
     │   ├── Forbidden           its access control says no, until somebody grants it
@@ -53,6 +54,10 @@ class BadOutput(StoreError):
 
 class Corrupt(StoreError):
     """What is on disk is not what was committed."""
+
+
+class Unavailable(StoreError):
+    """The store service does not answer. What was asked may have been done; asking again does it once."""
 
 
 class ImageError(MusterError):

@@ -13,13 +13,14 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, JSONResponse
 
-from muster.airflow.plugin import board, files, versions
+from muster.airflow.plugin import board, versions
 from muster.airflow.plugin.access import Who, assets, same_site
 from muster.backends.base import Backend
 from muster.core.deployment import DeploymentStatus, RevisionState
 from muster.core.errors import NotFound
 from muster.core.names import check_job_id, check_label, check_volume
 from muster.core.wire import plain
+from muster.volumes.documents import parse, show
 
 MOST_ROWS = 200
 
@@ -167,7 +168,7 @@ def _serves(status: DeploymentStatus, address: str) -> bool:
 @documents.get("/{where:path}", dependencies=[assets])
 def file(here: Here, who: Who, where: str) -> FileResponse:
     """One file of a version, in a sandbox."""
-    store, address = here.backend.store, files.parse(where)
+    store, address = here.backend.store, parse(where)
     record = store.record(f"{address.volume}@{address.value}")
     who.need(record.origin.dag_id, DagAccessEntity.XCOM)
-    return files.show(store, address)
+    return show(store, address)

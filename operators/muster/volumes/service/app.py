@@ -13,9 +13,10 @@ from starlette.routing import Route
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import attempts, jobs, keeping, pods, reading
+from muster.volumes.service import attempts, jobs, keeping, pods, reading, upkeep
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
+from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
 from muster.volumes.service.site import Site
 from muster.volumes.service.starts import Starts
@@ -26,13 +27,15 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
 
     There is at most one of it for a store; see :mod:`muster.volumes.service.serve`.
     """
-    journals = Journals(store)
+    journals, hearing = Journals(store), Hearing()
+    committer = Committer(store, journals, hearing)
     site = Site(
         store=store,
         keys=tuple(keys),
         journals=journals,
-        committer=Committer(store, journals),
-        starts=Starts(store),
+        hearing=hearing,
+        committer=committer,
+        starts=Starts(store, committer),
     )
 
     @asynccontextmanager
@@ -41,12 +44,14 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         yield
         site.committer.stop()
 
-    parts = (attempts, jobs, keeping, pods, reading)
-    return Starlette(
+    parts = (attempts, jobs, keeping, pods, reading, upkeep)
+    app = Starlette(
         routes=[Route("/healthz", _healthy), *(route for part in parts for route in part.routes(site))],
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_call, Exception: _defect},
     )
+    app.router.redirect_slashes = False  # a path is what it says, or wrong
+    return app
 
 
 def _healthy(_: Request) -> Response:

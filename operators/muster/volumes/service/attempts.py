@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from starlette.routing import Route
 
-from muster.core.errors import Conflict
 from muster.volumes.base import Staging
 from muster.volumes.durability import write_whole
 from muster.volumes.service.calls import Call, route
@@ -31,37 +30,16 @@ _JOB = "/v1/jobs/{job_id}"
 
 def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("POST", f"{_JOB}/attempts", _begin, site=site, slow=True)
+    yield route("POST", f"{_JOB}/attempts", _begin, site=site, threads=site.starting)
     yield route("GET", f"{_JOB}/attempts/current", _current, site=site)
     yield route("POST", f"{_JOB}/attempts/{{attempt}}/token", _token, site=site)
     yield route("PUT", f"{_JOB}/worker", _equip, site=site)
     yield route("GET", f"{_JOB}/sealed", _sealed, site=site)
-    yield route("POST", f"{_JOB}/commit", _commit, site=site, slow=True)
-
-
-def make_folders(site: Site, staging: Staging) -> Staging:
-    """Make what the pods of an attempt mount: what a kubelet makes is its own, and no pod could write there."""
-    spec = site.store.ledger.spec(staging.job_id)
-    for role in spec.roles:
-        for index in range(role.replicas):
-            for output in spec.outputs or [""]:
-                staging.output(role.name, index, output).mkdir(parents=True, exist_ok=True)
-    return staging
-
-
-def standing(site: Site, job_id: str, attempt: int) -> Staging:
-    """The staging of an attempt. :raises Conflict: it is not the current one."""
-    staging = site.store.staging(job_id)
-    if staging is None or staging.attempt != attempt:
-        now = "there is none yet" if staging is None else f"the current one is {staging.attempt}"
-        raise Conflict(f"job {job_id}: attempt {attempt} is fenced, {now}; what it wrote is left aside")
-    return staging
+    yield route("POST", f"{_JOB}/commit", _commit, site=site, threads=site.working)
 
 
 def _begin(call: Call) -> Place:
-    job_id, request = call.part("job_id"), call.message(Begin).request
-    with call.site.committer.alone(job_id):
-        return _place(make_folders(call.site, call.site.starts.asked(job_id, request)))
+    return _place(call.site.starts.asked(call.part("job_id"), call.message(Begin).request))
 
 
 def _current(call: Call) -> Current:
@@ -74,7 +52,7 @@ def _place(staging: Staging) -> Place:
 
 
 def _token(call: Call) -> Secret:
-    staging = standing(call.site, call.part("job_id"), call.number("attempt"))
+    staging = call.site.starts.current(call.part("job_id"), call.number("attempt"))
     seconds = call.message(Lifetime).seconds
     token = job_token(call.site.keys, staging.job_id, attempt=staging.attempt, lifetime_seconds=seconds)
     return Secret(token=token)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import anyio
 import anyio.from_thread
 import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
@@ -100,16 +101,21 @@ Handler = Callable[[Call], object]
 
 
 def route(
-    method: str, path: str, handler: Handler, *, site: Site, job: bool = False, slow: bool = False
+    method: str,
+    path: str,
+    handler: Handler,
+    *,
+    site: Site,
+    job: bool = False,
+    threads: anyio.CapacityLimiter | None = None,
 ) -> Route:
     """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
 
     What a handler returns is sent as a message, nothing as 204, a response as it is. What it raises is
     sent as the error that it is.
 
-    :param slow: it may take minutes.
+    :param threads: those of :class:`Site` for what may take minutes.
     """
-    limiter = site.slow if slow else None
 
     async def answer(request: Request) -> Response:
         call = Call(site, request)
@@ -120,7 +126,7 @@ def route(
                 return _response(handler(call))
 
         try:
-            return await anyio.to_thread.run_sync(work, limiter=limiter)
+            return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
             return refusal(error)
         except ClientDisconnect:  # nobody hears the answer

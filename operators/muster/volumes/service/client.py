@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from muster.core.address import Address
-from muster.core.errors import SpecError
-from muster.core.job import JobSpec, check_digest
+from muster.core.errors import SpecError, Unavailable
+from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.replica import PartManifest
-from muster.core.status import JobStatus
+from muster.core.wire import loads
+from muster.volumes import fsck
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.gather import sources
 from muster.volumes.manifest import Entry
+from muster.volumes.retention import Collected, Plan
 from muster.volumes.service.archives import Member, pack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
+from muster.volumes.service.ledger import ServiceLedger, job_path, new_request
 from muster.volumes.service.messages import (
-    CURSOR,
     Answer,
     Begin,
     Committed,
@@ -29,76 +31,17 @@ from muster.volumes.service.messages import (
     Current,
     Lifetime,
     Names,
-    NewJob,
     Order,
-    Ownership,
     Parts,
     Place,
     Reading,
+    Rules,
     Secret,
-    Statuses,
+    Swept,
     Versions,
     Why,
 )
-
-
-class ServiceLedger:
-    """The job ledger behind a store service; see :class:`muster.volumes.base.Ledger`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
-        """Enter a job; False where it was there already with the same spec.
-
-        Where the service was away meanwhile, False may also mean that the first of several tries did it.
-        """
-        return self._connection.send("PUT", _job(job_id), Answer, NewJob(spec=spec, owner=owner)).yes
-
-    def spec(self, job_id: str) -> JobSpec:
-        """Return what was asked."""
-        return self._connection.get(f"{_job(job_id)}/spec", JobSpec)
-
-    def status(self, job_id: str) -> JobStatus:
-        """Return what was last recorded."""
-        return self._connection.get(f"{_job(job_id)}/status", JobStatus)
-
-    def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
-        """Return what was last recorded of many jobs, in one request; those that gc took are left out."""
-        names = Names(names=tuple(map(check_job_id, job_ids)))
-        return list(self._connection.send("POST", "/v1/statuses", Statuses, names).statuses)
-
-    def update(self, status: JobStatus) -> None:
-        """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped."""
-        self._connection.tell("PUT", f"{_job(status.job_id)}/status", status)
-
-    def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
-        """Set the owner if it is `expected` now."""
-        wanted = Ownership(owner=owner, expected=expected)
-        if self._connection.send("POST", f"{_job(job_id)}/owner", Answer, wanted).yes:
-            return True
-        # An answer that was lost may have been a yes: then a second try finds us the owner.
-        return owner != expected and self.status(job_id).owner == owner
-
-    def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the log, once, however often it has to be sent."""
-        path = f"{_job(job_id)}/log"
-        if data:
-            self._connection.request("POST", path, query={"request": _request()}, content=data)
-
-    def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
-        """Return whole lines from offset `after`, and the offset after them."""
-        query = {"after": after, "limit_bytes": limit_bytes}
-        answer = self._connection.request("GET", f"{_job(job_id)}/log", query=query)
-        return answer.content, int(answer.headers[CURSOR])
-
-    def log_bytes(self, job_id: str) -> int:
-        """How long the log is now."""
-        return self._connection.get(f"{_job(job_id)}/log/bytes", Count).count
-
-    def jobs(self) -> list[str]:
-        """Every job_id, oldest first."""
-        return list(self._connection.get("/v1/jobs", Names).names)
+from muster.volumes.service.refusals import read
 
 
 class ServiceStore:
@@ -193,26 +136,28 @@ class ServiceStore:
 
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt; its root is where the service sees it."""
-        begin = Begin(request=_request())
-        return _staging(self._connection.send("POST", f"{_job(job_id)}/attempts", Place, begin, slow=True))
+        begin = Begin(request=new_request())
+        return _staging(
+            self._connection.send("POST", f"{job_path(job_id)}/attempts", Place, begin, slow=True)
+        )
 
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
-        place = self._connection.get(f"{_job(job_id)}/attempts/current", Current).place
+        place = self._connection.get(f"{job_path(job_id)}/attempts/current", Current).place
         return None if place is None else _staging(place)
 
     def equip(self, job_id: str, *, worker: bytes) -> None:
         """Keep the worker's zipapp for a job: its pods get it with their bundle."""
-        self._connection.request("PUT", f"{_job(job_id)}/worker", content=worker)
+        self._connection.request("PUT", f"{job_path(job_id)}/worker", content=worker)
 
     def token(self, job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
         """Return a token for the pods of one attempt, the current one."""
-        path = f"{_job(job_id)}/attempts/{attempt}/token"
+        path = f"{job_path(job_id)}/attempts/{attempt}/token"
         return self._connection.send("POST", path, Secret, Lifetime(seconds=lifetime_seconds)).token
 
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
-        return self._connection.get(f"{_job(job_id)}/sealed", Parts).parts
+        return self._connection.get(f"{job_path(job_id)}/sealed", Parts).parts
 
     def commit(
         self,
@@ -226,7 +171,7 @@ class ServiceStore:
         known = None if modules is None else tuple(modules)
         order = Order(attempt=attempt, metrics=metrics or {}, modules=known)
         return dict(
-            self._connection.send("POST", f"{_job(job_id)}/commit", Committed, order, slow=True).outputs
+            self._connection.send("POST", f"{job_path(job_id)}/commit", Committed, order, slow=True).outputs
         )
 
     def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
@@ -239,7 +184,7 @@ class ServiceStore:
         ]
         return self._connection.message(
             "PUT",
-            f"/v1/uploads/{_request()}",
+            f"/v1/uploads/{new_request()}",
             Version,
             query={"volume": volume, "partition": partition, "note": note},
             content=lambda: pack(files),
@@ -272,19 +217,38 @@ class ServiceStore:
         """Give all leases of `holder` back."""
         self._connection.tell("DELETE", f"/v1/leases/{check_job_id(holder)}")
 
+    def check(self, *, deep: bool = False, progress: fsck.Progress | None = None) -> fsck.Report:
+        """Check every committed version, where the store is; see :func:`muster.volumes.fsck.check`."""
+        for line in self._connection.lines("POST", "/v1/fsck", deep=int(deep)):
+            said = json.loads(line)
+            if "error" in said:
+                raise read(line, status=200, where=self.url)
+            if said["kind"] == fsck.Report.__name__:
+                return loads(fsck.Report, line)
+            if progress is not None:
+                progress(said["address"], said["done"], said["count"])
+        raise Unavailable(f"the store service at {self.url} ended its check without a report: check again")
+
+    def plan(self, *, keep_last: int = 3, job_days: float = 30.0, young_days: float = 0.0) -> Plan:
+        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`."""
+        rules = Rules(keep_last=keep_last, job_days=job_days, young_days=young_days)
+        return _plan(self._connection.send("POST", "/v1/gc/plan", Swept, rules, slow=True))
+
+    def collect(self, *, keep_last: int = 3, job_days: float = 30.0, young_days: float = 0.0) -> Collected:
+        """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
+        rules = Rules(keep_last=keep_last, job_days=job_days, young_days=young_days)
+        done = self._connection.send("POST", "/v1/gc/collect", Swept, rules, slow=True)
+        return Collected(plan=_plan(done), freed_bytes=done.freed_bytes)
+
     def _change(self, what: str, address: str, reason: str) -> Version:
         Address.parse(address)
         return self._connection.send("POST", f"/v1/{what}", Version, Why(address=address, reason=reason))
 
 
-def _job(job_id: str) -> str:
-    return f"/v1/jobs/{check_job_id(job_id)}"
-
-
-def _request() -> str:
-    """A name for one call: sent again, the service knows it by it."""
-    return os.urandom(8).hex()
-
-
 def _staging(place: Place) -> Staging:
     return Staging(job_id=place.job_id, attempt=place.attempt, root=Path(place.root))
+
+
+def _plan(swept: Swept) -> Plan:
+    said = {name: value for name, value in vars(swept).items() if name != "freed_bytes"}
+    return Plan(**{**said, "torn": tuple(map(Path, swept.torn))})

@@ -7,6 +7,7 @@ be away. Once all have sealed it is decided that the job is committed, so nobody
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from muster.core.errors import BadOutput, MusterError, NotFound, StoreError
+from muster.core.errors import BadOutput, Conflict, MusterError, NotFound
 from muster.core.progress import Told, heard
 from muster.core.replica import Report
 from muster.core.status import JobResult, JobState, JobStatus
@@ -23,6 +24,7 @@ from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.base import Staging
 from muster.volumes.folder import FolderStore
+from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
 
 PATIENCE_SECONDS = 600.0
@@ -30,6 +32,7 @@ AT_ONCE = 4
 
 _LOG = logging.getLogger(__name__)
 _LOCKS = 64
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 _ADVICE = {
     Cause.USER_ERROR: "mend the code that writes it and run again; nothing of it is visible",
     Cause.COMMIT_FAILED: "nothing of it is visible; mend what the message names (make room on the claim?), run again",
@@ -43,9 +46,15 @@ class Committer:
     """
 
     def __init__(
-        self, store: FolderStore, journals: Journals, *, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        store: FolderStore,
+        journals: Journals,
+        hearing: Hearing,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self._store, self._journals, self._patience = store, journals, patience_seconds
+        self._store, self._journals, self._hearing = store, journals, hearing
+        self._patience = patience_seconds
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._stopping = threading.Event()
         self._begun: set[str] = set()
@@ -53,7 +62,7 @@ class Committer:
 
     @contextmanager
     def alone(self, job_id: str) -> Iterator[None]:
-        """Nobody seals, ends or restarts the job meanwhile."""
+        """Nothing is decided about the job meanwhile by anybody else; for moments only."""
         with self._locks[hash(job_id) % _LOCKS]:
             yield
 
@@ -62,7 +71,7 @@ class Committer:
         self._threads.submit(self._pick_up)
 
     def stop(self) -> None:
-        """Begin nothing new. What is being done now may be cut off: it is picked up by the next start."""
+        """Begin nothing new. What is being done now may be cut off: the next start picks it up."""
         self._stopping.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -71,26 +80,41 @@ class Committer:
         staging = self._store.staging(job_id)
         if staging is None or not self.report(staging).is_file():
             return False
-        return self._store.attempts.sealed(staging) is not None
+        roles = self._store.ledger.spec(job_id).roles
+        wanted = {f"{role.name}-{index}.json" for role in roles for index in range(role.replicas)}
+        with os.scandir(staging.root / "sealed") as entries:
+            return wanted <= {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
 
     def report(self, staging: Staging) -> Path:
         """Where what rank 0 returned lies until it is committed."""
         first = self._store.ledger.spec(staging.job_id).roles[0].name
         return staging.sealed(first, 0).with_suffix(".report")
 
+    def check_going_on(self, job_id: str) -> None:
+        """Refuse what comes too late; call it :meth:`alone`.
+
+        :raises Conflict: the job has ended, or all have sealed.
+        """
+        state = self._store.ledger.status(job_id).state
+        if state.ended:
+            raise Conflict(f"job {job_id} has ended ({state.value}): nothing of it runs or seals any more")
+        if self.decided(job_id):
+            self.commit(job_id)
+            raise Conflict(f"job {job_id} has sealed: it is committed, never run again")
+
     def update(self, status: JobStatus) -> None:
         """Record what somebody else says of a job, unless its end is decided."""
         with self.alone(status.job_id):
             committing = self._store.ledger.status(status.job_id).state is JobState.COMMITTING
             if not (committing or status.state.ended) or not self.decided(status.job_id):
-                self._store.ledger.update(status)
+                self._store.ledger.update(self._hearing.with_news(status))
 
     def commit(self, job_id: str) -> None:
         """Begin to commit a job whose replicas have all sealed, once; call it :meth:`alone`."""
         status = self._store.ledger.status(job_id)
         if not status.state.ended and job_id not in self._begun:
-            self._begun.add(job_id)
             self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason=""))
+            self._begun.add(job_id)
             self._threads.submit(self._bring_to_end, job_id)
 
     def _pick_up(self) -> None:
@@ -99,23 +123,23 @@ class Committer:
                 with self.alone(job_id):
                     if not self._store.ledger.status(job_id).state.ended and self.decided(job_id):
                         self.commit(job_id)
-            except MusterError as error:
+            except (MusterError, OSError) as error:
                 _LOG.error("job %s cannot be looked at: %s", job_id, error)
 
     def _bring_to_end(self, job_id: str) -> None:
         try:
             ended = self._outcome(job_id)
             while ended is not None and not self._recorded(job_id, ended):
-                if self._stopping.wait(1.0):
+                if self._stopping.wait(_SHORTEST_PAUSE_SECONDS):
                     return
         except Exception:
-            _LOG.exception("job %s was sealed and could not be brought to its end", job_id)
+            _LOG.exception("job %s has sealed and could not be brought to its end", job_id)
         finally:
             self._begun.discard(job_id)
 
     def _outcome(self, job_id: str) -> JobResult | Verdict | None:
         """Commit, again and again where a disk is in the way; None where the service ends meanwhile."""
-        deadline, pause = time.monotonic() + self._patience, 0.5
+        deadline, pause = time.monotonic() + self._patience, _SHORTEST_PAUSE_SECONDS
         while True:
             try:
                 return self._result(job_id)
@@ -125,7 +149,7 @@ class Committer:
                 _LOG.warning("job %s is not committed yet: %s", job_id, error)
             if self._stopping.wait(pause):
                 return None
-            pause = min(2 * pause, 30.0)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _result(self, job_id: str) -> JobResult:
         staging = self._store.staging(job_id)
@@ -153,13 +177,14 @@ class Committer:
     def _recorded(self, job_id: str, ended: JobResult | Verdict) -> bool:
         try:
             self._record(job_id, ended)
-        except StoreError as error:
+        except (MusterError, OSError) as error:
             _LOG.warning("the end of job %s is not recorded yet: %s", job_id, error)
             return False
         return True
 
     def _record(self, job_id: str, ended: JobResult | Verdict) -> None:
-        status = replace(self._store.ledger.status(job_id), ended=time.time(), reason="")
+        status = self._hearing.with_news(self._store.ledger.status(job_id))
+        status = replace(status, ended=time.time(), reason="")
         if isinstance(ended, JobResult):
             status = replace(status, state=JobState.SUCCEEDED, result=ended)
         else:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from muster.core import wire
-from muster.core.errors import SpecError, StoreError
+from muster.core.errors import SpecError, Unavailable
 from muster.volumes.service.refusals import read
 
 PATIENCE_SECONDS = 60.0
@@ -109,8 +109,20 @@ class Connection:
             except (httpx.TransportError, _Away) as error:
                 patience.wait(error)
 
+    def lines(self, method: str, path: str, **query: object) -> Iterator[bytes]:
+        """The lines of an answer as they come; from the first again where a connection broke."""
+        patience = _Patience(self.url, self._patience)
+        while True:
+            try:
+                with self._sent(method, path, query=query, slow=True) as response:
+                    for line in response.iter_lines():
+                        yield line.encode()
+                return
+            except (httpx.TransportError, _Away) as error:
+                patience.wait(error)
+
     def patiently(self, once: Callable[[], T]) -> T:
-        """Do something again while the service is away. :raises StoreError: it stays away."""
+        """Do something again while the service is away. :raises Unavailable: it stays away."""
         patience = _Patience(self.url, self._patience)
         while True:
             try:
@@ -158,9 +170,9 @@ class _Patience:
         self._pause = _FIRST_PAUSE_SECONDS
 
     def wait(self, error: Exception) -> None:
-        """Wait a little. :raises StoreError: it has been long enough."""
+        """Wait a little. :raises Unavailable: it has been long enough."""
         if time.monotonic() + self._pause > self._deadline:
-            raise StoreError(
+            raise Unavailable(
                 f"the store service at {self._url} does not answer ({str(error) or type(error).__name__}), and has "
                 f"not for {self._seconds:g} s: is it running, and is that its address?"
             ) from error

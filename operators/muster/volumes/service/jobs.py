@@ -52,7 +52,7 @@ def _statuses(call: Call) -> Statuses:
 def _known(call: Call, names: tuple[str, ...]) -> Iterator[JobStatus]:
     for name in names:
         try:
-            yield call.site.store.ledger.status(name)
+            yield _news(call, name)
         except NotFound:
             continue  # gc took it: whoever asks for many does not want to stumble over one
 
@@ -67,7 +67,12 @@ def _spec(call: Call) -> JobSpec:
 
 
 def _status(call: Call) -> JobStatus:
-    return call.site.store.ledger.status(call.part("job_id"))
+    return _news(call, call.part("job_id"))
+
+
+def _news(call: Call, job_id: str) -> JobStatus:
+    status = call.site.store.ledger.status(job_id)
+    return status if status.state.ended else call.site.hearing.with_news(status)
 
 
 def _update(call: Call) -> None:

@@ -17,7 +17,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -39,7 +38,7 @@ class Journal:
         self._log, self._parts = folder / "log", folder / "log.parts"
         self._lock = threading.Lock()
         self._received: dict[str, int] | None = None
-        self._records = 0
+        self._records, self._most_records = 0, MOST_RECORDS
 
     def append(self, stream: str, data: bytes, *, offset: int) -> int:
         """Take in what is new of `data`, which begins at `offset` of its stream; return how much is held.
@@ -75,7 +74,7 @@ class Journal:
                 raise
         self._received[stream] = held + len(data)
         self._records += 1
-        if self._records > MOST_RECORDS + 4 * len(self._received):
+        if self._records > self._most_records:
             self._compact()
 
     def _load(self) -> dict[str, int]:
@@ -83,10 +82,14 @@ class Journal:
         if self._received is None:
             size = self._log.stat().st_size if self._log.exists() else 0
             records = list(_records(self._parts))
-            self._records, received = len(records), {}
-            for (start, length, stream, offset), following in pairwise([*records, None]):
-                end = following[0] if following else (size := self._cut(size, start, length))
+            ends = [start for start, _, _, _ in records[1:]]
+            if records:
+                size = self._cut(size, *records[-1][:2])
+                ends.append(size)
+            received: dict[str, int] = {}
+            for (start, length, stream, offset), end in zip(records, ends, strict=True):
                 received[stream] = offset + max(0, min(length, end - start))
+            self._records = len(records)
             self._end_line(size)
             self._received = received
         return self._received
@@ -116,11 +119,11 @@ class Journal:
         size = self._log.stat().st_size
         lines = [f"{size} 0 {stream} {held}\n" for stream, held in self._received.items()]
         write_whole(self._parts, "".join(lines), durable=False)
-        self._records = len(lines)
+        self._records, self._most_records = len(lines), MOST_RECORDS + 4 * len(lines)
 
 
 class Journals:
-    """The journals of all jobs of a store, the ones that were used last kept open."""
+    """The journals of all jobs of a store, those that were opened last kept in memory."""
 
     def __init__(self, store: FolderStore) -> None:
         self._store = store

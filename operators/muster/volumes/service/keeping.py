@@ -32,9 +32,9 @@ _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 
 def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("PUT", "/v1/code/{digest}", _put, site=site, slow=True)
+    yield route("PUT", "/v1/code/{digest}", _put, site=site, threads=site.working)
     yield route("GET", "/v1/code/{digest}/held", _holds_code, site=site)
-    yield route("PUT", "/v1/uploads/{request}", _add, site=site, slow=True)
+    yield route("PUT", "/v1/uploads/{request}", _add, site=site, threads=site.working)
     yield route("POST", "/v1/pin", _pin, site=site)
     yield route("POST", "/v1/unpin", _unpin, site=site)
     yield route("POST", "/v1/retire", _retire, site=site)

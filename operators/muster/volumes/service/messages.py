@@ -150,3 +150,34 @@ class Secret:
     """A token."""
 
     token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What gc keeps; see :func:`muster.volumes.retention.plan`."""
+
+    keep_last: int = 3
+    job_days: float = 30.0
+    young_days: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """A :class:`muster.volumes.retention.Plan`, and what was freed by it."""
+
+    versions: tuple[Version, ...]
+    kept: Mapping[str, str]
+    staging: tuple[str, ...]
+    torn: tuple[str, ...]
+    code: tuple[str, ...]
+    jobs: tuple[str, ...]
+    freed_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checking:
+    """How far a check is: the version it looks at now, and how many of how many it has done."""
+
+    address: str
+    done: int
+    count: int

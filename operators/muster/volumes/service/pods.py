@@ -15,6 +15,7 @@ A is the attempt that the gang was submitted with, R how often the cluster has s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,15 +25,17 @@ from starlette.routing import Route
 
 from muster.core import wire
 from muster.core.errors import Conflict, NotFound, SpecError
+from muster.core.names import check_label
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import write_whole
 from muster.volumes.service.archives import Member, members, pack
-from muster.volumes.service.attempts import WORKER, make_folders, standing
+from muster.volumes.service.attempts import WORKER
 from muster.volumes.service.calls import Call, route
 from muster.volumes.service.messages import ATTEMPT, LIMIT_LINES_BYTES, LIMIT_SEAL_BYTES, Count
 from muster.volumes.service.site import Site
+from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import Kind, Refused
 
 _JOB = "/v1/jobs/{job_id}"
@@ -44,21 +47,21 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("GET", f"{_JOB}/bundle", _bundle, site=site, job=True)
+    yield route("GET", f"{_JOB}/bundle", _bundle, site=site, job=True, threads=site.starting)
     yield route("POST", f"{_REPLICA}/lines", _lines, site=site, job=True)
-    yield route("PUT", f"{_REPLICA}/seal", _seal, site=site, job=True, slow=True)
+    yield route("PUT", f"{_REPLICA}/seal", _seal, site=site, job=True, threads=site.working)
 
 
 def _bundle(call: Call) -> Response:
     site, job_id, submitted = call.site, call.part("job_id"), call.query_number("attempt")
     role, index = call.query("role"), call.query_number("index")
+    pod = check_label("pod", call.query("pod", "0"), length=63)
     _check_replica(call, role, index)
     _check_token(call, submitted)
     with site.committer.alone(job_id):
-        _check_going_on(call)
-        staging = site.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
-        make_folders(site, staging)
-        _take_place(staging, f"{role}-{index}", call.query("pod", ""))
+        site.committer.check_going_on(job_id)
+    staging = site.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
+    _take_place(staging, f"{role}-{index}", pod)
     return StreamingResponse(
         pack(_files(call)), media_type="application/x-tar", headers={ATTEMPT: str(staging.attempt)}
     )
@@ -75,13 +78,11 @@ def _files(call: Call) -> list[Member]:
 
 def _take_place(staging: Staging, replica: str, pod: str) -> None:
     """Let one pod be this replica in this attempt. :raises Conflict: another one is."""
-    places = staging.root / "pods"
-    places.mkdir(exist_ok=True)
+    place = staging.root / PODS / replica
     try:
-        with (places / replica).open("x") as file:
-            file.write(pod)
+        place.symlink_to(pod)  # made in one step, with what it says
     except FileExistsError:
-        if (places / replica).read_text() not in (pod, ""):
+        if os.readlink(place) != pod:  # noqa: PTH115 - it is no path
             raise Conflict(
                 f"job {staging.job_id}, attempt {staging.attempt}: another pod is replica {replica}, and may "
                 "live on: the whole gang has to start again"
@@ -92,6 +93,7 @@ def _lines(call: Call) -> Count:
     staging, replica = _own(call)
     data = call.text(limit_bytes=LIMIT_LINES_BYTES)
     safe = _CONTROL.sub(lambda found: b"?" * len(found[0]), data)
+    call.site.hearing.hear(staging.job_id, safe)
     journal = call.site.journals.of(staging.job_id)
     offset = call.query_number("offset")
     return Count(count=journal.append(f"{staging.attempt}/{replica}", safe, offset=offset))
@@ -101,12 +103,12 @@ def _seal(call: Call) -> None:
     """Keep a replica's seal, once; with the last one the job is committed."""
     report, _, part = call.text(limit_bytes=LIMIT_SEAL_BYTES).partition(b"\n")
     committer, job_id = call.site.committer, call.part("job_id")
+    _check_seal(call, report, part)
     with committer.alone(job_id):
         staging, replica = _own(call)
-        _check_seal(call, staging, report, part)
         target = staging.root / "sealed" / f"{replica}.json"
         if not _kept(target, part):
-            _check_going_on(call)
+            committer.check_going_on(job_id)
             write_whole(target.with_suffix(".report"), report)
             write_whole(target, part)
         if committer.decided(job_id):
@@ -122,23 +124,17 @@ def _kept(target: Path, part: bytes) -> bool:
     return True
 
 
-def _check_seal(call: Call, staging: Staging, report: bytes, part: bytes) -> None:
+def _check_seal(call: Call, report: bytes, part: bytes) -> None:
+    job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
     if wire.loads(Report, report).exit_code is not ExitCode.SEALED:
         raise SpecError(f"replica {role}-{index} has not ended well, and what it wrote is not sealed")
     said = wire.loads(PartManifest, part)
-    if (said.job_id, said.attempt, said.role, said.index) != (staging.job_id, staging.attempt, role, index):
+    if (said.job_id, said.attempt, said.role, said.index) != (job_id, attempt, role, index):
         raise SpecError(
-            f"the seal of replica {role}-{index}, attempt {staging.attempt} of job {staging.job_id} is that "
+            f"the seal of replica {role}-{index}, attempt {attempt} of job {job_id} is that "
             f"of replica {said.role}-{said.index}, attempt {said.attempt} of job {said.job_id}"
         )
-
-
-def _check_going_on(call: Call) -> None:
-    job_id = call.part("job_id")
-    state = call.site.store.ledger.status(job_id).state
-    if state.ended:
-        raise Conflict(f"job {job_id} has ended ({state.value}): nothing of it runs or is sealed any more")
 
 
 def _own(call: Call) -> tuple[Staging, str]:
@@ -146,7 +142,7 @@ def _own(call: Call) -> tuple[Staging, str]:
     job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
     _check_replica(call, role, index)
-    staging = standing(call.site, job_id, attempt)
+    staging = call.site.starts.current(job_id, attempt)
     if call.token.kind is Kind.JOB and not call.site.starts.descends(
         job_id, attempt, submitted=call.token.attempt
     ):

@@ -7,18 +7,21 @@ download goes on where it was cut off.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.base import Record
+from muster.volumes.documents import parse, show
 from muster.volumes.manifest import Entry
-from muster.volumes.service.archives import exactly, members, pack
+from muster.volumes.service.archives import exactly, in_chunks, members, pack
 from muster.volumes.service.calls import Call, route
 from muster.volumes.service.messages import Count, Names, Versions
 from muster.volumes.service.site import Site
@@ -35,6 +38,7 @@ def routes(site: Site) -> Iterator[Route]:
     yield route("GET", "/v1/record", _record, site=site)
     yield route("GET", "/v1/manifest", _manifest, site=site)
     yield route("GET", "/v1/data", _data, site=site)
+    yield route("GET", "/v1/files/{where:path}", _file, site=site)
     yield route("GET", "/v1/code/{digest}", _code, site=site)
 
 
@@ -75,7 +79,7 @@ def _data(call: Call) -> Response:
     size = sum(entry.size_bytes for entry in entries)
     first, last = _range(call.request.headers.get("range", "bytes=0-"), size)
     headers = {"content-length": str(last + 1 - first), "content-range": f"bytes {first}-{last}/{size}"}
-    stream = _stream(data, entries, first, last + 1)
+    stream = in_chunks(_stream(data, entries, first, last + 1))
     begun = next(stream, b"")  # what is wrong with the first file is said, and does not just end the stream
     return StreamingResponse(
         chain((begun,), stream),
@@ -87,9 +91,11 @@ def _data(call: Call) -> Response:
 
 def _range(text: str, size: int) -> tuple[int, int]:
     match = _RANGE.match(text)
-    first, last = (int(match[1]), int(match[2] or size - 1)) if match else (0, -1)
-    if not 0 <= first <= last + 1 <= size:
-        raise SpecError(f"range {text!r:.60} is not within the {size} bytes that there are")
+    first, last = (int(match[1]), int(match[2] or size - 1)) if match else (0, size)
+    if not first <= last + 1 <= size:
+        raise SpecError(
+            f"range {text!r:.60} is none of the {size} bytes that there are: ask for bytes=FIRST-LAST"
+        )
     return first, last
 
 
@@ -101,13 +107,28 @@ def _stream(data: Path, entries: Sequence[Entry], first: int, end: int) -> Itera
         begins += entry.size_bytes
         if begin >= stop:
             continue
-        with (data / entry.path).open("rb") as file:
-            if file.seek(0, 2) != entry.size_bytes:
-                raise Corrupt(
-                    f"{data / entry.path} has not its {entry.size_bytes} bytes: run `muster volumes fsck`"
-                )
+        with _opened(data, entry) as file:
             file.seek(begin)
             yield from exactly(file, stop - begin, what=entry.path)
+
+
+def _opened(data: Path, entry: Entry) -> BinaryIO:
+    """Open a file of a version. :raises Corrupt: it is not there, or not as long as it was."""
+    path = data / entry.path
+    try:
+        file = path.open("rb")
+    except FileNotFoundError as error:
+        raise Corrupt(f"{path} is gone: run `muster volumes fsck` where the store is") from error
+    if file.seek(0, os.SEEK_END) != entry.size_bytes:
+        file.close()
+        raise Corrupt(
+            f"{path} has not its {entry.size_bytes} bytes: run `muster volumes fsck` where the store is"
+        )
+    return file
+
+
+def _file(call: Call) -> Response:
+    return show(call.site.store, parse(call.part("where")))
 
 
 def _code(call: Call) -> Response:

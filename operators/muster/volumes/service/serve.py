@@ -12,11 +12,14 @@ import argparse
 import fcntl
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
 
 from muster.core.errors import MusterError
 from muster.volumes.folder import FolderStore
@@ -25,6 +28,9 @@ from muster.volumes.service.tokens import operator_token, read_keys
 
 LOCK = "service.lock"
 DAY_SECONDS = 86_400.0
+GRACE_SECONDS = 5
+
+_LOG = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,40 +39,45 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
         keys = read_keys(asked.key)
-        if asked.print_token:
+        if asked.print_token is not None:
             sys.stdout.write(operator_token(keys, lifetime_seconds=asked.print_token * DAY_SECONDS) + "\n")
             return 0
         store = FolderStore(asked.store)
         lock = _alone(store)
-    except (MusterError, OSError) as error:
+        listening = socket.create_server((asked.host, asked.port))
+    except (MusterError, OSError, OverflowError) as error:
         sys.stderr.write(f"the store service cannot start: {error}\n")
         return 2
-    app = create_app(store, keys=keys)
-    config = uvicorn.Config(
-        app,
-        host=asked.host,
-        port=asked.port,
-        access_log=False,
-        log_config=None,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
-        ws="none",
-    )
-    uvicorn.Server(config).run()
+    with listening, suppress(KeyboardInterrupt):
+        _LOG.info("serving %s on %s:%d", store.layout.root, *listening.getsockname()[:2])
+        uvicorn.Server(_config(create_app(store, keys=keys))).run(sockets=[listening])
     os.close(lock)
     return 0
 
 
+def _config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        log_level=logging.WARNING,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ws="none",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m muster.volumes.service", description="Serve a store.")
-    parser.add_argument("--store", type=Path, help="the store's folder", required=True)
     parser.add_argument(
-        "--key", type=Path, help="a file with keys that sign tokens, one a line", required=True
+        "--key", type=Path, required=True, help="a file with keys that sign tokens, one a line"
     )
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8470, help="on which port (8470)")
-    parser.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and end")
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--store", type=Path, help="the store's folder, made if it is not there")
+    task.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and end")
     return parser
 
 
@@ -77,6 +88,6 @@ def _alone(store: FolderStore) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        logging.getLogger(__name__).warning("another store service holds %s: waiting until it ends", path)
+        _LOG.warning("another store service holds %s: waiting until it ends", path)
         fcntl.flock(lock, fcntl.LOCK_EX)
     return lock

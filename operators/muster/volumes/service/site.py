@@ -1,4 +1,4 @@
-"""What every request finds: the store, the keys, the logs, and what is being committed."""
+"""What every request finds: the store, the keys, the logs, and what is begun and committed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import anyio
 
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
+from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
 from muster.volumes.service.starts import Starts
 
-SLOW_AT_ONCE = 16
+AT_ONCE = 16
+STARTING_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """One store that is served.
 
-    :param slow: how many commits, uploads and the like run at one time; quick requests have threads
-        of their own.
+    :param working: the threads of commits, uploads and the like, which may take minutes; `starting`
+        those of attempts that begin, where the pods of a gang wait for the first of them to be through.
+        So quick requests are never behind either.
     """
 
     store: FolderStore
     keys: tuple[bytes, ...]
     journals: Journals
+    hearing: Hearing
     committer: Committer
     starts: Starts
-    slow: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(SLOW_AT_ONCE))
+    working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
+    starting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(STARTING_AT_ONCE))

@@ -20,26 +20,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.core.errors import Conflict, SpecError
+from muster.core.errors import Conflict, SpecError, StoreError
+from muster.core.job import JobSpec
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
+from muster.volumes.service.committer import Committer
+
+PODS = "pods"
+"""The folder of an attempt that is made last: where it is, all that its pods mount is there."""
 
 _RESTART = re.compile(r"\d{1,9}(-\d{1,9}){0,3}\Z", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Starts:
-    """The starts of every job of one store. Only one of us may ask for the same job at a time."""
+    """The starts of every job of one store."""
 
     store: FolderStore
+    committer: Committer
 
     def asked(self, job_id: str, request: str) -> Staging:
-        """The attempt of an operator's request, begun where it is new.
+        """The attempt of an operator's request, begun where it is new; it may take as long as its checkpoints are big.
 
-        :raises Conflict: another has begun since, or the job has sealed or ended.
+        :raises Conflict: another was begun since, or the job has sealed or ended.
         """
-        return self._begin(job_id, f"request:{request}", self._table(job_id))
+        return self._begin(job_id, self._told(job_id, f"request:{request}"))
 
     def restarted(self, job_id: str, *, submitted: int, restart: str) -> Staging:
         """The attempt of one start of a gang, begun where nobody of that start has asked yet.
@@ -50,57 +56,82 @@ class Starts:
         """
         if not _RESTART.match(restart):
             raise SpecError(
-                f"restart {restart!r:.60}: expected how often the gang was started again, such as 1 or 1-0"
+                f"restart {restart!r:.60}: expected how often the gang started again, such as 1 or 1-0"
             )
-        name, table = f"{submitted}.{restart}", self._table(job_id)
-        starts = _starts(table, submitted)
-        if not starts:
-            table[name] = submitted
-            self._write(job_id, table)
-        elif restart not in starts:
-            self._check_newest(job_id, starts, restart)
-        staging = self._begin(job_id, name, table)
-        with suppress(FileExistsError), translated(f"link the attempt of {job_id}"):
-            (staging.root.parent / name).symlink_to(str(staging.attempt))
+        name = f"{submitted}.{restart}"
+        staging = self._begin(job_id, self._told(job_id, name))
+        _link(staging.root.parent / name, str(staging.attempt))
+        return staging
+
+    def current(self, job_id: str, attempt: int) -> Staging:
+        """The staging of an attempt. :raises Conflict: it is not the current one, or the next was asked for."""
+        staging = self.store.staging(job_id)
+        newest = max((0 if staging is None else staging.attempt, *self._table(job_id).values()))
+        if staging is None or newest != attempt:
+            now = f"the current one is {newest}" if newest else "there is none yet"
+            raise Conflict(f"job {job_id}: attempt {attempt} is fenced, {now}; what it wrote is left aside")
         return staging
 
     def descends(self, job_id: str, attempt: int, *, submitted: int) -> bool:
         """Whether an attempt is a start of the gang that was submitted with another."""
         return attempt == submitted or attempt in _starts(self._table(job_id), submitted).values()
 
-    def _check_newest(self, job_id: str, starts: dict[str, int], restart: str) -> None:
-        current = self.store.staging(job_id)
-        newest = max(starts, key=_count)
-        if _count(restart) <= _count(newest):
-            raise Conflict(
-                f"job {job_id}: start {restart} of its gang comes after start {newest}: it is fenced"
-            )
-        if current is None or current.attempt > starts[newest]:
-            raise Conflict(f"job {job_id} was started again under another attempt: start {restart} is fenced")
-
-    def _begin(self, job_id: str, name: str, table: dict[str, int]) -> Staging:
-        with translated(f"begin an attempt of job {job_id}"), self.store.attempts.alone(job_id):
-            before = self.store.staging(job_id)
-            current = 0 if before is None else before.attempt
+    def _told(self, job_id: str, name: str) -> str:
+        """Write down which attempt `name` begins, if it is new; from here on the one before is fenced."""
+        with self.committer.alone(job_id), translated(f"begin an attempt of job {job_id}"):
+            table, staging = self._table(job_id), self.store.staging(job_id)
+            current = 0 if staging is None else staging.attempt
             if name not in table:
+                self.committer.check_going_on(job_id)
+                # what was written down and never begun makes room: whoever asked for it is refused
                 begun = {each: attempt for each, attempt in table.items() if attempt <= current}
-                table = {**begun, name: current + 1}
-                self._write(job_id, table)
-            if before is not None and table[name] == current:
-                return before
-            if table[name] < current:
-                raise Conflict(f"job {job_id}: attempt {table[name]} is fenced, the current one is {current}")
-            return self.store.attempts.begin(job_id)
+                following = _following(job_id, name, begun, current)
+                write_whole(self._path(job_id), json.dumps({**begun, name: following}))
+        return name
+
+    def _begin(self, job_id: str, name: str) -> Staging:
+        """Begin what was written down, if nobody has yet."""
+        with translated(f"begin an attempt of job {job_id}"), self.store.attempts.alone(job_id):
+            staging = self.store.staging(job_id)
+            current = 0 if staging is None else staging.attempt
+            wanted = self._table(job_id).get(name, 0)
+            if wanted < current:
+                raise Conflict(
+                    f"job {job_id}: {name.partition(':')[0]} is fenced, the current attempt is {current}"
+                )
+            if staging is None or wanted > current:
+                staging = self.store.attempts.begin(job_id)
+            if not (staging.root / PODS).is_dir():
+                _make_folders(staging, self.store.ledger.spec(job_id))
+            return staging
 
     def _table(self, job_id: str) -> dict[str, int]:
         path = self._path(job_id)
         return dict(json.loads(path.read_bytes())) if path.is_file() else {}
 
-    def _write(self, job_id: str, table: dict[str, int]) -> None:
-        write_whole(self._path(job_id), json.dumps(table))
-
     def _path(self, job_id: str) -> Path:
         return self.store.ledger.check(job_id) / "starts.json"
+
+
+def _link(link: Path, target: str) -> None:
+    with translated(f"link {link} to {target}"):
+        with suppress(FileExistsError):
+            link.symlink_to(target)
+        if not link.is_symlink() or str(link.readlink()) != target:
+            raise StoreError(f"{link} is no link to {target}: something else made it; take it away")
+
+
+def _following(job_id: str, name: str, begun: dict[str, int], current: int) -> int:
+    """Which attempt a name that is new begins."""
+    submitted, dot, restart = name.partition(".")
+    if not dot:
+        return current + 1
+    starts = _starts(begun, int(submitted))
+    if max([int(submitted), *starts.values()]) != current:
+        raise Conflict(f"job {job_id} was started again under another attempt: start {name} is fenced")
+    if starts and _count(restart) <= max(map(_count, starts)):
+        raise Conflict(f"job {job_id}: its gang was started again since, and start {name} is fenced")
+    return current + 1 if starts else current
 
 
 def _starts(table: dict[str, int], submitted: int) -> dict[str, int]:
@@ -111,3 +142,12 @@ def _starts(table: dict[str, int], submitted: int) -> dict[str, int]:
 
 def _count(restart: str) -> int:
     return sum(map(int, restart.split("-")))
+
+
+def _make_folders(staging: Staging, spec: JobSpec) -> None:
+    """Make what pods mount: a folder that a kubelet makes is its own, and no pod could write there."""
+    for role in spec.roles:
+        for index in range(role.replicas):
+            for output in spec.outputs or ("",):
+                staging.output(role.name, index, output).mkdir(parents=True, exist_ok=True)
+    (staging.root / PODS).mkdir(exist_ok=True)

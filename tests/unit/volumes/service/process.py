@@ -9,7 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
@@ -19,6 +21,8 @@ from muster.volumes.service.serve import main
 
 KEY = "k" * 32
 DAY_SECONDS = 86_400.0
+
+T = TypeVar("T")
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["muster.volumes.service.serve"])
@@ -77,20 +81,28 @@ class Service:
         """A client with a cache of its own and an operator's token."""
         made = ServiceStore(
             self.url,
-            token=token or tokens.operator_token(self.keys, lifetime_seconds=DAY_SECONDS),
+            token=token or self.token(),
             cache=self.folder / name,
             patience_seconds=patience_seconds,
         )
         self._clients.append(made)
         return made
 
-    def pod(self, job_id: str, *, attempt: int, lifetime_seconds: float = DAY_SECONDS) -> httpx.Client:
-        """What a pod of a job asks with."""
-        token = tokens.job_token(self.keys, job_id, attempt=attempt, lifetime_seconds=lifetime_seconds)
-        return self.asking(token)
+    def token(self) -> str:
+        """An operator's."""
+        return tokens.operator_token(self.keys, lifetime_seconds=DAY_SECONDS)
 
     def asking(self, token: str) -> httpx.Client:
         """Ask with any token."""
         return httpx.Client(
             base_url=self.url, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=30
         )
+
+
+def until(look: Callable[[], T], holds: Callable[[T], bool], *, seconds: float = 30) -> T:
+    """Look until it holds, and return what was seen."""
+    deadline = time.monotonic() + seconds
+    while not holds(seen := look()):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.01)
+    return seen

@@ -1,13 +1,13 @@
 """What users wrote, Data Docs and model cards among it, shown so that it can do nothing.
 
-A file of a version is whatever a job's author put there. It comes from the address that Airflow's
-session belongs to, so a script in it would act as whoever looks at it. Therefore each response
-carries ``Content-Security-Policy: sandbox`` with nothing allowed again: the document has an origin
-of its own, no scripts, forms, popups or plugins, and loads nothing but what it carries itself. From
-that origin a browser sends no session either, so a picture beside the document would not be let in.
-That is enough for the Data Docs and model cards that muster writes, which are one file each; pictures
-and further documents of a version are listed on its page. Whatever has no harmless type is
-downloaded, and ``nosniff`` keeps a browser from deciding otherwise.
+A file of a version is whatever a job's author put there. It comes from the address that a session
+belongs to, Airflow's or this service's, so a script in it would act as whoever looks at it. Therefore
+each response carries ``Content-Security-Policy: sandbox`` with nothing allowed again: the document has
+an origin of its own, no scripts, forms, popups or plugins, and loads nothing but what it carries
+itself. From that origin a browser sends no session either, so a picture beside the document would not
+be let in. That is enough for the Data Docs and model cards that muster writes, which are one file each;
+pictures and further documents of a version are asked for by themselves. Whatever has no harmless type
+is downloaded, and ``nosniff`` keeps a browser from deciding otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from fastapi.responses import FileResponse
+from starlette.responses import FileResponse
 
 from muster.core.address import Address, Select
 from muster.core.errors import NotFound, SpecError
@@ -27,6 +27,7 @@ POLICY = (
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "private, max-age=300",
     # Airflow compresses what does not say how it is encoded: a model of 5 GB would keep its process
     # busy for minutes, and a part of a file would no longer be the bytes that were asked for.
@@ -63,8 +64,7 @@ def show(store: Store, address: Address) -> FileResponse:
 
     :raises NotFound: there is no such version or file, or a link in it leads out of the version.
     """
-    root = store.path(f"{address.volume}@{address.value}")
-    path = _inside(root, address)
+    path = _regular(store, address)
     kind = TYPES.get(path.suffix.lower())
     return FileResponse(
         path,
@@ -76,15 +76,16 @@ def show(store: Store, address: Address) -> FileResponse:
     )
 
 
-def _inside(root: Path, address: Address) -> Path:
+def _regular(store: Store, address: Address) -> Path:
     try:
-        path = (root / address.path).resolve(strict=True)
-        regular = stat.S_ISREG(path.stat().st_mode)
-    except (OSError, RuntimeError):  # not there, a name that no file can have, links in a circle
-        path, regular = root, False
-    if not regular or not path.is_relative_to(root.resolve()):
-        raise NotFound(
-            f"volume://{address.volume}@{address.value} holds no file {address.path!r:.120}: "
-            f"`muster volumes show {address.volume}@{address.value}` lists what it holds"
-        )
-    return path
+        named = store.path(str(address))
+        root = named.parents[address.path.count("/")].resolve()
+        path = named.resolve(strict=True)
+        if stat.S_ISREG(path.stat().st_mode) and path.is_relative_to(root):
+            return path
+    except (OSError, RuntimeError):  # a name that no file can have, links in a circle
+        pass
+    version = f"{address.volume}@{address.value}"
+    raise NotFound(
+        f"volume://{version} holds no file {address.path!r:.120}: `muster volumes show {version}` lists what it holds"
+    )

@@ -1,0 +1,155 @@
+"""Who may what: every request needs a token, and a job's counts for its own few alone."""
+
+import json
+import re
+from urllib.parse import quote
+
+import httpx
+import pytest
+from tests.unit.volumes.service.gang import Gang, make_spec
+
+from muster.volumes.folder import FolderStore
+from muster.volumes.service.app import create_app
+from muster.volumes.service.tokens import job_token, operator_token
+
+OF_JOBS = {"/v1/jobs/{job_id}/bundle", "lines", "seal"}
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory):
+    """Every route of the service, as its application has them."""
+    app = create_app(FolderStore(tmp_path_factory.mktemp("routes") / "store"), keys=(b"k" * 32,))
+    return [
+        (method, route.path) for route in app.routes for method in (route.methods or ()) if method != "HEAD"
+    ]
+
+
+@pytest.fixture(scope="module")
+def job(service):
+    with Gang(service, "access-1", make_spec()) as gang:
+        gang.bundle().raise_for_status()
+        yield gang
+
+
+def filled(path):
+    values = {"job_id": "access-1", "attempt": "1", "role": "main", "index": "0"}
+    return re.sub(r"\{(\w+)(:path)?\}", lambda found: values.get(found[1], "x"), path)
+
+
+@pytest.fixture(scope="module")
+def asked(service):
+    """Ask any path in any name."""
+    with httpx.Client(base_url=service.url, trust_env=False) as client:
+        yield lambda token, method, path: client.request(
+            method, filled(path), headers={} if token is None else {"authorization": token}
+        )
+
+
+def test_nothing_is_answered_without_a_token(asked, routes):
+    assert len(routes) > 35
+    for method, path in routes:
+        for token in (None, "Basic eDp5", "Bearer x"):
+            answer = asked(token, method, path)
+            if path != "/healthz":
+                assert (answer.status_code, answer.json()["error"]) == (401, "StoreError"), (
+                    method,
+                    path,
+                    token,
+                )
+
+
+def test_a_jobs_token_counts_for_its_own_three_requests_alone(service, asked, routes, job):
+    token = "Bearer " + job_token(service.keys, "access-1", attempt=1, lifetime_seconds=60)
+    for method, path in routes:
+        answer = asked(token, method, path)
+        own = path in OF_JOBS or path.rpartition("/")[2] in OF_JOBS or path == "/healthz"
+        assert (answer.status_code != 401) == own, (method, path, answer.text)
+
+
+@pytest.mark.parametrize("whose", ["another job", "another attempt", "expired", "tampered", "another key"])
+def test_a_token_that_is_not_this_jobs_is_refused(service, store, job, whose):
+    token = {
+        "another job": job_token(service.keys, "access-2", attempt=1, lifetime_seconds=60),
+        "another attempt": job_token(service.keys, "access-1", attempt=2, lifetime_seconds=60),
+        "expired": job_token(service.keys, "access-1", attempt=1, lifetime_seconds=-1),
+        "tampered": job_token(service.keys, "access-1", attempt=1, lifetime_seconds=60)[:-4] + "AAAA",
+        "another key": job_token((b"x" * 32,), "access-1", attempt=1, lifetime_seconds=60),
+    }[whose]
+    query = {"attempt": 1, "role": "main", "index": 0, "pod": "pod-0-0"}
+    with service.asking(token) as pods:
+        answers = [
+            pods.get("/v1/jobs/access-1/bundle", params=query),
+            pods.post(f"{job.path()}/lines", params={"offset": 0}, content=b"not mine\n"),
+            pods.put(f"{job.path()}/seal", content=job.sealing({"out/x": b"1"})),
+        ]
+    assert {answer.status_code for answer in answers} <= {401, 409}
+    assert store.ledger.read("access-1")[0] == b""
+    assert store.sealed("access-1") is None
+
+
+def test_an_operators_token_counts_for_a_job_too(service, job):
+    with service.asking(operator_token(service.keys, lifetime_seconds=60)) as operator:
+        answer = operator.post(f"{job.path()}/lines", params={"offset": 0}, content=b"")
+        assert answer.status_code == 200
+
+
+def test_an_unknown_path_and_method_are_told(service):
+    with service.asking("x") as pods:
+        for answer in (pods.get("/v2/nothing"), pods.delete("/v1/volumes"), pods.get("/")):
+            assert answer.json()["error"] == "SpecError"
+            assert "knows no" in answer.json()["message"]
+
+
+def test_who_only_looks_whether_it_lives_needs_no_token(service):
+    assert httpx.get(f"{service.url}/healthz", trust_env=False).text == "ok\n"
+
+
+HOSTILE = [
+    "..",
+    "../../etc/passwd",
+    "%2e%2e%2f",
+    "a/../../b",
+    "\x00",
+    "a\nb",
+    "a" * 300,
+    "é",
+    "..%00",
+    "-",
+    ".",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_leads_out_of_the_store(service, store, job, name):
+    quoted = quote(name, safe="")
+    before = sorted(path for path in service.root.rglob("*") if "access-1" not in str(path))
+    with service.asking(operator_token(service.keys, lifetime_seconds=60)) as operator:
+        for method, path in (
+            ("PUT", f"/v1/jobs/{quoted}"),
+            ("GET", f"/v1/jobs/{quoted}/status"),
+            ("POST", f"/v1/jobs/{quoted}/log?request=x"),
+            ("POST", f"/v1/jobs/{quoted}/attempts"),
+            ("PUT", f"/v1/jobs/{quoted}/worker"),
+            ("PUT", f"/v1/leases/{quoted}"),
+            ("GET", f"/v1/code/{quoted}"),
+            ("PUT", f"/v1/code/{quoted}"),
+            ("PUT", f"/v1/uploads/{quoted}?volume=x"),
+            ("PUT", f"/v1/uploads/{'0' * 16}?volume={quoted}"),
+            ("PUT", f"/v1/uploads/{'0' * 16}?volume=x&partition={quoted}"),
+            ("GET", f"/v1/versions?volume={quoted}"),
+            ("GET", f"/v1/resolve?address={quoted}"),
+            ("GET", f"/v1/data?address={quoted}"),
+            ("GET", f"/v1/manifest?address=volume%3A%2F%2F{quoted}%401"),
+            ("GET", f"/v1/files/{quoted}"),
+            ("GET", f"/v1/files/x%401/{quoted}"),
+            ("GET", f"/v1/jobs/access-1/bundle?attempt=1&restart={quoted}&role=main&index=0"),
+            ("GET", f"/v1/jobs/access-1/bundle?attempt=1&role={quoted}&index=0"),
+            ("GET", f"/v1/jobs/access-1/bundle?attempt=1&role=main&index=0&pod={quoted}"),
+            ("PUT", f"/v1/jobs/access-1/attempts/1/replicas/{quoted}/0/seal"),
+            ("POST", f"/v1/jobs/access-1/attempts/1/replicas/main/{quoted}/lines?offset=0"),
+            ("POST", f"/v1/jobs/access-1/attempts/{quoted}/replicas/main/0/lines?offset=0"),
+        ):
+            answer = operator.request(method, path, content=b"x\n" if method != "GET" else None)
+            assert 400 <= answer.status_code < 500, (method, path, answer.text)
+            assert set(json.loads(answer.content)) == {"error", "message"}
+    assert sorted(path for path in service.root.rglob("*") if "access-1" not in str(path)) == before

@@ -1,0 +1,146 @@
+"""What a client does while its service is away, and what it says when it stays away."""
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+from tests.unit.volumes.service.gang import make_spec
+
+from muster.core import errors
+from muster.core.errors import NotFound, SpecError, StoreError, Unavailable
+from muster.volumes.service import refusals, tokens
+from muster.volumes.service.client import ServiceStore
+
+NAMES = b'{"kind":"Names","schema":1,"names":["a"]}'
+
+
+def answer(status, body=b"", *, length=None):
+    head = f"HTTP/1.1 {status} x\r\ncontent-length: {len(body) if length is None else length}\r\n\r\n"
+    return head.encode() + body
+
+
+@contextmanager
+def serving(*answers):
+    """Listen, and answer one connection after the other with the bytes given; None hangs up at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        heard = []
+
+        def serve():
+            for each in answers:
+                with listening.accept()[0] as connection:
+                    if each is not None:
+                        heard.append(connection.recv(65536))
+                        connection.sendall(each)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
+        finally:
+            thread.join()
+
+
+@pytest.fixture
+def ask(tmp_path):
+    def volumes(url, *, patience_seconds=10):
+        with ServiceStore(url, token="t", cache=tmp_path, patience_seconds=patience_seconds) as store:
+            return store.volumes()
+
+    return volumes
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        None,
+        answer(502),
+        answer(503),
+        answer(504),
+        b"",
+        b"HTTP/1.1 200 OK\r\n",
+        answer(200, NAMES, length=999),
+    ],
+)
+def test_a_service_that_comes_back_is_asked_again(ask, first):
+    with serving(first, first, answer(200, NAMES)) as (url, _):
+        assert ask(url) == ["a"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 429, 500, 501, 302])
+def test_what_was_answered_is_not_asked_again(ask, status):
+    with serving(answer(status, b"<html>no</html>")) as (url, heard):
+        with pytest.raises(
+            StoreError, match=f"answered HTTP {status} '<html>no</html>': is that the address"
+        ):
+            ask(url)
+        assert len(heard) == 1
+
+
+def test_a_service_that_stays_away_is_told_in_one_message(ask):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(
+            Unavailable, match=rf"{url} does not answer \(.*refused.*for 0.2 s: is it running"
+        ):
+            ask(url, patience_seconds=0.2)
+
+
+def test_a_token_goes_to_nobody_else(ask):
+    redirect = b"HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
+    with serving(redirect) as (url, _), pytest.raises(StoreError, match="HTTP 307"):
+        ask(url)
+
+
+@pytest.mark.parametrize("url", ["", "muster-store:8470", "ftp://x", "file:///etc/passwd"])
+def test_an_address_must_be_one(ask, url):
+    with pytest.raises(SpecError, match="expected its address"):
+        ask(url)
+
+
+def test_every_error_comes_back_as_it_was_raised():
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.MusterError):
+            body = json.dumps(refusals.document(kind("so"))).encode()
+            back = refusals.read(body, status=refusals.status_of(kind("so")), where="x")
+            assert (type(back), str(back)) == (kind, "so")
+    assert (
+        type(
+            refusals.read(json.dumps(refusals.document(tokens.Refused("no"))).encode(), status=401, where="x")
+        )
+        is StoreError
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b'{"error":"SystemExit","message":""}', b'{"error":"json"}', b"\xff"]
+)
+def test_what_is_not_the_services_own_is_named(body):
+    assert type(refusals.read(body, status=418, where="http://x")) is StoreError
+
+
+def test_the_same_errors_cross_the_wire(store):
+    with pytest.raises(NotFound, match="no job nobody"):
+        store.ledger.spec("nobody")
+    with pytest.raises(NotFound, match="no volume"):
+        store.resolve("no/such")
+    with pytest.raises(SpecError, match="segment"):
+        store.count("../x")
+
+
+def test_a_lost_answer_to_own_is_still_a_yes(store, service):
+    store.ledger.create("owned-1", make_spec())
+    assert store.ledger.own("owned-1", owner="me", expected=None)
+    assert store.ledger.own("owned-1", owner="me", expected=None)  # as a second try would
+    assert not store.ledger.own("owned-1", owner="you", expected=None)
+
+
+def test_many_statuses_in_one_request(store):
+    for name in ("many-1", "many-2"):
+        store.ledger.create(name, make_spec())
+    assert [status.job_id for status in store.ledger.statuses(["many-2", "gone-1", "many-1"])] == [
+        "many-2",
+        "many-1",
+    ]

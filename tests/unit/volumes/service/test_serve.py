@@ -1,0 +1,82 @@
+"""The program: what it refuses to start with, and that one store has one service."""
+
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from tests.unit.volumes.service.process import KEY, Service, until
+
+from muster.volumes.service import tokens
+
+
+def start(*arguments, **how):
+    return subprocess.Popen(
+        [sys.executable, "-m", "muster.volumes.service", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **how,
+    )
+
+
+@pytest.fixture
+def key(tmp_path):
+    (tmp_path / "key").write_text(KEY)
+    return tmp_path / "key"
+
+
+@pytest.fixture
+def in_use():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["no key", "weak key", "a file", "not a store", "no port", "a port in use"])
+def test_what_it_cannot_serve_is_told_in_a_line(tmp_path, key, in_use, wrong):
+    store, port = tmp_path / "store", "0"
+    if wrong == "no key":
+        key.unlink()
+    elif wrong == "weak key":
+        key.write_text("hunter2")
+    elif wrong == "a file":
+        store.write_text("")
+    elif wrong == "not a store":
+        store.mkdir()
+        (store / "mine").touch()
+    elif wrong == "a port in use":
+        port = str(in_use)
+    else:
+        port = "99999"
+    done = start("--store", store, "--key", key, "--port", port)
+    _, said = done.communicate(timeout=30)
+    assert done.returncode == 2
+    assert said.count("\n") == 1
+    assert "the store service cannot start: " in said
+
+
+@pytest.mark.slow
+def test_it_prints_an_operators_token(tmp_path, key):
+    done = start("--key", key, "--print-token", "1")
+    text, _ = done.communicate(timeout=30)
+    assert tokens.verify((KEY.encode(),), text.strip()).kind is tokens.Kind.OPERATOR
+
+
+@pytest.mark.slow
+def test_a_second_service_waits_until_the_first_is_gone(tmp_path):
+    with Service(tmp_path) as first:
+        arguments = ("--store", first.root, "--key", first.key, "--port", first.port)
+        second = start(*arguments)
+        try:
+            assert "waiting until it ends" in second.stderr.readline()
+            assert first.client().volumes() == []
+            first.kill()
+            until(first.answers, bool)
+            assert first.client("other").volumes() == []
+            second.terminate()
+            assert second.wait(timeout=30) == -signal.SIGTERM
+        finally:
+            second.kill()
+            second.communicate()
