@@ -31,6 +31,7 @@ _SHUT = {
 }
 _LATER = (408, 425, 429)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 2.0, 1.5
+_NAME_SECONDS = 60.0
 _ANSWER_SECONDS = 120.0  # the first to ask waits until the checkpoints are copied
 
 T = TypeVar("T")
@@ -57,8 +58,7 @@ def main(told: dict[str, Any]) -> int:
             lambda: _fetch(told["url"], told["token"], told["folder"]), until, _place(told["url"])
         )
         _write_orders(told, attempt=fetched)
-        if told["meet"]:  # a name is known a second after its pod has an address, and frameworks ask once
-            _persist(lambda: socket.getaddrinfo(told["meet"], None), until, f"rank 0's name {told['meet']}")
+        _await_name(told["meet"])
     except Refused as error:
         return _end(SPEC_ERROR, str(error))
     except Stale as error:
@@ -66,6 +66,18 @@ def main(told: dict[str, Any]) -> int:
     except OSError as error:
         return _end(RANK_LOST, str(error))
     return 0
+
+
+def _await_name(host: str) -> None:
+    """Wait until a name is known, a second after its pod has an address, since some frameworks ask once.
+
+    One that stays unknown is no error: rank 0 may have ended, and all others need nothing of it.
+    """
+    try:
+        if host:
+            _persist(lambda: socket.getaddrinfo(host, None), time.monotonic() + _NAME_SECONDS, host)
+    except OSError as error:
+        print(f"muster: rank 0's name is not known, going on: {error}", flush=True)
 
 
 def _write_orders(told: dict[str, Any], *, attempt: int) -> None:

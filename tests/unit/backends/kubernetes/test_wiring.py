@@ -141,6 +141,15 @@ def test_a_script_that_calls_torchrun_itself_finds_its_options(example: str, exp
     assert told == (wanted if expected else {})
 
 
+@pytest.mark.parametrize(
+    ("example", "meets"), [("torchrun", True), ("horovod", True), ("tensorflow", False), ("single", False)]
+)
+def test_only_who_looks_for_rank_0_at_once_waits_for_its_name(example: str, meets: bool) -> None:
+    of_job = submission(example)
+    told = json.loads(wiring.bootstrap_orders(of_job, of_job.job.roles[0]))
+    assert told["meet"] == (of_job.master if meets else "")
+
+
 def test_nccl_is_told_something_only_where_there_are_gpus() -> None:
     of_job = submission("tensorflow")
     nccl = {
