@@ -27,6 +27,9 @@ from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
 
+GANG = "gang"
+"""The folder of an attempt that its replicas share, to be seen by each other; the store reads nothing there."""
+
 PODS = "pods"
 """The folder of an attempt that is made last: where it is, all that its pods mount is there."""
 
@@ -150,4 +153,5 @@ def _make_folders(staging: Staging, spec: JobSpec) -> None:
         for index in range(role.replicas):
             for output in spec.outputs or ("",):
                 staging.output(role.name, index, output).mkdir(parents=True, exist_ok=True)
-    (staging.root / PODS).mkdir(exist_ok=True)
+    for name in (GANG, PODS):
+        (staging.root / name).mkdir(exist_ok=True)

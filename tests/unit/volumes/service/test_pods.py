@@ -44,6 +44,7 @@ class TestBundle:
         assert str(gang.root().readlink()) == "1"
         assert sorted(path.name for path in gang.root().iterdir()) == [
             "checkpoints",
+            "gang",
             "main-0",
             "main-1",
             "pods",
@@ -120,6 +121,13 @@ class TestLines:
         answer = gang.pods.post(f"{old}/lines", params={"offset": 0}, content=b"late\n")
         assert (answer.status_code, answer.json()["error"]) == (409, "Conflict")
         assert "attempt 1 is fenced, the current one is 2" in answer.json()["message"]
+        assert store.ledger.read(gang.job_id)[0] == b""
+
+    def test_too_much_at_once_is_refused(self, gang, store):
+        for data in (b"x" * (4 << 20) + b"\n", b"x\n" * (20 << 20)):
+            answer = gang.pods.post(f"{gang.path()}/lines", params={"offset": 0}, content=data)
+            assert (answer.status_code, answer.json()["error"]) == (400, "SpecError")
+            assert "longer than the 4194304 bytes" in answer.json()["message"]
         assert store.ledger.read(gang.job_id)[0] == b""
 
     def test_how_far_a_job_is_stands_in_its_status(self, gang, store):
