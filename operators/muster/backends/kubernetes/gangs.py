@@ -65,19 +65,17 @@ def documents(
     """
     submission = Submission(job=job, job_id=job_id, attempt=attempt, site=site)
     templates = templates_of(submission, cluster=cluster, queue=queue, override=override)
-    shape = _job if submission.single else _job_set
-    owner, *others = shape(submission, templates)
+    owner = (_job if submission.single else _job_set)(submission, templates)
     if queue is not None:
         owner = _queued(owner, submission, queue)
-    if _grouped(submission, cluster, queue):
-        others.append(_pod_group(submission))
+    group = [_pod_group(submission)] if _grouped(submission, cluster, queue) else []
     secret = _object(SECRET, submission, name=labels.secret_name(job_id))
     secret |= {
         "type": "Opaque",
         "immutable": True,
         "stringData": secrets.data(submission, token=token, values=values or {}),
     }
-    return Documents(owner=owner, owned=(*others, secret))
+    return Documents(owner=owner, owned=(*group, secret))
 
 
 def templates_of(
@@ -118,7 +116,7 @@ def _grouped(submission: Submission, cluster: Cluster, queue: str | None) -> boo
     return not submission.single and queue is None and cluster.gangs is Gangs.POD_GROUP
 
 
-def _job_set(submission: Submission, templates: Mapping[str, Document]) -> list[Document]:
+def _job_set(submission: Submission, templates: Mapping[str, Document]) -> Document:
     job = submission.job
     groups = labels.group_names(submission.job_id, job.roles)
     document = _object(JOB_SET, submission)
@@ -134,7 +132,7 @@ def _job_set(submission: Submission, templates: Mapping[str, Document]) -> list[
             for group, role in zip(groups, job.roles, strict=True)
         ],
     }
-    return [document]
+    return document
 
 
 def _gang_rules() -> list[Document]:
@@ -173,7 +171,7 @@ def _role(submission: Submission, role: Role, template: Document) -> Document:
     return {"metadata": {"labels": _labels(submission, role)}, "spec": spec}
 
 
-def _job(submission: Submission, templates: Mapping[str, Document]) -> list[Document]:
+def _job(submission: Submission, templates: Mapping[str, Document]) -> Document:
     """A Job that starts its one pod again itself, and tells it how often it did."""
     (role,) = submission.job.roles
     stale = _ended("Ignore", labels.BOOTSTRAP, "In", [int(ExitCode.STOPPED)])
@@ -184,7 +182,7 @@ def _job(submission: Submission, templates: Mapping[str, Document]) -> list[Docu
         "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
         "ttlSecondsAfterFinished": KEPT_SECONDS,
     }
-    return [document]
+    return document
 
 
 def _replicas(submission: Submission, role: Role, template: Document) -> Document:

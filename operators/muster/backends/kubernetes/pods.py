@@ -190,7 +190,7 @@ def _inputs(submission: wiring.Submission) -> list[Document]:
 
 def _outputs(submission: wiring.Submission, role: Role) -> list[Document]:
     """What this start of the gang writes, and nothing else of the store."""
-    places = {wiring.GANG: "sealed", wiring.CHECKPOINTS: "checkpoints"}
+    places = {wiring.GANG: "gang", wiring.CHECKPOINTS: "checkpoints"}
     if submission.job.outputs:
         places[wiring.OUTPUTS] = f"{role.name}-$(MUSTER_REPLICA)"
     return [

@@ -30,7 +30,7 @@ def data(submission: Submission, *, token: str, values: Mapping[str, str]) -> di
         raise SpecError(
             f"secret {missing[0]}: nobody looked up {source.source} {source.name!r:.100} for the cluster"
         )
-    found = {_key(name): values[name] for name in wanted}
+    found = {_key(name): _text(name, values[name]) for name in wanted}
     own = {TOKEN: token, ORDERS: orders(submission), BOOTSTRAP: inspect.getsource(bootstrap)}
     size = sum(len(text.encode()) for text in (*own.values(), *found.values()))
     if size > _MOST_BYTES:
@@ -68,6 +68,19 @@ def check_name(where: str, name: object) -> str:
     if name.startswith(labels.OURS):
         raise SpecError(f"{where}: Secret {name!r:.100} is muster's own, and no pod may ask for it")
     return name
+
+
+def _text(variable: str, value: str) -> str:
+    """Return a secret's value if a variable can hold it; its value is in no message."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        found = "bytes that are no UTF-8"
+    else:
+        if "\0" not in value:
+            return value
+        found = "a NUL"
+    raise SpecError(f"secret {variable}: its value holds {found}, and no variable can")
 
 
 def _key(variable: str) -> str:

@@ -68,7 +68,7 @@ def test_a_node_must_satisfy_both() -> None:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
     field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
     wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term, field]}}
-    affinity = merged({"affinity": {"nodeAffinity": wanted, "podAffinity": {"x": []}}})["spec"]["affinity"]
+    affinity = merged({"affinity": {"nodeAffinity": wanted}})["spec"]["affinity"]
     classes = {"key": "muster.dev/gpu-class", "operator": "In", "values": ["a100", "k80"]}
     required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == [
@@ -76,7 +76,14 @@ def test_a_node_must_satisfy_both() -> None:
         {"matchExpressions": [classes], **field},
     ]
     assert len(affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]) == 2
-    assert affinity["podAffinity"] == {"x": []}
+
+
+def test_a_node_affinity_stands_alone_where_no_class_is_asked_for() -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+    single = merge({"spec": {"affinity": {"nodeAffinity": preferred}}}, template("single"), site=SITE)
+    assert single["spec"]["affinity"] == {"nodeAffinity": preferred}
+    both = merged({"affinity": {"nodeAffinity": preferred}})["spec"]["affinity"]["nodeAffinity"]
+    assert len(both["preferredDuringSchedulingIgnoredDuringExecution"]) == 3
 
 
 def test_a_cpu_limit_and_other_devices_may_be_asked_for() -> None:
@@ -119,6 +126,13 @@ def mount(path: Any, name: str = "theirs") -> dict[str, Any]:
         (volume(hostPath={"path": "/"}), "spec.volumes[0].hostPath"),
         (volume(nfs={"server": "s", "path": "/"}), "spec.volumes[0].nfs"),
         (volume(projected={"sources": []}), "spec.volumes[0].projected"),
+        (volume(csi={"driver": "nfs.csi.k8s.io"}), "spec.volumes[0].csi"),
+        (volume(ephemeral={"volumeClaimTemplate": {}}), "spec.volumes[0].ephemeral"),
+        ({"affinity": {"podAntiAffinity": {}}}, "spec.affinity.podAntiAffinity"),
+        ({"affinity": {"podAffinity": {}}}, "spec.affinity.podAffinity"),
+        ({"topologySpreadConstraints": []}, "spec.topologySpreadConstraints"),
+        ({"schedulerName": "mine"}, "spec.schedulerName"),
+        ({"dnsPolicy": "None"}, "spec.dnsPolicy"),
         (
             volume(persistentVolumeClaim={"claimName": "muster-store"}),
             "spec.volumes[0].persistentVolumeClaim.claimName",
@@ -204,6 +218,15 @@ def test_a_pods_place_and_marks_stay_ours(pod: dict[str, Any], path: str) -> Non
         {"affinity": []},
         {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}},
         {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}},
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": "x"}]
+                    }
+                }
+            }
+        },
         {"imagePullSecrets": [{}]},
         main(env={}),
         main(env=[{"name": "A", "valueFrom": "x"}]),

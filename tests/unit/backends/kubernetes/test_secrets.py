@@ -40,6 +40,13 @@ def test_a_secret_that_nobody_looked_up_is_named_and_its_value_never_written() -
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["hunter2\0", "hunter2\udcff"])
+def test_a_value_that_no_variable_can_hold_is_refused_and_not_shown(value: str) -> None:
+    with pytest.raises(SpecError, match="secret KEY: its value holds") as refused:
+        secrets.data(asking("environment", "API_KEY"), token="t", values={"KEY": value})
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
