@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.fuse import mount as mounts
 from tests.fuse.filesystem import Faults
+from tests.fuse.library import NoFuse
 from tests.fuse.mount import mounted
 
 pytestmark = pytest.mark.slow
@@ -169,6 +170,20 @@ def test_what_nobody_synced_is_lost_with_the_power_syncfs_or_not(clients):
     sync_all(client.root)
     client.cut_power()
     assert [(client.root / name).read_text() for name in ("synced", "lost")] == ["1", ""]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_where_nothing_can_be_mounted_the_test_is_left_out_unless_it_is_required(
+    tmp_path, monkeypatch, required
+):
+    monkeypatch.setattr(mounts, "DEVICE", tmp_path / "fuse")
+    monkeypatch.setenv("MUSTER_REQUIRE_FUSE", "1" if required else "")
+    with (
+        pytest.raises(NoFuse if required else pytest.skip.Exception, match="fuse cannot be opened here"),
+        mounted(tmp_path / "server", tmp_path / "client"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left(tmp_path):

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from muster.volumes import manifest
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
 from muster.volumes.durability import (
+    TEMPORARY,
     rename,
     symlink,
     sync_all,
@@ -80,13 +82,22 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
     folders = unlock(draft.folder)  # they are the store's now, and a crash may have left them 0555
     base = len(str(draft.folder)) + 1
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
-    files = [(entry.path, entry.path[base:]) for entry in files_of(draft.folder)]
+    files = [(entry.path, entry.path[base:]) for entry in _own_files(draft)]
     entries = list(freeze_files(files, spare=spare))
     _check_sizes(draft, entries)
     if previous is not None and layout.links:
         _share(draft.folder, entries, previous)
     set_modes(folders, 0o555)
     return manifest.render(entries)
+
+
+def _own_files(draft: Draft) -> Iterator[os.DirEntry[str]]:
+    """Every file of a draft, without what a crash left of one that was copied in part, which goes."""
+    for entry in files_of(draft.folder):
+        if entry.name.startswith(TEMPORARY) and os.path.relpath(entry.path, draft.folder) not in draft.files:
+            Path(entry.path).unlink(missing_ok=True)
+        else:
+            yield entry
 
 
 def _share(folder: Path, entries: Sequence[Entry], previous: Path) -> None:
@@ -139,7 +150,7 @@ def _take(home: Path, number: int, claim: str) -> bool:
     except FileExistsError:
         return False
     if (home / str(number)).exists():  # taken, published and its mark removed since we looked
-        mark.unlink()
+        mark.unlink(missing_ok=True)
         return False
     return True
 
@@ -196,7 +207,7 @@ def publish(
     """Rename every version to its place and then, in one step, make them all visible; say where they are."""
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
-        with suppress(FileNotFoundError):  # a call before a crash moved it already
+        with suppress(FileNotFoundError):
             _place(ready / placed.folder, target)
         if not (target / "MANIFEST").is_file():
             raise StoreError(f"{target} was promised to job {job_id} and its files are gone: run it again")
@@ -207,28 +218,49 @@ def publish(
     write_whole(layout.commit(job_id), json.dumps({"outputs": outputs, "at": time.time()}))
     with suppress(OSError):  # all is visible: a mark that stays is no reason to fail
         for placed in plan:
-            (layout.volume(placed.volume) / f".{placed.number}").unlink(missing_ok=True)
+            _tidy(ready / placed.folder, layout.version(placed.volume, placed.number))
     return outputs
 
 
 def _place(draft: Path, target: Path) -> None:
-    """Move a draft to its place, or copy it there. :raises FileNotFoundError: it is not there."""
-    try:
-        rename(draft, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        if not (target / "MANIFEST").is_file():
-            _copy(draft, target)
+    """Move a draft to its place, or, where nothing moves from one folder into another, copy it there.
+
+    In either case the draft is gone first, so that another machine does not prepare it any more.
+    """
+    if (target / "MANIFEST").is_file():
+        return  # a call before a crash did it, or another machine
+    if not _taken(draft).is_dir():
+        try:
+            rename(draft, target)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        rename(draft, _taken(draft))
+    _copy(_taken(draft), target)
+
+
+def _taken(draft: Path) -> Path:
+    return draft.with_name(f"{draft.name}.taken")
 
 
 def _copy(draft: Path, target: Path) -> None:
-    """Copy a draft where the file system moves nothing between folders; its MANIFEST, last, says that it is whole."""
-    remove(target)  # torn by a crash
-    copy_tree(draft / "data", target / "data")
-    for entry in files_of(target / "data"):
-        Path(entry.path).chmod(0o444)
-    set_modes(folders_of(target / "data"), 0o555)
-    sync_tree(target)
-    for name in ("RECORD.json", "MANIFEST"):
-        write_whole(target / name, (draft / name).read_bytes())
+    """Copy a draft to a folder beside its place, and rename that."""
+    new = target.with_name(f"{TEMPORARY}{target.name}-{os.urandom(8).hex()}")
+    try:
+        copy_tree(draft, new)
+        for entry in files_of(new / "data"):
+            Path(entry.path).chmod(0o444)
+        set_modes(folders_of(new / "data"), 0o555)
+        sync_tree(new)
+        rename(new, target)
+    finally:
+        remove(new)
+
+
+def _tidy(draft: Path, target: Path) -> None:
+    """Take away what a version that is visible needs no more: its mark, and copies that a crash cut off."""
+    target.with_name(f".{target.name}").unlink(missing_ok=True)
+    if _taken(draft).is_dir():
+        for torn in target.parent.glob(f"{TEMPORARY}{target.name}-*"):
+            remove(torn)

@@ -6,6 +6,7 @@ every file again. Nothing is changed.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -125,12 +126,12 @@ def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep:
     for path in sorted(there - entries.keys()):
         yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
     for path, entry in sorted(entries.items()):
-        what = _compare(data / path, entry, deep=deep)
+        what = _compare(f"{data}/{path}", entry, deep=deep)
         if what:
             yield Problem(where=address, what=f"{what}: {path!r:.200}", advice=_RESTORE)
 
 
-def _compare(file: Path, entry: Entry, *, deep: bool) -> str:
+def _compare(file: str, entry: Entry, *, deep: bool) -> str:
     """What is wrong with a file, which is asked for by its name: NFS lists late what another machine wrote."""
     try:
         return _difference(file, entry, deep=deep)
@@ -140,15 +141,15 @@ def _compare(file: Path, entry: Entry, *, deep: bool) -> str:
         return f"cannot be read ({error.strerror})"
 
 
-def _difference(file: Path, entry: Entry, *, deep: bool) -> str:
-    status = file.lstat()
+def _difference(file: str, entry: Entry, *, deep: bool) -> str:
+    status = os.lstat(file)
     if not stat.S_ISREG(status.st_mode):
         return "no regular file"
     if status.st_size != entry.size_bytes:
         return f"{status.st_size} bytes instead of {entry.size_bytes}"
     if status.st_mode & 0o222:
         return "writable file"
-    if deep and hash_file(str(file)) != entry.hash:
+    if deep and hash_file(file) != entry.hash:
         return "changed content"
     return ""
 

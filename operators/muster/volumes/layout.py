@@ -121,7 +121,8 @@ class Layout:
         waiting = [top]
         while waiting:
             folder = waiting.pop()
-            names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+            folders = (entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+            names = [name for name in folders if not name.startswith(".")]
             if folder != top and any(name.isdigit() for name in names):
                 yield str(folder.relative_to(top))
             waiting += [folder / name for name in names if not name.isdigit()]

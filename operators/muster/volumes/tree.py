@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from muster.volumes.durability import rename, symlink
+from muster.volumes.durability import rename, symlink, temporary
 
 _AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
@@ -88,16 +88,20 @@ def graft(source: Path, target: Path) -> None:
 
 
 def move_file(source: str, target: str) -> None:
-    """Rename a file, or copy it where the file system renames nothing from one folder into another (EXDEV)."""
+    """Rename a file, or copy it where the file system renames nothing from one folder into another (EXDEV).
+
+    What a crash copied in part stays beside `target`, under a :func:`~muster.volumes.durability.temporary` name.
+    """
     try:
         rename(source, target)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        with suppress(FileNotFoundError):
-            os.unlink(target)  # torn by a crash
-        copy_file(source, target)
-        os.unlink(source)
+        part = str(temporary(Path(target)))
+        copy_file(source, part)
+        rename(part, target)
+        with suppress(FileNotFoundError):  # another machine did the same
+            os.unlink(source)
 
 
 def prune(folder: Path) -> None:

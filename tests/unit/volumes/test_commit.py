@@ -72,6 +72,35 @@ def test_where_linking_fails_a_version_keeps_its_own_bytes(work, store, monkeypa
     assert store.path(second.address).joinpath("x").read_bytes() == b"1"
 
 
+def test_where_nothing_moves_between_folders_versions_are_copied(work, store, monkeypatch):
+    move = os.rename
+
+    def beside_only(old, new):
+        if Path(old).parent != Path(new).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), old)
+        move(old, new)
+
+    monkeypatch.setattr(os, "rename", beside_only)
+    work.seal("a-1", work.spec(replicas=2, out="v"), {"out": {"d/0": b"0"}}, {"out": {"d/1": b"1"}})
+    ((version,),) = store.commit("a-1", attempt=1).values()
+    assert sorted(path.name for path in store.path(version.address).rglob("*")) == ["0", "1", "d"]
+    assert [path.name for path in store.layout.volume("v").iterdir()] == ["1"]
+    assert fsck.check(store, deep=True).problems == ()
+
+
+def test_what_a_crash_copied_in_part_is_no_part_of_a_version(work, store):
+    staging = work.seal("a-1", work.spec(out="v"), {"out": {"d/x": b"whole"}})
+    torn = staging.root / "ready" / "0" / "data" / "d" / ".new-0123456789abcdef"
+    torn.parent.mkdir(parents=True)
+    torn.write_bytes(b"who")
+    (store.layout.volume("v") / ".new-1-0123456789abcdef" / "data" / "2013").mkdir(parents=True)
+    assert store.volumes() == []
+    ((version,),) = store.commit("a-1", attempt=1).values()
+    assert store.volumes() == ["v"]
+    assert sorted(store.manifest(version.address)) == ["d/x"]
+    assert fsck.check(store, deep=True).problems == ()
+
+
 def test_a_truncated_version_is_not_shared(work, store):
     first = work.run("a-1", {"x": b"12345"})
     os.truncate(store.path(first.address) / "x", 0)
