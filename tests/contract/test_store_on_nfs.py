@@ -23,13 +23,13 @@ def mode(*, soak=False, **faults):
 
 
 MODES = [
-    mode(moves=False),
-    mode(locks=False),
     mode(late=True),
     mode(lost=1.0),
     mode(**ALL),
     mode(soak=True),
     mode(links=False, soak=True),
+    mode(moves=False, soak=True),
+    mode(locks=False, soak=True),
     mode(stale=True, soak=True),
     mode(lost=0.3, late=True, locks=False, soak=True),
 ]
