@@ -1,0 +1,81 @@
+"""Every manifest that somebody reviewed is one that the API server and its webhooks take, Pod Security included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.cluster.inside import NAMESPACE, layout
+from tests.cluster.scripted import connection
+from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE
+
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.gangs import Documents
+from muster.backends.kubernetes.kinds import POD, PRIORITY_CLASS, Document
+from muster.core.errors import BackendError, SpecError
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def admin() -> Client:
+    from muster.backends.kubernetes.connection import connect
+
+    return Client(connect(kubeconfig=layout().kubeconfig))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def priority(admin: Client) -> Iterator[None]:
+    """Without Kueue a job's priority is a PriorityClass; the examples ask for one called ``high``."""
+    document = {
+        "apiVersion": PRIORITY_CLASS.api_version,
+        "kind": PRIORITY_CLASS.name,
+        "metadata": {"name": "high"},
+        "value": 1000,
+    }
+    admin.create(document)
+    yield
+    admin.delete(PRIORITY_CLASS, "high")
+
+
+def made(name: str) -> Documents:
+    return replace(EXAMPLES[name], site=replace(SITE, namespace=NAMESPACE), queue=_queue(name)).documents()
+
+
+def _queue(name: str) -> str | None:
+    return "team-a" if EXAMPLES[name].queue else None
+
+
+def _pods(owner: Document) -> Iterator[Document]:
+    for each in owner["spec"].get("replicatedJobs") or [{"template": owner}]:
+        template = each["template"]["spec"]["template"]
+        metadata = {**template["metadata"], "namespace": NAMESPACE, "name": "dry"}
+        yield {
+            "apiVersion": POD.api_version,
+            "kind": POD.name,
+            "metadata": metadata,
+            "spec": template["spec"],
+        }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_operator_may_make_all_that_a_job_needs(name: str) -> None:
+    operator = Client(connection(layout()))
+    documents = made(name)
+    for document in (documents.owner, *documents.owned):
+        answer = operator.create(document, dry_run=True)
+        assert answer["metadata"]["name"] == document["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_pod_security_admits_every_pod(name: str, admin: Client) -> None:
+    for pod in _pods(made(name).owner):
+        assert admin.create(pod, dry_run=True)["spec"]["containers"][0]["name"] == "base"
+
+
+def test_pod_security_is_on_guard(admin: Client) -> None:
+    (pod,) = _pods(made("single").owner)
+    pod["spec"]["securityContext"]["runAsNonRoot"] = False
+    with pytest.raises((BackendError, SpecError), match="runAsNonRoot"):
+        admin.create(pod, dry_run=True)
