@@ -21,10 +21,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 
 FAULTS, POWER = "user.faults", "user.power"  # attributes of the mount's root; to set one is to tell it
-_HIDDEN, _SILLY = (
-    "/.fuse_hidden",
-    "/.nfs",
-)  # what libfuse calls a file that is deleted while open; what NFS does
+_HIDDEN = "/.fuse_hidden"  # what libfuse calls a file that is deleted while it is open …
+_SILLY = "/.nfs"  # … and what NFS does
 _PR_SET_PDEATHSIG = 1
 _TIMES = ("st_atime", "st_mtime", "st_ctime")
 _FACTS = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")

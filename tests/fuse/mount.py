@@ -6,11 +6,13 @@ with mounted(server, tmp_path / "client", Faults(links=False)) as client: ...
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,18 +78,21 @@ def _start(server: Path, root: Path, faults: Faults) -> subprocess.Popen[bytes]:
     sweep()
     for folder in (server, root):
         folder.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fuse.filesystem", server, root, faults.dumps()],
-        cwd=ROOT,
-        env={**os.environ, library.VARIABLE: library_path},
-        stderr=subprocess.PIPE,
-    )
-    until(lambda: root.is_mount() or process.poll() is not None)
-    if not root.is_mount():
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fuse.filesystem", server, root, faults.dumps()],
+            cwd=ROOT,
+            env={**os.environ, library.VARIABLE: library_path},
+            stderr=said,
+        )
+        until(lambda: root.is_mount() or process.poll() is not None)
+        if root.is_mount():
+            return process
         process.kill()
-        said = process.communicate()[1].decode(errors="replace").strip()
-        raise NoFuse(f"nothing can be mounted with {library_path}: {said[-500:]}")
-    return process
+        process.wait()
+        said.seek(0)
+        why = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+    raise NoFuse(f"nothing can be mounted with {library_path}: {why}")
 
 
 def until(come: Callable[[], bool]) -> None:
@@ -100,10 +105,10 @@ def until(come: Callable[[], bool]) -> None:
 def _end(process: subprocess.Popen[bytes], root: Path) -> None:
     process.terminate()
     try:
-        process.communicate(timeout=PATIENCE_SECONDS)
+        process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        process.wait()
     if root in ours():  # it was killed
         unmount(root)
     root.rmdir()
@@ -114,8 +119,9 @@ def sweep() -> None:
     for point in ours():
         try:
             point.stat()
-        except OSError:
-            unmount(point)
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:
+                unmount(point)
 
 
 def unmount(root: Path) -> None:
