@@ -107,18 +107,22 @@ def _out_of_memory(pod: SeenPod, job: JobSpec) -> Fault | None:
 
 
 def _overfull(pod: SeenPod, job: JobSpec) -> Fault | None:
-    found = overfull(pod.replica, pod.message, rank=pod.first_rank(job)) if pod.reason == "Evicted" else None
+    found = (
+        overfull(f"replica {pod.replica}", pod.message, rank=pod.first_rank(job))
+        if pod.reason == "Evicted"
+        else None
+    )
     return None if found is None else Fault(at=pod.created, verdict=found, hopeless=True)
 
 
-def overfull(replica: str, said: str, *, rank: int | None = None) -> Verdict | None:
+def overfull(who: str, said: str, *, rank: int | None = None) -> Verdict | None:
     """Return the verdict on a pod that wrote more than it may, in the kubelet's words; None for others."""
     if not _OVERFULL.search(said):
         return None
     return Verdict(
         cause=Cause.SPEC_ERROR,
         rank=rank,
-        message=f"replica {replica} wrote more than it may: {said}",
+        message=f"{who} wrote more than it may: {said}",
         advice="raise disk_gib in its resources, or write less to scratch",
     )
 
@@ -168,14 +172,12 @@ def _not_started(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
     if missing is None:
         said = f"replica {pod.replica}: container {container.name} cannot be started: {container.said}"
         return _fault(pod, job, Cause.BACKEND_ERROR, said)
-    return _fault(
-        pod,
-        job,
-        Cause.SPEC_ERROR,
-        f"image {container.image} has no {missing[1]}: muster's worker runs in the image's own Python",
+    verdict = Verdict(
+        cause=Cause.SPEC_ERROR,
+        message=f"image {container.image} has no {missing[1]}: muster's worker runs in the image's own Python",
         advice="use an image with Python 3.10 or newer, python3 on its PATH",
-        hopeless=True,
     )
+    return Fault(at=container.ended_at or pod.created, verdict=verdict, hopeless=True)
 
 
 def _by_code(pod: SeenPod, container: Container, job: JobSpec) -> Fault:

@@ -16,6 +16,10 @@ from muster.core.status import JobState
 from muster.core.verdict import one_line
 
 _MORE_NEEDED = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+?), (\S+) more needed")
+_TOO_MUCH = re.compile(
+    r"insufficient quota for (\S+) in flavor (\S+?), previously considered podsets requests \(([^)]*)\) "
+    r"\+ current podset request \(([^)]*)\) > maximum capacity \(([^)]*)\)"
+)
 _ASSIGN = re.compile(r"^couldn't assign flavors to pod set [^:]+: ")
 _EVICTED = {
     "Preempted": "was preempted by a job of higher priority and waits again",
@@ -103,6 +107,8 @@ def _state(seen: Seen, job: JobSpec, pods: Sequence[SeenPod], place: Place | Non
         return JobState.QUEUED, _waits(seen.workload, place)
     if seen.workload is None and seen.root["spec"].get("suspend"):
         return JobState.QUEUED, "waits until Kueue has seen it"
+    if seen.workload is None and pods and not any(pod.node or pod.gated for pod in pods):
+        return JobState.QUEUED, f"waits for nodes: {_why_unplaced(pods)}"
     return _placed(job, pods, restarts=seen.restarts)
 
 
@@ -110,11 +116,9 @@ def _placed(job: JobSpec, pods: Sequence[SeenPod], *, restarts: int) -> tuple[Jo
     """Say how the pods are of a gang that nothing holds back."""
     wanted = _wanted(job)
     going = sum(pod.runs or pod.sealed for pod in pods)
-    if pods and all(not pod.node and not pod.gated for pod in pods):
-        return JobState.QUEUED, f"waits for nodes: {_why_unplaced(pods)}"
     if going >= wanted:
         sealed = sum(pod.sealed for pod in pods)
-        rest = f", {sealed} of them have sealed" if sealed else ""
+        rest = f", {sealed} sealed" if sealed else ""
         return JobState.RUNNING, f"{_count(wanted)} {'run' if wanted > 1 else 'runs'}{rest}"
     again = f"starting again ({restarts}): " if restarts else ""
     return JobState.PREPARING, f"{again}{going} of {_count(wanted)} run; {_hindrance(pods)}"
@@ -138,6 +142,8 @@ def _hindrance(pods: Sequence[SeenPod]) -> str:
 
 def _of_pod(pod: SeenPod) -> tuple[int, str]:
     """How telling what keeps a pod is, 0 the most, and what that is."""
+    if pod.deleting and pod.disrupted == "DeletionByTaintManager":
+        return 0, f"node {pod.node} no longer answers, {pod.replica} is given up"
     if pod.deleting:
         return 1, f"{pod.replica} is being taken off node {pod.node or 'none'}"
     if pod.gated:
@@ -180,14 +186,16 @@ def _checks(workload: Mapping[str, Any]) -> str:
 
 
 def plain_reason(message: str) -> str:
-    """Return Kueue's reason in fewer words: what more is needed, where it says that."""
+    """Return Kueue's reason in fewer words: what more is needed, or is too much, where it says that."""
     needed = _MORE_NEEDED.findall(message)
-    if not needed:
-        return _ASSIGN.sub("", message)
-    wants = dict.fromkeys(
-        f"{amount} more {resource} of flavor {flavor}" for resource, flavor, amount in needed
-    )
-    return f"needs {' or '.join(wants)}"
+    if needed:
+        wants = [f"{amount} more {resource} of flavor {flavor}" for resource, flavor, amount in needed]
+        return f"needs {' or '.join(dict.fromkeys(wants))}"
+    over = [
+        f"{resource} of flavor {flavor} ({amount if before == '0' else f'{before} + {amount}'}, it has {most})"
+        for resource, flavor, before, amount, most in _TOO_MUCH.findall(message)
+    ]
+    return f"asks for too much {' or '.join(dict.fromkeys(over))}" if over else _ASSIGN.sub("", message)
 
 
 def completed(root: Mapping[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from muster.backends.kubernetes.facts import condition
 from muster.backends.kubernetes.faults import ADVICE, overfull
 from muster.backends.kubernetes.observe import plain_reason
 from muster.backends.kubernetes.seen import Container, Seen, SeenPod, seconds
-from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
 
 # What somebody is just making gets so long: a queue, a Secret, a PodGroup.
@@ -33,7 +32,7 @@ _REFUSED_PULL = re.compile(
 _MISSING = re.compile(r"secret|configmap|runAsNonRoot|non-root|couldn't find key", re.IGNORECASE)
 
 
-def stuck(seen: Seen, job: JobSpec, *, now: float) -> Verdict | None:
+def stuck(seen: Seen, *, now: float) -> Verdict | None:
     """Return why a job that has not ended can never go on; None where it may.
 
     :param now: seconds since the epoch, by a clock like the API server's.
@@ -43,7 +42,7 @@ def stuck(seen: Seen, job: JobSpec, *, now: float) -> Verdict | None:
     if found is not None:
         return found
     for pod in seen.replicas():
-        found = _pod(pod, job, now) or _group(seen, pod, now)
+        found = _pod(pod, now) or _group(seen, pod, now)
         if found is not None:
             return found
     return None
@@ -98,6 +97,7 @@ def _deactivated(said: str) -> Verdict:
 
 
 def _events(seen: Seen, now: float) -> Verdict | None:
+    pods = {pod.name: f"replica {pod.replica}" for pod in map(SeenPod.of, seen.pods)}
     for event in seen.events:
         about, said = event.get("involvedObject") or {}, str(event.get("message") or "")
         if event.get("reason") == "FailedCreate" and "is forbidden" in said and "exceeded quota" not in said:
@@ -107,7 +107,7 @@ def _events(seen: Seen, now: float) -> Verdict | None:
                 advice="ask for less, or have the namespace's rules changed",
             )
         if event.get("reason") == "Evicted" and about.get("kind") == "Pod":
-            found = overfull(str(about.get("name")), said)
+            found = overfull(pods.get(about["name"], f"pod {about['name']}"), said)
             if found is not None:
                 return found
     return _not_mounted(seen, now)
@@ -128,12 +128,12 @@ def _not_mounted(seen: Seen, now: float) -> Verdict | None:
     return None
 
 
-def _pod(pod: SeenPod, job: JobSpec, now: float) -> Verdict | None:
+def _pod(pod: SeenPod, now: float) -> Verdict | None:
     if pod.deleting or not pod.node:
         return None
     waited = now - (pod.placed_at or now)
     for container in pod.containers:
-        found = _image(pod, container, waited) or _config(pod, container, job, waited)
+        found = _image(pod, container, waited) or _config(pod, container, waited)
         if found is not None:
             return found
     return None
@@ -157,14 +157,13 @@ def _image(pod: SeenPod, container: Container, waited: float) -> Verdict | None:
     return None
 
 
-def _config(pod: SeenPod, container: Container, job: JobSpec, waited: float) -> Verdict | None:
+def _config(pod: SeenPod, container: Container, waited: float) -> Verdict | None:
     reason, said = container.waiting, container.waiting_message
     if reason not in ("CreateContainerConfigError", "CreateContainerError") or waited <= SETTLE_SECONDS:
         return None
     ours = not _MISSING.search(said)
     return Verdict(
         cause=Cause.BACKEND_ERROR if ours else Cause.SPEC_ERROR,
-        rank=pod.first_rank(job),
         message=f"replica {pod.replica} cannot be made: {said}",
         advice=ADVICE[Cause.BACKEND_ERROR]
         if ours
