@@ -102,6 +102,22 @@ def test_two_machines_commit_to_one_volume(machines):
     assert fsck.check(machines[0], deep=True).clean
 
 
+def test_another_machine_goes_on_with_what_one_had_begun_to_copy(clients, monkeypatch):
+    one, other = (FolderStore(clients(**WORST, moves=False).root / "store") for _ in range(2))
+    sealed(one, "a-1")
+    with monkeypatch.context() as patched:
+        patched.setattr("muster.volumes.commit.copy_tree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.commit("a-1", attempt=1)
+    made = other.commit("a-1", attempt=1)
+    assert named(other, made["features"][0].address) == FILES["features"]
+    assert fsck.check(other, deep=True).problems == ()
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("faults", "stride"),
     [

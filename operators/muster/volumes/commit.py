@@ -247,6 +247,7 @@ def _taken(draft: Path) -> Path:
 def _copy(draft: Path, target: Path) -> None:
     """Copy a draft to a folder beside its place, and rename that."""
     new = target.with_name(f"{TEMPORARY}{target.name}-{os.urandom(8).hex()}")
+    unlock(draft)  # it may be another machine's, and listed late
     try:
         copy_tree(draft, new)
         for entry in files_of(new / "data"):
