@@ -7,7 +7,7 @@ be away. Once all have sealed it is decided that the job is committed, so nobody
 from __future__ import annotations
 
 import logging
-import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -80,10 +80,11 @@ class Committer:
         staging = self._store.staging(job_id)
         if staging is None or not self.report(staging).is_file():
             return False
-        roles = self._store.ledger.spec(job_id).roles
-        wanted = {f"{role.name}-{index}.json" for role in roles for index in range(role.replicas)}
-        with os.scandir(staging.root / "sealed") as entries:
-            return wanted <= {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        return all(
+            _is_regular(staging.sealed(role.name, index))
+            for role in self._store.ledger.spec(job_id).roles
+            for index in range(role.replicas)
+        )
 
     def report(self, staging: Staging) -> Path:
         """Where what rank 0 returned lies until it is committed."""
@@ -193,6 +194,14 @@ class Committer:
             status = replace(status, state=JobState.FAILED, verdict=ended)
         self._store.ledger.update(status)
         self._store.release(job_id)
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether a file is there; asked for by name, since a listing may be late, and no pipe is waited at."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _verdict(error: MusterError) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from muster.volumes import snapshot
 from muster.volumes.base import Record, Version
 from muster.volumes.catalog import committed
 from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
-from muster.volumes.durability import temporary, translated
+from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.service.archives import unpack
@@ -79,7 +80,7 @@ def _put(call: Call) -> None:
     """Keep a code snapshot that has the digest that the path says."""
     digest, layout = check_digest("code snapshot", call.part("digest")), call.site.store.layout
     body = call.body(limit_bytes=LIMIT_CODE_BYTES)
-    folder = temporary(layout.trash / "snapshot")
+    folder = layout.trash / f"{int(time.time())}-{os.urandom(8).hex()}"  # what a crash leaves there, gc takes
     try:
         folder.mkdir()
         files = unpack(body, folder, check=_plain)

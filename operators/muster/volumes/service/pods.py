@@ -15,7 +15,6 @@ A is the attempt that the gang was submitted with, R how often the cluster has s
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from muster.core.names import check_label
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
-from muster.volumes.durability import write_whole
+from muster.volumes.durability import symlink, write_whole
 from muster.volumes.service.archives import Member, members, pack
 from muster.volumes.service.attempts import WORKER
 from muster.volumes.service.calls import Call, route
@@ -78,15 +77,13 @@ def _files(call: Call) -> list[Member]:
 
 def _take_place(staging: Staging, replica: str, pod: str) -> None:
     """Let one pod be this replica in this attempt. :raises Conflict: another one is."""
-    place = staging.root / PODS / replica
     try:
-        place.symlink_to(pod)  # made in one step, with what it says
-    except FileExistsError:
-        if os.readlink(place) != pod:  # noqa: PTH115 - it is no path
-            raise Conflict(
-                f"job {staging.job_id}, attempt {staging.attempt}: another pod is replica {replica}, and may "
-                "live on: the whole gang has to start again"
-            ) from None
+        symlink(pod, staging.root / PODS / replica)  # made in one step, with what it says
+    except FileExistsError as error:
+        raise Conflict(
+            f"job {staging.job_id}, attempt {staging.attempt}: another pod is replica {replica}, and may "
+            "live on: the whole gang has to start again"
+        ) from error
 
 
 def _lines(call: Call) -> Count:

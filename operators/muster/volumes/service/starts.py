@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.core.errors import Conflict, SpecError, StoreError
+from muster.core.errors import Conflict, SpecError
 from muster.core.job import JobSpec
 from muster.volumes.base import Staging
-from muster.volumes.durability import translated, write_whole
+from muster.volumes.durability import symlink, translated, write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
 
@@ -63,7 +62,8 @@ class Starts:
             )
         name = f"{submitted}.{restart}"
         staging = self._begin(job_id, self._told(job_id, name))
-        _link(staging.root.parent / name, str(staging.attempt))
+        with translated(f"name the attempt of job {job_id}"):
+            symlink(str(staging.attempt), staging.root.parent / name)
         return staging
 
     def current(self, job_id: str, attempt: int) -> Staging:
@@ -114,14 +114,6 @@ class Starts:
 
     def _path(self, job_id: str) -> Path:
         return self.store.ledger.check(job_id) / "starts.json"
-
-
-def _link(link: Path, target: str) -> None:
-    with translated(f"link {link} to {target}"):
-        with suppress(FileExistsError):
-            link.symlink_to(target)
-        if not link.is_symlink() or str(link.readlink()) != target:
-            raise StoreError(f"{link} is no link to {target}: something else made it; take it away")
 
 
 def _following(job_id: str, name: str, begun: dict[str, int], current: int) -> int:

@@ -31,8 +31,8 @@ _FORKS.set_forkserver_preload(["muster.volumes.service.serve"])
 class Service:
     """One store, its service and the clients of that."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.root, self.key = folder, folder / "store", folder / "key"
+    def __init__(self, folder: Path, *, root: Path | None = None) -> None:
+        self.folder, self.root, self.key = folder, root or folder / "store", folder / "key"
         self.key.write_text(KEY)
         self.keys = tokens.read_keys(self.key)
         with socket.socket() as free:
@@ -76,10 +76,15 @@ class Service:
             self.process = None
 
     def client(
-        self, name: str = "cache", *, token: str | None = None, patience_seconds: float = 20
+        self,
+        name: str = "cache",
+        *,
+        token: str | None = None,
+        patience_seconds: float = 20,
+        kind: type[ServiceStore] = ServiceStore,
     ) -> ServiceStore:
         """A client with a cache of its own and an operator's token."""
-        made = ServiceStore(
+        made = kind(
             self.url,
             token=token or self.token(),
             cache=self.folder / name,
