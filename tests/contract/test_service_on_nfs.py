@@ -7,8 +7,10 @@ import pytest
 from tests.contract.test_store import StoreContract
 from tests.fuse.filesystem import Faults
 from tests.fuse.mount import mounted
-from tests.unit.volumes.service.process import Service
+from tests.unit.volumes.service.gang import Gang, make_spec
+from tests.unit.volumes.service.process import Service, until
 
+from muster.core.status import JobState
 from muster.volumes.service.client import ServiceStore
 
 pytestmark = pytest.mark.slow
@@ -42,7 +44,8 @@ def nfs(tmp_path_factory):
 class TestServiceStoreOnNfs(StoreContract):
     @pytest.fixture
     def service(self, nfs, tmp_path):
-        with Service(tmp_path, root=nfs.root / tmp_path.name) as service:
+        name = tmp_path.name
+        with Service(tmp_path, root=nfs.root / name, claim=nfs.server / name) as service:
             yield service
 
     @pytest.fixture
@@ -52,3 +55,23 @@ class TestServiceStoreOnNfs(StoreContract):
     @pytest.fixture
     def again(self, nfs, service):
         return service.client("another-cache", kind=type("Here", (Claimed,), {"mount": nfs}))
+
+    def test_a_gang_that_is_started_again_and_whose_service_dies(self, service, store):
+        with Gang(service, "a-1", make_spec(replicas=2)) as gang:
+            gang.bundle(0).raise_for_status()
+            assert gang.lines(b"one\n") == 4
+            service.kill()
+            service.start()
+            gang.bundle(0, restart="1").raise_for_status()
+            for index in range(2):
+                files = {f"out/{index}": b"1"}
+                gang.bundle(index, restart="1").raise_for_status()
+                gang.write(files, index=index, restart="1")
+                assert gang.lines(b"[rank %d] two\n" % index, index=index) == 13
+                gang.seal(gang.sealing(files, index=index), index=index).raise_for_status()
+            service.kill()
+            service.start()
+            status = until(lambda: store.ledger.status("a-1"), lambda status: status.state.ended)
+        assert status.state is JobState.SUCCEEDED, status
+        assert store.ledger.read("a-1")[0] == b"one\n[rank 0] two\n[rank 1] two\n"
+        assert sorted(store.manifest("flights/features@1")) == ["0", "1"]

@@ -73,7 +73,7 @@ class Gang:
 
     def root(self, restart: str = "0") -> Path:
         """What a pod's folders are mounted from."""
-        return self.service.root / "staging" / self.job_id / f"{self.submitted}.{restart}"
+        return self.service.claim / "staging" / self.job_id / f"{self.submitted}.{restart}"
 
     def write(self, files: Mapping[str, bytes], *, index: int = 0, restart: str = "0") -> None:
         for path, data in files.items():

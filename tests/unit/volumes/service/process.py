@@ -31,8 +31,9 @@ _FORKS.set_forkserver_preload(["muster.volumes.service.serve"])
 class Service:
     """One store, its service and the clients of that."""
 
-    def __init__(self, folder: Path, *, root: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, root: Path | None = None, claim: Path | None = None) -> None:
         self.folder, self.root, self.key = folder, root or folder / "store", folder / "key"
+        self.claim = claim or self.root  # as pods see it
         self.key.write_text(KEY)
         self.keys = tokens.read_keys(self.key)
         with socket.socket() as free:
