@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster import cluster, inside, machine, network, programs
+from tests.cluster import cluster, environments, inside, machine, network, programs
 from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
@@ -24,19 +24,29 @@ def main() -> int:
         return int(asked.do(layout, asked))
     except MusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
-        return 1
+    except subprocess.CalledProcessError as error:  # it said why
+        print(f"cluster: {' '.join(map(str, error.cmd))[:200]} failed: {error.returncode}", file=sys.stderr)
+    return 1
 
 
 def _up(layout: Layout, asked: argparse.Namespace) -> int:
-    machine.check()
-    programs.build()
+    if not cluster.is_up(layout):
+        machine.check()
+        programs.build()
+        environments.build()
     cluster.up(layout, lambda line: print(line, file=sys.stderr, flush=True))
     if asked.json:
         _print(layout)
     return 0
 
 
+def _packages(_layout: Layout, _: argparse.Namespace) -> int:
+    print(*machine.missing())
+    return 0
+
+
 def _down(layout: Layout, _: argparse.Namespace) -> int:
+    machine.check_root()
     cluster.down(layout)
     return 0
 
@@ -53,8 +63,10 @@ def _status(layout: Layout, asked: argparse.Namespace) -> int:
 
 
 def _exec(layout: Layout, asked: argparse.Namespace) -> int:
+    machine.check_root()
     network.enter(layout)
-    os.execvpe(asked.words[0], asked.words, inside.environment(layout))
+    words = asked.words or ["bash"]
+    os.execvpe(words[0], words, inside.environment(layout))
 
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
@@ -97,7 +109,8 @@ def _parser() -> argparse.ArgumentParser:
         ("up", _up, "", "bring it up; the first time builds its programs"),
         ("down", _down, "", "clear it away, whatever is left of it"),
         ("status", _status, "", "what runs; exit code 3 where it is not up"),
-        ("exec", _exec, "+", "run a command inside: kubectl get pods --all-namespaces"),
+        ("packages", _packages, "", "name the packages of Debian that it needs and the machine lacks"),
+        ("exec", _exec, "+", "run a command inside, such as kubectl get pods --all-namespaces; or a shell"),
         ("test", _test, "*", "up, pytest -m cluster with these arguments, and down unless it was up before"),
     ):
         command = commands.add_parser(name, parents=[common], help=text, description=text)

@@ -6,6 +6,7 @@ so a start that was killed half-way, or a cluster of which half was killed, is c
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -22,7 +23,6 @@ from muster.backends.local.places import locked
 
 Progress = Callable[[str], None]
 MANIFESTS = Path(__file__).with_name("manifests")
-_CLAIM_MODE = 0o777  # a file server's export that any user of the pods may write to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,21 @@ def left(layout: Layout) -> Left:
 
 
 def daemon(layout: Layout, name: str) -> Daemon:
-    """Return a program of the control plane by its name, to be stopped and started by tests of faults."""
+    """Return a program of the control plane by its name."""
     return {one.name: one for one in _control_plane(layout)}[name]
+
+
+def restart(layout: Layout, name: str) -> None:
+    """Kill a program of the control plane if it runs, start it, and return when it works."""
+    daemons.stop(layout, name)
+    start(layout, name)
+
+
+def start(layout: Layout, name: str) -> None:
+    """Start a program of the control plane, and return when it works."""
+    one = daemon(layout, name)
+    daemons.start(layout, one)
+    daemons.wait(layout, one)
 
 
 def _names() -> list[str]:
@@ -146,10 +159,9 @@ class _Start:
     def _prepare(self) -> None:
         layout = self.layout
         layout.root.mkdir(parents=True)
-        layout.claim.mkdir()
-        layout.claim.chmod(_CLAIM_MODE)
+        layout.claim.mkdir(mode=0o700)
+        os.chown(layout.claim, images.USER, images.USER)
         control_plane.prepare(layout)
-        proxy.prepare(layout)
         extensions.prepare(layout)
         images.write_archive(layout)
         network.create(layout)
@@ -161,9 +173,7 @@ class _Start:
 
     def _begin(self, *names: str) -> None:
         for name in names:
-            one = daemon(self.layout, name)
-            daemons.start(self.layout, one)
-            daemons.wait(self.layout, one)
+            start(self.layout, name)
 
     def _extend(self, module: str) -> None:
         extensions.apply_kinds(self.layout, module)

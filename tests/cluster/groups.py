@@ -76,14 +76,14 @@ def kill(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove a group of no processes and all below it, wherever it is; none is fine.
+    """Remove a group and all below it, wherever it is; none is fine. What entered it meanwhile is killed.
 
     :raises BackendError: a group stays busy.
     """
     one, two = _hierarchies()
     for top in (*one, *two):
         for folder, _, _ in os.walk(top / name, topdown=False):
-            _rmdir(Path(folder))
+            _rmdir(Path(folder), group=name)
 
 
 def left(name: str) -> list[Path]:
@@ -121,8 +121,8 @@ def _inherit_cpuset(path: Path) -> None:
 def _lines(path: Path) -> Iterator[str]:
     try:
         yield from path.read_text().splitlines()
-    except (FileNotFoundError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.ENODEV):
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):  # the group was removed meanwhile
             raise
 
 
@@ -133,7 +133,7 @@ def _kill(pid: int) -> None:
         return
 
 
-def _rmdir(folder: Path) -> None:
+def _rmdir(folder: Path, *, group: str) -> None:
     deadline = time.monotonic() + _SECONDS
     while True:
         try:
@@ -143,6 +143,7 @@ def _rmdir(folder: Path) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 raise BackendError(f"cannot remove group {folder}: {error}") from error
+            kill(group)
             time.sleep(_LOOK_SECONDS)
         else:
             return

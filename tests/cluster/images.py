@@ -1,9 +1,13 @@
 """Container images of a few kilobytes: links into the machine's ``/usr``, which the runtime mounts.
 
-One for every environment in the image cache, called ``localhost/NAME:DIGEST`` by its lock's digest as
-in the cache, and three more: ``localhost/pause:1`` holds a pod's namespaces, ``localhost/python3:1``
-has nothing but the Python that made the environments, and ``localhost/shell:1`` not even that: only
-``/bin/sh``, and nothing in its path.
+One for every environment in the image cache, called ``localhost/NAME:DIGEST`` by its lock's digest, and:
+
+======================= ==========================================================================
+``localhost/pause:1``   holds a pod's namespaces
+``localhost/python3:1`` the Python that made the environments, and nothing else
+``localhost/muster:1``  this checkout, for the store service
+``localhost/shell:1``   no Python: ``/bin/sh``, and nothing in its path
+======================= ==========================================================================
 """
 
 from __future__ import annotations
@@ -70,6 +74,7 @@ def images(layout: Layout) -> tuple[Image, ...]:
         Image(reference="localhost/pause:1", layer=pause, command="/pause"),
         Image(reference="localhost/shell:1", layer=links, path="/nowhere"),
         Image(reference="localhost/python3:1", layer=links, path=f"{sys.base_prefix}/bin:{_PATH}"),
+        Image(reference="localhost/muster:1", layer=links, path=f"{sys.prefix}/bin:{_PATH}"),
         *(_environment(marker.parent, links) for marker in sorted(cache.glob("*/.muster-complete"))),
     )
 

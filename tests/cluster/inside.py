@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.cluster import kubectl
+from tests.cluster.accounts import NAMESPACE as NAMESPACE
 from tests.cluster.layout import Layout
 
-NAMESPACE = "muster-jobs"
 IMAGE = "localhost/python3:1"
 _VARIABLE = "MUSTER_CLUSTER"
 _RESTRICTED = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sys
@@ -20,9 +21,8 @@ _NEEDED = {
     "ip": "iproute2",
     "nsenter": "util-linux",
     "sysctl": "procps",
-    "go": "golang-go",
 }
-_BUILT_WITH = "go"
+_WATCHERS = 60  # 45 by count, and some for what the tests run
 
 
 def missing() -> list[str]:
@@ -37,16 +37,35 @@ def missing() -> list[str]:
 
 
 def check() -> None:
-    """Refuse a machine that cannot hold a cluster, before anything is made on it.
+    """Refuse a machine that cannot hold one more cluster, before anything is made on it.
 
     :raises BackendError: what is missing, and the one command that brings it.
     """
     if sys.platform != "linux" or not shutil.which("apt-get"):
         raise BackendError("a test cluster needs Debian or Ubuntu: it runs their containerd, etcd and runc")
-    if os.geteuid():
-        raise BackendError("a test cluster makes namespaces and control groups: run it as root")
+    check_root()
     if packages := missing():
         raise BackendError(
             f"a test cluster needs {', '.join(packages)}: "
             f"apt-get install --no-install-recommends {' '.join(packages)}"
         )
+    if (left := _watchers(_WATCHERS)) < _WATCHERS:
+        raise BackendError(
+            f"a test cluster needs {_WATCHERS} inotify instances, and {left} are left: "
+            "sysctl fs.inotify.max_user_instances=512"
+        )
+
+
+def check_root() -> None:
+    """Refuse whoever is not root."""
+    if os.geteuid():
+        raise BackendError("a test cluster makes namespaces and control groups: run it as root")
+
+
+def _watchers(wanted: int) -> int:
+    """How many of so many inotify instances can be had: tried, for nobody tells."""
+    make = ctypes.CDLL(None).inotify_init1
+    made = [file for file in (make(os.O_CLOEXEC) for _ in range(wanted)) if file >= 0]
+    for file in made:
+        os.close(file)
+    return len(made)

@@ -57,7 +57,6 @@ def prepare(layout: Layout, node: Node) -> None:
     layout.folder(node).mkdir(parents=True, exist_ok=True)
     kubelet.prepare(layout, node)
     runtime.prepare(layout, node)
-    proxy.prepare(layout, node)
 
 
 def power_on(layout: Layout, node: Node) -> None:

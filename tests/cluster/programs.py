@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.local.places import locked
+from muster.core.errors import BackendError
 from muster.core.settings import Settings
 
 GO = Path(__file__).with_name("go")
@@ -82,11 +84,16 @@ def build(cache: Path | None = None) -> Path:
     """Build what is not there yet, and return the folder of the programs.
 
     :param cache: where programs and Go's own caches are kept; that of the settings where not given.
+    :raises BackendError: there is no Go.
     :raises subprocess.CalledProcessError: Go said why, on the terminal.
     """
     root = (cache or Settings.load().cache) / "cluster"
     root.mkdir(parents=True, exist_ok=True)
     if not all(_is_built(program, root) for program in PROGRAMS):
+        if not shutil.which("go"):
+            raise BackendError(
+                "the cluster's programs are built with Go, of the version in go.mod or newer: install it"
+            )
         with locked(root / "build.lock"):
             for program in PROGRAMS:
                 _build(program, root)

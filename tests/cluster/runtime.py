@@ -1,7 +1,7 @@
 """containerd on one node: a store of images and a state of its own, reached only from inside the node.
 
-Every container sees the machine's ``/usr`` and the environments of the image cache, read-only: these
-mounts are part of the runtime's base specification and of no pod's, so images are of a few kilobytes,
+Every container sees the machine's ``/usr``, the environments of the image cache and this checkout, all
+read-only: these mounts are part of the runtime's base specification and of no pod's, so images are of a few kilobytes,
 nothing is copied, and pods stay within Pod Security's ``restricted``, which knows no folder of the host.
 """
 
@@ -20,6 +20,7 @@ from muster.core.settings import Settings
 
 STATE = Path("/run/containerd")  # the node's own, empty at every boot
 SOCKET = STATE / "containerd.sock"
+CHECKOUT = Path(__file__).parents[2]
 _CNI_PLUGINS = "/usr/lib/cni"
 _TOML = """version = 2
 root = "{disk}"
@@ -99,7 +100,7 @@ def _base() -> dict[str, Any]:
 
 
 def _seen_by_all() -> list[Path]:
-    """The machine's programs, the environments, and the Pythons they were made from."""
+    """The machine's programs, the environments, the Pythons they were made from, and this checkout."""
     images = Settings.load().cache / "images"
     images.mkdir(parents=True, exist_ok=True)
     pythons = {Path(sys.base_prefix)}
@@ -107,4 +108,5 @@ def _seen_by_all() -> list[Path]:
         settings = dict(line.split(" = ", 1) for line in config.read_text().splitlines() if " = " in line)
         pythons.add(Path(settings["home"]).parent)
     usr = Path("/usr")
-    return [usr, images, *sorted(path for path in pythons if path.is_dir() and not path.is_relative_to(usr))]
+    more = {*pythons, Path(sys.prefix), CHECKOUT}
+    return [usr, images, *sorted(path for path in more if path.is_dir() and not path.is_relative_to(usr))]

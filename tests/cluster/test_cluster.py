@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tests.cluster import cluster, daemons, kubectl, nodes
+from tests.cluster import accounts, cluster, daemons, kubectl, nodes, store
+from tests.cluster.accounts import OPERATOR, REAPER
 from tests.cluster.inside import NAMESPACE, condition, gang, layout, phases, pods_of, workload_of
 from tests.cluster.kubelet import GPU_CLASS
 from tests.cluster.layout import Layout, node_called
 
 from muster.core.errors import BackendError
+from muster.volumes.service.client import ServiceStore
 
 pytestmark = pytest.mark.cluster
 
@@ -40,8 +43,13 @@ def test_a_gang_runs_on_the_cards_that_are_preferred(here: Layout) -> None:
     kubectl.until("the gang is done", lambda: phases(here, "meets") == ["Succeeded"] * 3)
 
     pods = pods_of(here, "meets")
-    said = [kubectl.run(here, "logs", pod["metadata"]["name"], f"--namespace={NAMESPACE}") for pod in pods]
-    assert said == [f"rank 0 is at {pods[0]['status']['podIP']} I am 10001\n"] * 3
+    line = f"rank 0 is at {pods[0]['status']['podIP']} I am 10001"
+    names = [pod["metadata"]["name"] for pod in pods]
+
+    def said() -> list[str]:  # the last lines may come after the end
+        return [kubectl.ask(here, "logs", name, f"--namespace={NAMESPACE}") for name in names]
+
+    kubectl.until("the logs are whole", lambda: said() == [line] * 3)
     assert {pod["spec"]["nodeName"] for pod in pods} == {"a100-0", "a100-1"}
     assert sorted(path.name for path in here.claim.glob("meets-*")) == ["meets-0", "meets-1", "meets-2"]
 
@@ -119,10 +127,60 @@ def test_pods_of_a_node_without_network_go_on(here: Layout) -> None:
 def test_a_program_of_the_control_plane_is_killed_and_started_again(here: Layout, name: str) -> None:
     daemons.stop(here, name)
     assert not cluster.is_up(here)
-    one = cluster.daemon(here, name)
-    daemons.start(here, one)
-    daemons.wait(here, one)
+    cluster.start(here, name)
     kubectl.until("the API server answers", lambda: kubectl.ask(here, "get", "--raw", "/readyz") == "ok")
     kubectl.apply(here, [gang("after", pods=2, gpus=1, script="print('here')")])
     kubectl.until("the gang is done", lambda: phases(here, "after") == ["Succeeded"] * 2)
     assert cluster.is_up(here)
+
+
+@pytest.fixture
+def served(here: Layout, tmp_path: Path) -> Iterator[ServiceStore]:
+    """The store service in the cluster, as a laptop asks it."""
+    store.deploy(here)
+    with ServiceStore(store.URL, token=store.operator_token(here), cache=tmp_path / "cache") as service:
+        yield service
+    store.remove(here)
+
+
+def test_the_store_service_outlives_a_kill(here: Layout, served: ServiceStore, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("print('hello')")
+    digest = served.put(tmp_path, ["hello.py"])
+    store.kill(here)
+    kubectl.until("the store service answers again", lambda: store.is_ready(here))
+    assert served.put(tmp_path, ["hello.py"]) == digest
+
+
+@pytest.mark.parametrize(
+    ("account", "words"),
+    [
+        (OPERATOR, ["get", "secrets"]),
+        (OPERATOR, ["create", "pods", "--subresource=exec"]),
+        (OPERATOR, ["delete", "pods"]),
+        (OPERATOR, ["update", "clusterqueues.kueue.x-k8s.io"]),
+        (OPERATOR, ["delete", "nodes"]),
+        (OPERATOR, ["get", "persistentvolumes"]),
+        (REAPER, ["create", "jobs.batch"]),
+        (REAPER, ["get", "secrets"]),
+        (REAPER, ["delete", "nodes"]),
+        ("default", ["get", "pods"]),
+    ],
+)
+def test_an_account_cannot_do_what_it_need_not(here: Layout, account: str, words: list[str]) -> None:
+    own = f"--kubeconfig={accounts.kubeconfig(here, account)}"
+    assert kubectl.ask(here, "auth", "can-i", *words, own).startswith("no")
+
+
+@pytest.mark.parametrize(
+    ("account", "words"),
+    [
+        (OPERATOR, ["create", "jobsets.jobset.x-k8s.io"]),
+        (OPERATOR, ["get", "nodes"]),
+        (OPERATOR, ["watch", "workloads.kueue.x-k8s.io"]),
+        (REAPER, ["delete", "pods"]),
+        (REAPER, ["get", "nodes"]),
+    ],
+)
+def test_an_account_can_do_its_work(here: Layout, account: str, words: list[str]) -> None:
+    own = f"--kubeconfig={accounts.kubeconfig(here, account)}"
+    assert kubectl.ask(here, "auth", "can-i", *words, own).startswith("yes")

@@ -1,0 +1,23 @@
+"""The environments that the tests' jobs run in, built before the cluster is: it has no way out."""
+
+from __future__ import annotations
+
+import sys
+
+from muster.backends.local.environments import Environments
+from muster.cli.images import lock_digest
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+
+NAMES = ("etl", "python", "train", "validate")
+
+
+def build() -> None:
+    """Build what the cache lacks of them, which takes minutes.
+
+    :raises ImageError: uv could not build one.
+    """
+    made = Environments(Settings.load().cache)
+    for name in NAMES:
+        folder = shipped("images") / name
+        made.ensure(name, folder, lock_digest(folder), lambda line: print(line, file=sys.stderr))

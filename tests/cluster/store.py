@@ -1,0 +1,67 @@
+"""The store service in the cluster, for the tests that need one: it is not part of ``up``.
+
+::
+
+    store.deploy(layout)
+    service = ServiceStore(store.URL, store.operator_token(layout))
+    store.remove(layout)  # the claim keeps what was stored
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from tests.cluster import kubectl
+from tests.cluster.accounts import NAMESPACE
+from tests.cluster.layout import Layout
+
+from muster.volumes.service.tokens import operator_token as sign
+from muster.volumes.service.tokens import read_keys
+
+URL = "http://10.96.0.80"
+_NAMESPACE = f"--namespace={NAMESPACE}"
+_MANIFEST = Path(__file__).with_name("manifests") / "store.yaml"
+_DAY_SECONDS = 86_400.0
+
+
+def deploy(layout: Layout, *, seconds: float = 60) -> None:
+    """Run the service, and return when it answers."""
+    keys = _keys(layout)
+    if not keys.exists():
+        keys.touch(mode=0o600)
+        keys.write_text(secrets.token_hex(32) + "\n")
+    kubectl.apply(layout, [_secret(keys.read_text())])
+    kubectl.run(layout, "apply", "--server-side", f"--filename={_MANIFEST}")
+    kubectl.until("the store service answers", lambda: is_ready(layout), seconds=seconds)
+
+
+def remove(layout: Layout) -> None:
+    """End the service."""
+    kubectl.run(layout, "delete", "--wait", "--ignore-not-found", f"--filename={_MANIFEST}")
+
+
+def kill(layout: Layout) -> None:
+    """Kill the service's pod at once; another one follows by itself."""
+    words = ("pods", "--selector=app=muster-store", _NAMESPACE, "--grace-period=0", "--force")
+    kubectl.run(layout, "delete", *words)
+
+
+def is_ready(layout: Layout) -> bool:
+    """Whether a service answers."""
+    query = "--output=jsonpath={.status.readyReplicas}"
+    return kubectl.ask(layout, "get", "deployment", "muster-store", _NAMESPACE, query) == "1"
+
+
+def operator_token(layout: Layout) -> str:
+    """Return a token that may do everything, for a day."""
+    return sign(read_keys(_keys(layout)), lifetime_seconds=_DAY_SECONDS)
+
+
+def _secret(keys: str) -> dict[str, object]:
+    metadata = {"name": "muster-store", "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"keys": keys}}
+
+
+def _keys(layout: Layout) -> Path:
+    return layout.credentials / "store.keys"
