@@ -2,5 +2,15 @@
 
 On a cluster it alone has the claim's root. Airflow and laptops reach it through
 :class:`~muster.volumes.service.client.ServiceStore` with an operator's token, the pods of a job by
-plain HTTP with that job's.
+plain HTTP with that job's (:mod:`muster.volumes.service.pods`).
+
+============  =====================================================================================
+both sides    ``messages`` and ``archives`` cross the wire, ``refusals`` are errors that do, ``tokens``
+the service   ``serve`` runs ``app``; what it answers is in ``reading``, ``keeping``, ``upkeep``, ``jobs``,
+              ``attempts`` and ``pods``, each from a ``Call``; behind them ``journal`` (logs), ``hearing``
+              (progress), ``starts`` (which request began which attempt) and ``committer``
+the client    ``client`` and ``ledger`` over ``connection``, which asks again; ``downloads`` on its disk
+============  =====================================================================================
+
+Why so: docs/adr/0011-the-store-service.md.
 """
