@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster.layout import CONTROL_ADDRESS, NODES, Layout, Node
+from tests.cluster.layout import CONTROL_ADDRESS, NODES, SERVICE_RANGE, Layout, Node
 
 from muster.core.errors import BackendError
 
@@ -31,6 +31,8 @@ def create(layout: Layout) -> None:
     _ip(*inside, "link", "add", _BRIDGE, "type", "bridge")
     _ip(*inside, "addr", "add", f"{CONTROL_ADDRESS}/24", "dev", _BRIDGE)
     _ip(*inside, "link", "set", _BRIDGE, "up")
+    # to anywhere: kube-proxy's rules say where, but only about what has a way
+    _ip(*inside, "route", "add", SERVICE_RANGE, "dev", _BRIDGE)
 
 
 def plug(layout: Layout, node: Node) -> None:

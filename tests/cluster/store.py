@@ -20,6 +20,7 @@ from muster.volumes.service.tokens import operator_token as sign
 from muster.volumes.service.tokens import read_keys
 
 URL = "http://10.96.0.80"
+FOLDER = "store"  # of the claim; a store is never a mount itself
 _NAMESPACE = f"--namespace={NAMESPACE}"
 _MANIFEST = Path(__file__).with_name("manifests") / "store.yaml"
 _DAY_SECONDS = 86_400.0

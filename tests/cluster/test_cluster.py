@@ -26,16 +26,18 @@ for attempt in range(100):
         break
     except OSError:
         time.sleep(0.1)
-open("/claim/{name}-" + os.environ["JOB_COMPLETION_INDEX"], "w").write("done")
+open("/claim/probe-" + os.environ["JOB_COMPLETION_INDEX"], "w").write("done")
 """
 
 
 @pytest.fixture
 def here() -> Iterator[Layout]:
-    """The cluster, without the gangs of the test before."""
+    """The cluster; afterwards without the test's gangs, and without what they wrote."""
     of = layout()
     yield of
     kubectl.run(of, "delete", "jobsets", "--all", f"--namespace={NAMESPACE}", "--wait=true")
+    for path in of.claim.glob("probe-*"):
+        path.unlink()
 
 
 def test_a_gang_runs_on_the_cards_that_are_preferred(here: Layout) -> None:
@@ -51,7 +53,7 @@ def test_a_gang_runs_on_the_cards_that_are_preferred(here: Layout) -> None:
 
     kubectl.until("the logs are whole", lambda: said() == [line] * 3)
     assert {pod["spec"]["nodeName"] for pod in pods} == {"a100-0", "a100-1"}
-    assert sorted(path.name for path in here.claim.glob("meets-*")) == ["meets-0", "meets-1", "meets-2"]
+    assert sorted(path.name for path in here.claim.glob("probe-*")) == ["probe-0", "probe-1", "probe-2"]
 
 
 def test_a_gang_without_room_on_the_nodes_stays_whole_and_unstarted(here: Layout) -> None:
@@ -104,12 +106,14 @@ def test_a_node_without_power_is_lost_and_comes_back_with_its_gpus(here: Layout)
 
 def test_pods_of_a_node_without_network_go_on(here: Layout) -> None:
     node = node_called("k80-0")
-    script = "import time\nfor n in range(6000):\n  open('/claim/ticks', 'w').write(str(n)); time.sleep(0.1)"
+    script = (
+        "import time\nfor n in range(6000):\n  open('/claim/probe-ticks', 'w').write(str(n)); time.sleep(0.1)"
+    )
     document = gang("ticks", pods=1, gpus=4, script=script)
     pod = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     pod["nodeSelector"] = {GPU_CLASS: node.gpu_class}
     kubectl.apply(here, [document])
-    ticks = here.claim / "ticks"
+    ticks = here.claim / "probe-ticks"
     kubectl.until("the pod ticks", ticks.exists)
 
     nodes.disconnect(here, node)
