@@ -225,7 +225,10 @@ def _order(each: Waiting) -> tuple[object, ...]:
 
 
 def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
-    """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age."""
+    """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age.
+
+    Ages are whole seconds: of those made in the same one only Kueue knows the order.
+    """
     queues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in filter(_waits, workloads):
         queues.setdefault((each["metadata"]["namespace"], each["spec"].get("queueName", "")), []).append(each)

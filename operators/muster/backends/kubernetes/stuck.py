@@ -83,7 +83,7 @@ def _deactivated(said: str) -> Verdict:
             message="it ran longer than its run_timeout_seconds, counted by Kueue",
             advice="raise the timeout, or find what takes so long in its log",
         )
-    if "requeu" in said:
+    if "queuing retries" in said:
         return Verdict(
             cause=Cause.QUEUE_TIMEOUT,
             message=f"Kueue gave up on it: {said}",

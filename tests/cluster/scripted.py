@@ -1,0 +1,188 @@
+"""Jobs of muster's on the test cluster whose pods run a script in place of the worker, and what is seen of them.
+
+Their manifests are muster's own but for that: labels, rules for failures, security, resources.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.cluster import kubectl
+from tests.cluster.inside import IMAGE, NAMESPACE
+from tests.cluster.layout import API_URL, Layout
+
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.discovery import discover
+from muster.backends.kubernetes.facts import Cluster
+from muster.backends.kubernetes.gangs import documents, owned_by
+from muster.backends.kubernetes.kinds import (
+    EVENT,
+    JOB,
+    JOB_SET,
+    POD,
+    POD_GROUP,
+    WORKLOAD,
+    Document,
+    Kind,
+    kind_of,
+)
+from muster.backends.kubernetes.mirror import Mirror
+from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
+from muster.core.wire import dumps
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+CLAIM = "muster-store"
+WAIT = "import time; time.sleep(600)"
+SMALL = Resources(cpus=0.05, memory_gib=0.0625)
+KINDS = (JOB_SET, JOB, POD, POD_GROUP, WORKLOAD, EVENT)
+
+SITE = ClusterSite(
+    namespace=NAMESPACE,
+    claim=CLAIM,
+    store_url="http://127.0.0.1:9",
+    images={"probe": IMAGE},
+    queue="team-a",
+)
+
+_RECORDINGS = "MUSTER_RECORDINGS"
+
+
+def connection(of: Layout, account: str = "muster-operator") -> ApiClient:
+    """Return a connection with the rights of a service account of the jobs' namespace."""
+    from kubernetes.client import ApiClient, Configuration
+    from urllib3 import Retry
+
+    token = kubectl.run(of, "create", "token", account, f"--namespace={NAMESPACE}").strip()
+    configuration = Configuration()
+    configuration.host = API_URL
+    configuration.ssl_ca_cert = str(of.credentials / "ca.crt")
+    configuration.api_key["authorization"] = f"Bearer {token}"
+    configuration.retries = Retry(total=0)
+    return ApiClient(configuration)
+
+
+def job(name: str, *roles: Role, **changes: Any) -> JobSpec:
+    """Return a gang of two small replicas, but for `roles` and `changes`."""
+    gang = (Role(replicas=2, entrypoint="probe:run", resources=SMALL),)
+    spec = {"image": "probe", "image_digest": "b3:" + 64 * "0", "max_restarts": 1, "grace_seconds": 0.0}
+    return JobSpec(name=f"probes.{name}", roles=roles or gang, **(spec | changes))
+
+
+@dataclass
+class Jobs:
+    """Submits jobs and shows what becomes of them."""
+
+    layout: Layout
+    client: Client
+    mirror: Mirror
+    cluster: Cluster
+    started: dict[str, Document] = field(default_factory=dict)
+
+    def start(
+        self,
+        name: str,
+        spec: JobSpec,
+        script: str,
+        *,
+        queue: str | None = "team-a",
+        cluster: Cluster | None = None,
+        change: Callable[[Document], None] = lambda spec: None,
+        without: Kind | None = None,
+    ) -> None:
+        """Submit a job whose pods run `script`.
+
+        :param change: to each pod's spec, in place.
+        :param without: a kind of object that is not made, as if somebody had deleted it.
+        """
+        made = documents(
+            spec,
+            job_id=name,
+            attempt=1,
+            site=SITE,
+            cluster=cluster or self.cluster,
+            queue=queue,
+            token="token",
+        )
+        for pod in _pods(made.owner):
+            _script(pod, script)
+            change(pod)
+        owner = self.client.create(made.owner)
+        self.started[name] = owner
+        for document in made.owned:
+            if without is None or document["kind"] != without.name:
+                self.client.create(owned_by(document, owner))
+
+    def seen(self, name: str) -> Seen:
+        return self.mirror.seen(name)
+
+    def until(self, name: str, what: str, condition: Callable[[Seen], Any], *, seconds: float = 60) -> Any:
+        """Return what a condition finds in the objects of a job, as soon as it finds something."""
+        found: list[Any] = []
+
+        def look() -> bool:
+            found[:] = [condition(self.seen(name))]
+            return bool(found[0])
+
+        kubectl.until(f"{name}: {what}", look, seconds=seconds)
+        return found[0]
+
+    def clear(self) -> None:
+        """Delete what was started, and wait until it is gone."""
+        for name, owner in self.started.items():
+            self.client.delete(kind_of(owner), owner["metadata"]["name"], namespace=NAMESPACE)
+            kubectl.until(f"{name} is gone", lambda name=name: not self._left(name))
+        self.started.clear()
+
+    def _left(self, name: str) -> bool:
+        wanted = f"{labels.JOB}={name}"
+        return any(self.client.find(kind, namespace=NAMESPACE, labels=wanted) for kind in (JOB_SET, JOB, POD))
+
+
+@contextmanager
+def jobs(of: Layout) -> Iterator[Jobs]:
+    """Connect as muster's operator, with the rights that it has there."""
+    client = Client(connection(of))
+    cluster = discover(client, namespace=NAMESPACE, claim=CLAIM)
+    with Mirror(client, namespace=NAMESPACE, kinds=KINDS) as mirror:
+        mirror.wait(timeout_seconds=30)
+        yield Jobs(layout=of, client=client, mirror=mirror, cluster=cluster)
+
+
+def record(name: str, seen: Seen, spec: JobSpec, *, now: float) -> None:
+    """Write down what was seen where ``MUSTER_RECORDINGS`` names a folder: tests of pure functions read it."""
+    folder = os.environ.get(_RECORDINGS)
+    if not folder:
+        return
+    found = [seen.root, *seen.jobs, *seen.pods, seen.workload, seen.pod_group, *seen.events]
+    head = {"job": json.loads(dumps(spec)), "now": now}
+    lines = [json.dumps(each, sort_keys=True) for each in (head, *found) if each]
+    (Path(folder) / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _pods(owner: Mapping[str, Any]) -> Iterator[Document]:
+    specs = [each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()] or [
+        owner["spec"]
+    ]
+    for spec in specs:
+        yield spec["template"]["spec"]
+
+
+def _script(pod: Document, script: str) -> None:
+    """Let a pod run a script: no store service, so nothing to fetch and nothing of the claim to see."""
+    pod["initContainers"][0]["command"] = ["python3", "-c", "pass"]
+    main = pod["containers"][0]
+    main["command"] = ["python3", "-u", "-c", script]
+    claim = next(volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume)
+    main["volumeMounts"] = [mount for mount in main["volumeMounts"] if mount["name"] != claim]

@@ -1,0 +1,269 @@
+"""The client against a real API server: rights, refusals, and an API server or Kueue that goes away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.cluster import cluster, daemons, kubectl
+from tests.cluster.inside import NAMESPACE, layout
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import CLAIM, SITE, SMALL, WAIT, Jobs, connection, job, jobs
+
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.connection import connect
+from muster.backends.kubernetes.discovery import discover
+from muster.backends.kubernetes.facts import Gangs
+from muster.backends.kubernetes.gangs import documents
+from muster.backends.kubernetes.kinds import (
+    CONFIG_MAP,
+    JOB_SET,
+    NODE,
+    POD,
+    QUEUE_VIEW,
+    SECRET,
+    WORKLOAD,
+    Document,
+)
+from muster.backends.kubernetes.observe import observe
+from muster.backends.kubernetes.queueing import asked_places, gpus, reckoned_places, waiting
+from muster.core.errors import Conflict, Forbidden, NotFound, SpecError, Unreachable
+from muster.core.job import Role
+from muster.core.status import JobState
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def here() -> Layout:
+    return layout()
+
+
+@pytest.fixture
+def admin(here: Layout) -> Client:
+    return Client(connect(kubeconfig=here.kubeconfig))
+
+
+@pytest.fixture
+def operator(here: Layout) -> Client:
+    return Client(connection(here))
+
+
+@pytest.fixture
+def running(here: Layout) -> Iterator[Jobs]:
+    with jobs(here) as found:
+        yield found
+        found.clear()
+
+
+def config_map(name: str, namespace: str = "default", **metadata: object) -> Document:
+    about = {"name": name, "namespace": namespace, "labels": {"muster.dev/job": "j"}, **metadata}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {"a": "1"}}
+
+
+class TestWhatThereIs:
+    def test_found_with_the_operators_rights(self, operator: Client) -> None:
+        found = discover(operator, namespace=NAMESPACE, claim=CLAIM)
+        assert found.gangs is Gangs.KUEUE
+        assert found.topology
+        assert found.visibility
+        assert found.pod_group
+        assert found.claim is not None
+        assert (found.claim.modes, found.claim.phase) == (("ReadWriteMany",), "Bound")
+        assert sorted(found.queues) == ["team-a", "team-b"]
+        limits = found.queues["team-a"].limits
+        assert limits is not None
+        assert limits["gpu-a100"]["nvidia.com/gpu"] == 16.0
+        assert found.priorities == {"high", "normal", "low"}
+        assert found.nodes is not None
+        assert sorted((node.name, node.room.get("nvidia.com/gpu", 0)) for node in found.nodes) == [
+            ("a100-0", 8.0),
+            ("a100-1", 8.0),
+            ("cpu-0", 0.0),
+            ("k80-0", 4.0),
+        ]
+        assert found.gpu_classes == {"gpu-a100", "gpu-k80"}
+
+    def test_with_hardly_any_rights(self, here: Layout) -> None:
+        with pytest.raises(Forbidden, match=r"muster-reaper may not get persistentvolumeclaims in namespace"):
+            discover(Client(connection(here, "muster-reaper")), namespace=NAMESPACE, claim=CLAIM)
+
+
+class TestRefusals:
+    def test_no_rights(self, here: Layout) -> None:
+        reaper = Client(connection(here, "muster-reaper"))
+        with pytest.raises(Forbidden) as raised:
+            reaper.find(SECRET, namespace=NAMESPACE)
+        assert str(raised.value) == (
+            f"system:serviceaccount:{NAMESPACE}:muster-reaper may not list secrets in namespace {NAMESPACE}: "
+            'give it a Role with apiGroups: [""], resources: ["secrets"], verbs: ["list"]'
+        )
+        assert not reaper.allowed("list", SECRET, namespace=NAMESPACE)
+        assert reaper.allowed("delete", POD, namespace=NAMESPACE)
+
+    def test_rights_of_the_whole_cluster(self, here: Layout) -> None:
+        with pytest.raises(
+            Forbidden, match=r'in the whole cluster: give it a ClusterRole with .*"nodes".*"list"'
+        ):
+            Client(connection(here, "muster-reaper")).find(NODE)
+
+    def test_a_namespace_that_is_being_deleted(self, admin: Client, here: Layout) -> None:
+        kubectl.run(here, "create", "namespace", "going")
+        held = admin.create(config_map("held", "going", finalizers=["muster.dev/held"]))
+        kubectl.run(here, "delete", "namespace", "going", "--wait=false")
+        try:
+            with pytest.raises(SpecError, match=r"namespace going is being deleted and takes nothing new"):
+                admin.create(config_map("new", "going"), dry_run=True)
+            assert discover(admin, namespace="going", claim=CLAIM).terminating
+        finally:
+            admin.patch(
+                CONFIG_MAP, held["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace="going"
+            )
+            kubectl.run(here, "wait", "--for=delete", "namespace/going", "--timeout=60s")
+
+    def test_a_namespace_that_is_not_there(self, admin: Client) -> None:
+        with pytest.raises(
+            SpecError, match=r"the cluster has no namespace nowhere: make it, or name another"
+        ):
+            admin.create(config_map("a", "nowhere"))
+
+    def test_a_field_that_is_wrong(self, running: Jobs) -> None:
+        made = documents(
+            job("wrong"),
+            job_id="wrong",
+            attempt=1,
+            site=SITE,
+            cluster=running.cluster,
+            queue="team-a",
+            token="t",
+        )
+        made.owner["spec"]["failurePolicy"]["restartStrategy"] = "Never"
+        with pytest.raises(
+            SpecError, match=r"create jobsets.jobset.x-k8s.io wrong in namespace .* refuses it: "
+        ):
+            running.client.create(made.owner, dry_run=True)
+
+    def test_a_field_that_nobody_knows(self, admin: Client) -> None:
+        with pytest.raises(SpecError, match=r"unknown field \"dta\""):
+            admin.create({**config_map("a"), "dta": {}})
+
+    def test_a_dry_run_leaves_nothing(self, admin: Client) -> None:
+        assert admin.create(config_map("dry"), dry_run=True)["data"] == {"a": "1"}
+        assert admin.get(CONFIG_MAP, "dry", namespace="default") is None
+
+
+class TestObjects:
+    def test_made_once(self, admin: Client) -> None:
+        first = admin.ensure(config_map("once"))
+        try:
+            assert admin.ensure(config_map("once"))["metadata"]["uid"] == first["metadata"]["uid"]
+            with pytest.raises(Conflict, match="already exists"):
+                admin.create(config_map("once"))
+            other = config_map("once")
+            other["metadata"]["labels"] = {"muster.dev/job": "other"}
+            with pytest.raises(Conflict, match=r"ConfigMap once exists and is not ours"):
+                admin.ensure(other)
+            assert not admin.delete(CONFIG_MAP, "once", namespace="default", uid="another")
+        finally:
+            assert admin.delete(CONFIG_MAP, "once", namespace="default", uid=first["metadata"]["uid"])
+        assert not admin.delete(CONFIG_MAP, "once", namespace="default")
+        with pytest.raises(NotFound):
+            admin.patch(CONFIG_MAP, "once", {"data": {}}, namespace="default")
+
+    def test_logs(self, running: Jobs) -> None:
+        running.start("logs", job("logs"), "print('a line')\n" + WAIT)
+        running.until("logs", "it runs", lambda seen: observe(seen, job("logs")).running == 2)
+        pod = running.seen("logs").pods[0]["metadata"]["name"]
+        kubectl.until(
+            "there is a line",
+            lambda: running.client.logs(pod, namespace=NAMESPACE, container="base") == b"a line\n",
+        )
+        assert running.client.logs(pod, namespace=NAMESPACE, container="base", previous=True) == b""
+
+
+class TestQueues:
+    def test_cards_and_places(self, running: Jobs) -> None:
+        cards = replace(SMALL, gpus=8, gpu_class=("gpu-a100",))
+        spec = job("cards", Role(replicas=2, entrypoint="probe:run", resources=cards))
+        for name in ("cards-1", "cards-2", "cards-3"):
+            second = int(time.time())
+            running.start(name, spec, WAIT)
+            kubectl.until("the next is younger", lambda before=second: int(time.time()) > before + 1)
+        running.until("cards-1", "it runs", lambda seen: observe(seen, spec).state is JobState.RUNNING)
+        running.until(
+            "cards-3",
+            "it waits",
+            lambda seen: seen.workload and observe(seen, spec).reason.endswith("gpu-a100"),
+        )
+        found = gpus(
+            running.client.find(NODE),
+            running.client.find(POD, namespace=NAMESPACE),
+            resource="nvidia.com/gpu",
+        )
+        assert [(each.name, each.total, each.used, each.free) for each in found.by_class] == [
+            ("gpu-a100", 16, 16, 0),
+            ("gpu-k80", 4, 0, 4),
+        ]
+        assert [(each.name, each.used) for each in found.by_team] == [(f"{NAMESPACE}/team-a", 16)]
+        owners = running.client.find(JOB_SET, namespace=NAMESPACE)
+        workloads = running.client.find(WORKLOAD, namespace=NAMESPACE)
+        wait = waiting(workloads, owners=owners)
+        assert [(each.job_id, each.place.number if each.place else 0, each.why) for each in wait] == [
+            ("cards-2", 1, "needs 16 more nvidia.com/gpu of flavor gpu-a100"),
+            ("cards-3", 2, "needs 16 more nvidia.com/gpu of flavor gpu-a100"),
+        ]
+        summary = running.client.get(
+            QUEUE_VIEW, "team-a", namespace=NAMESPACE, subresource="pendingworkloads"
+        )
+        assert summary is not None
+        assert asked_places(summary) == reckoned_places(workloads)
+
+
+class TestAway:
+    def test_the_api_server_is_killed_and_comes_back(self, here: Layout, running: Jobs) -> None:
+        spec = job("outlives")
+        running.start("outlives", spec, WAIT)
+        running.until("outlives", "it runs", lambda seen: observe(seen, spec).state is JobState.RUNNING)
+        daemons.stop(here, "kube-apiserver")
+        found: list[Document | None] = []
+        asking = threading.Thread(
+            target=lambda: found.append(running.client.get(JOB_SET, "outlives", namespace=NAMESPACE))
+        )
+        asking.start()
+        with pytest.raises(
+            Unreachable, match=r"10.77.0.1:6443 does not answer: Connection refused \(asked for \d s\)"
+        ):
+            running.client.patient(1).get(JOB_SET, "outlives", namespace=NAMESPACE)
+        daemon = cluster.daemon(here, "kube-apiserver")
+        daemons.start(here, daemon)
+        daemons.wait(here, daemon)
+        asking.join(60)
+        assert found
+        assert found[0] is not None
+        kubectl.run(here, "label", "jobset", "outlives", "seen=again", f"--namespace={NAMESPACE}")
+        running.until(
+            "outlives",
+            "the watch has gone on",
+            lambda seen: seen.root and seen.root["metadata"]["labels"].get("seen") == "again",
+        )
+        assert observe(running.seen("outlives"), spec).state is JobState.RUNNING
+
+    def test_kueue_is_away(self, here: Layout, running: Jobs) -> None:
+        spec = job("later")
+        made = documents(
+            spec, job_id="later", attempt=1, site=SITE, cluster=running.cluster, queue="team-a", token="t"
+        )
+        daemons.stop(here, "kueue")
+        try:
+            with pytest.raises(Unreachable, match=r"webhook \S+ does not answer.*nothing was made"):
+                running.client.patient(1).create(made.owner)
+            assert running.client.get(JOB_SET, "later", namespace=NAMESPACE) is None
+        finally:
+            daemon = cluster.daemon(here, "kueue")
+            daemons.start(here, daemon)
+            daemons.wait(here, daemon)
+        running.start("later", spec, WAIT)
+        running.until("later", "it runs", lambda seen: observe(seen, spec).state is JobState.RUNNING)
