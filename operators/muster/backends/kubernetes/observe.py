@@ -175,7 +175,8 @@ def waits_for(workload: Mapping[str, Any]) -> str:
         before = _EVICTED.get(str(evicted.get("reason")), f"was put back ({evicted.get('reason')})") + "; "
     if holds(workload, "QuotaReserved"):
         return f"{before}has its quota, waits for {_checks(workload)}"
-    message = str(condition(workload, "QuotaReserved").get("message") or "not looked at yet")
+    # Kueue leaves those that are like one that has just been put back without a word of their own.
+    message = str(condition(workload, "QuotaReserved").get("message") or "waits its turn")
     return before + plain_reason(message)
 
 
