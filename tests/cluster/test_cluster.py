@@ -19,14 +19,16 @@ pytestmark = pytest.mark.cluster
 
 WAIT = "import time; time.sleep(600)"
 RENDEZVOUS = """
-import os, socket, time
-for attempt in range(100):
+import glob, os, socket, time
+while True:
     try:
         print("rank 0 is at", socket.gethostbyname("{name}-w-0-0.{name}"), "I am", os.getuid())
         break
     except OSError:
         time.sleep(0.1)
-open("/claim/probe-" + os.environ["JOB_COMPLETION_INDEX"], "w").write("done")
+open("/claim/probe-" + os.environ["JOB_COMPLETION_INDEX"], "w").close()
+while len(glob.glob("/claim/probe-*")) < 3:  # a pod that has ended has no name any more
+    time.sleep(0.1)
 """
 
 
