@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.author import until
 from tests.serving import onnx_graph
 from tests.site import Site
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.volumes.folder import FolderStore
 
@@ -119,7 +119,9 @@ def served(site: Site) -> str:
     """The month whose model answers."""
     (deployment,) = site.ask("deployments", "ls")
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
-    answer = httpx.post(f"{deployment['url']}/v2/models/months/infer", json=body, timeout=10, trust_env=False)
+    answer = httpx.post(
+        f"{deployment['url']}/v2/models/months/infer", json=body, timeout=GUARD_SECONDS, trust_env=False
+    )
     return f"2024-{answer.json()['outputs'][0]['data'][0]:02.0f}"
 
 
@@ -150,7 +152,7 @@ def test_months_are_backfilled_side_by_side_and_what_serves_does_not_go_back(
 
 def test_every_new_version_triggers_its_consumer_once(site: Site, store: FolderStore) -> None:
     # Airflow leaves an event that comes while another one is queued to the run of the next event; this is it.
-    assert until(lambda: quiet(site), seconds=120)
+    assert until(lambda: quiet(site))
     assert site.wait("months", site.trigger("months", {"month": "2024-06"})) == "success"
     models = sorted(version.address for version in store.versions("months/model"))
 
@@ -158,8 +160,8 @@ def test_every_new_version_triggers_its_consumer_once(site: Site, store: FolderS
         cards = store.versions("months/model-card")
         return sorted((store.path(card.address) / "card").read_text() for card in cards)
 
-    assert until(lambda: len(told()) >= len(models) - 1 and models[-1] in told(), seconds=120), told()
-    assert until(lambda: quiet(site), seconds=120)
+    assert until(lambda: len(told()) >= len(models) - 1 and models[-1] in told()), told()
+    assert until(lambda: quiet(site))
     assert len(set(told())) == len(told())
     missing = set(models) - set(told())
     newest = {version.partition: version.address for version in store.versions("months/model")}

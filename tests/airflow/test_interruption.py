@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
@@ -44,14 +44,6 @@ home, cache, dags, dag_id = sys.argv[1:]
 result = run_dag(dag_id, settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
 print(result.state)
 """
-
-
-def until(holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
-    return found
 
 
 ONE = 'JobOperator({job}, params={{"gate": "{gate}"}})'
@@ -92,7 +84,7 @@ def job(dag_folder: Path, backend: LocalBackend, other: subprocess.Popen[str]) -
         assert other.poll() is None, "the runner ended before its job began"
         return ""
 
-    return str(until(waiting))
+    return eventually(waiting)
 
 
 def test_after_a_kill_a_resume_adopts_the_running_job(
@@ -113,7 +105,7 @@ def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
     other.kill()
     other.wait()
     slow.write_text("broken")
-    until(lambda: backend.status(job).state is JobState.FAILED)
+    eventually(lambda: backend.status(job).state is JobState.FAILED)
     slow.write_text("")
     result = run(resume="keep")
     assert result.state == "success"
@@ -140,7 +132,7 @@ def test_a_stop_ends_the_job_and_the_run(
     other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
 ) -> None:
     other.send_signal(number)
-    assert other.communicate(timeout=60)[0].split() == ["interrupted"]
+    assert other.communicate(timeout=GUARD_SECONDS)[0].split() == ["interrupted"]
     assert backend.status(job).state is JobState.CANCELLED
 
 
@@ -148,7 +140,7 @@ def test_a_stopped_run_is_resumed(
     other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path, store: FolderStore
 ) -> None:
     other.send_signal(signal.SIGINT)
-    other.communicate(timeout=60)
+    other.communicate(timeout=GUARD_SECONDS)
     slow.touch()
     result = run(resume="keep")
     assert result.state == "success"
@@ -166,4 +158,4 @@ def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
         run()
     assert backend.status(job).state is JobState.RUNNING
     slow.touch()
-    assert other.communicate(timeout=60)[0].split() == ["success"]
+    assert other.communicate(timeout=GUARD_SECONDS)[0].split() == ["success"]

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.e2e.author import until
 from tests.site import Site
+from tests.waiting import until
 
 from muster.core.status import JobState
 from muster.volumes.folder import FolderStore
@@ -117,8 +117,7 @@ def jobs_of(store: FolderStore, run_id: str) -> list[str]:
 def the_job(store: FolderStore, run_id: str) -> str:
     """The one job of a run, once its process runs."""
     assert until(
-        lambda: any(store.ledger.status(j).state is JobState.RUNNING for j in jobs_of(store, run_id)),
-        seconds=60,
+        lambda: any(store.ledger.status(j).state is JobState.RUNNING for j in jobs_of(store, run_id))
     )
     (job_id,) = jobs_of(store, run_id)
     return job_id
@@ -152,7 +151,7 @@ class Faults:
         """Send one process of a kind a signal, once there is one."""
         pids = self.targets()[name]
         while True:
-            assert until(pids, seconds=60), f"there is no {name}"
+            assert until(pids), f"there is no {name}"
             try:
                 os.kill(self.random.choice(pids() or [0]) or self._none(), number)
             except ProcessLookupError:  # it ended by itself
@@ -237,7 +236,7 @@ def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
     job_id = the_job(store, run_id)
     site.wait_task("long", run_id, "wait", ("deferred",))
     logs = site.home / "up" / "logs" / "dag_id=long" / f"run_id={run_id}"
-    assert until(lambda: any(logs.rglob("*.trigger.*")), seconds=60)  # the triggerer has taken it up
+    assert until(lambda: any(logs.rglob("*.trigger.*")))  # the triggerer has taken it up
     site.mark("long", run_id, "wait", "failed")
     gone(site, store, job_id)
 
@@ -245,5 +244,5 @@ def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
 def gone(site: Site, store: FolderStore, job_id: str) -> None:
     """Nothing of a job is left within ten seconds, and how it ended is written down."""
     assert until(lambda: not site.of_job(job_id), seconds=10), site.of_job(job_id)
-    assert until(lambda: store.ledger.status(job_id).state.ended, seconds=5)
+    assert until(lambda: store.ledger.status(job_id).state.ended)
     assert store.ledger.status(job_id).state is JobState.CANCELLED

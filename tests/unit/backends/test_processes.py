@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.waiting import GUARD_SECONDS
+
 from muster.backends.local import processes
 from muster.backends.local.processes import MARK_VARIABLE, Process
 from muster.backends.local.spawn import adopt_orphans, die_with
@@ -43,7 +45,7 @@ def test_only_the_very_process_is_killed() -> None:
     replace(found, started=found.started + 1).kill()
     assert sleeper.poll() is None
     found.kill()
-    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    assert sleeper.wait(timeout=GUARD_SECONDS) == -signal.SIGKILL
     found.kill()
     assert sleeper.stdout is not None
     sleeper.stdout.close()
@@ -61,10 +63,10 @@ def test_strays_of_a_job_are_found_by_their_mark_and_ended() -> None:
         process.stdout.close()
     assert processes.marked(f"stray-{os.getpid()}") == [stray.pid]
     processes.end_strays(f"stray-{os.getpid()}")
-    assert stray.wait(timeout=10) == -signal.SIGKILL
+    assert stray.wait(timeout=GUARD_SECONDS) == -signal.SIGKILL
     assert other.poll() is None
     other.kill()
-    other.wait(timeout=10)
+    other.wait(timeout=GUARD_SECONDS)
 
 
 def test_a_subreaper_ends_whatever_it_started_however_it_hides() -> None:

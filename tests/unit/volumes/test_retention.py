@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Output
@@ -160,7 +161,7 @@ def test_gc_waits_for_who_takes_a_lease(work, store):
     with store.steady():
         collector.start()
         store.lease([first.address], holder="reader-1")
-    collector.join(timeout=30)
+    collector.join(timeout=GUARD_SECONDS)
     assert store.resolve(first.address) == (first,)
 
 
