@@ -82,7 +82,7 @@ const line = (each) => [
   toJob(each.job_id),
   each.task ? [toTask(each), h("small", {}, each.origin.run_id)] : each.name ?? "",
   [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
-  [each.ranks ?? "", each.gpus ? h("small", {}, count(each.gpus, "GPU")) : null],
+  [each.ranks ?? "", each.gpus ? h("small", {}, `${count(each.gpus, "GPU")} asked for`) : null],
   ago(each.ended ?? each.started ?? each.submitted),
   span(took(each)),
   says(each),
@@ -172,7 +172,7 @@ function asked(found) {
 }
 
 function runs({ entrypoint, command, replicas, ranks, resources }) {
-  const gpus = resources.gpus ? `, ${count(resources.gpus, "GPU")}` : "";
+  const gpus = resources.gpus ? `, ${count(resources.gpus, "GPU")} asked for` : "";
   const each = `each replica ${count(resources.cpus, "CPU")}, ${resources.memory_gib} GiB${gpus}`;
   const code = h("code", {}, entrypoint ?? command.join(" "));
   return [code, quiet(`  ${replicas} × ${count(ranks, "rank")}, ${each}`)];
