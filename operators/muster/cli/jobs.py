@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -23,6 +23,12 @@ app = group("Jobs: what ran and what runs, with their logs and verdicts.")
 
 Which = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or enough of its start to be the only one.")
+]
+Newest = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job's id or the start of it; of several jobs of one task the newest is taken."
+    ),
 ]
 # JobState as the choices of an option: typer shows an Enum's values.
 State = Enum("State", {state.name: state.value for state in JobState}, type=str)  # type: ignore[misc]
@@ -98,10 +104,10 @@ def _progress(status: JobStatus) -> str:
 
 
 @app.command("show", epilog=example("muster jobs show flights-train"))
-def show(job: Which, *, as_json: Json = False) -> None:
+def show(job: Newest, *, as_json: Json = False) -> None:
     """Show one job: its spec, result and verdict."""
     backend = open_backend()
-    job_id = find(backend.store.ledger, job)
+    job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
     if as_json:
         emit({"status": plain(status), "spec": plain(spec)})
@@ -161,15 +167,38 @@ def find(ledger: Ledger, text: str) -> str:
 
     :raises NotFound: none does. :raises SpecError: several do; the message names them.
     """
-    known = ledger.jobs()
-    if text in known:
-        return text
-    matches = [job_id for job_id in known if text and job_id.startswith(text)]
+    matches = _matches(ledger, text)
+    return matches[0] if len(matches) == 1 else _refuse(text, matches)
+
+
+def find_newest(ledger: Ledger, text: str) -> str:
+    """Return the same, or the newest of several jobs of one task, and say so on stderr.
+
+    :raises NotFound: no job begins with `text`. :raises SpecError: jobs of several tasks do.
+    """
+    matches = _matches(ledger, text)
     if len(matches) == 1:
         return matches[0]
+    specs = map(ledger.spec, matches)
+    if len({(spec.name, spec.origin.dag_id, spec.origin.task_id) for spec in specs}) > 1:
+        _refuse(text, matches)
+    note(f"the newest of {len(matches)} jobs: {matches[-1]}")
+    return matches[-1]
+
+
+def _matches(ledger: Ledger, text: str) -> list[str]:
+    """Return the job with that id, or all that begin so, oldest first. :raises NotFound: none does."""
+    known = ledger.jobs()
+    if text in known:
+        return [text]
+    matches = [job_id for job_id in known if text and job_id.startswith(text)]
     if not matches:
         last = f"the newest is {known[-1]}; `muster jobs ls` lists them" if known else "there are no jobs yet"
         raise NotFound(f"no job {text!r:.60}: {last}")
+    return matches
+
+
+def _refuse(text: str, matches: list[str]) -> NoReturn:
     shown = ", ".join(matches[-5:])
     raise SpecError(f"{text!r:.60} is the start of {len(matches)} jobs ({shown}): give more of the id")
 
@@ -178,7 +207,7 @@ def find(ledger: Ledger, text: str) -> str:
     "logs", epilog=example("muster jobs logs flights-train -f", "muster jobs logs flights-train --tail 20")
 )
 def logs(
-    job: Which,
+    job: Newest,
     *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends; Ctrl-C leaves it alone.")
@@ -193,7 +222,7 @@ def logs(
         _follow(job)
         return
     ledger = open_store().ledger
-    job_id = find(ledger, job)
+    job_id = find_newest(ledger, job)
     lines = _tail(ledger, job_id, tail)
     if as_json:
         emit({"job_id": job_id, "lines": list(lines)})
@@ -224,7 +253,7 @@ def _follow(job: str) -> None:
     import asyncio
 
     backend = open_backend()
-    job_id = find(backend.store.ledger, job)
+    job_id = find_newest(backend.store.ledger, job)
     try:
         asyncio.run(_watch(backend, job_id))
     except KeyboardInterrupt:

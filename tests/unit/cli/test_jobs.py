@@ -140,11 +140,26 @@ class TestPrefixes:
     def test_the_only_one_that_begins_so(self, muster: Run) -> None:
         assert muster("jobs", "show", "train-ab", "--json").json()["status"]["job_id"] == DONE
 
-    def test_several_are_named(self, muster: Run) -> None:
-        answer = muster("jobs", "logs", "train")
+    @pytest.mark.parametrize("words", [("show",), ("logs",), ("logs", "-f")])
+    def test_of_one_task_the_newest_is_read(self, words: Any, muster: Run) -> None:
+        named, meant = muster("jobs", *words, "train"), muster("jobs", *words, FAILED)
+        assert named.code == 0
+        assert named.out == meant.out
+        assert named.err == f"the newest of 2 jobs: {FAILED}\n{meant.err}"
+
+    @pytest.mark.parametrize("word", ["show", "logs"])
+    def test_several_tasks_are_named(self, word: str, muster: Run, jobs: FolderStore) -> None:
+        jobs.ledger.create("train-evaluation-1", spec("flights.train-evaluation"))
+        answer = muster("jobs", word, "train")
         assert answer.code == 1
+        assert "is the start of 3 jobs" in answer.err
         assert DONE in answer.err
         assert FAILED in answer.err
+
+    def test_only_one_exact_job_is_cancelled(self, muster: Run) -> None:
+        answer = muster("jobs", "cancel", "train")
+        assert answer.code == 1
+        assert "is the start of 2 jobs" in answer.err
 
     def test_none_names_the_newest(self, muster: Run) -> None:
         assert f"the newest is {RUNNING}" in muster("jobs", "show", "zzz").err
