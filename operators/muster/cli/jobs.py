@@ -227,8 +227,16 @@ def logs(
     if as_json:
         emit({"job_id": job_id, "lines": list(lines)})
         return
+    silent = tail != 0
     for line in lines:
         say(safe(line))
+        silent = False
+    if silent:
+        _note_silence(ledger.status(job_id))
+
+
+def _note_silence(status: JobStatus) -> None:
+    note(f"{status.job_id} {'printed nothing' if status.state.ended else 'has printed nothing yet'}")
 
 
 def _lines(ledger: Ledger, job_id: str) -> Iterator[str]:
@@ -262,11 +270,15 @@ def _follow(job: str) -> None:
 
 
 async def _watch(backend: Backend, job_id: str) -> None:
+    silent = True
     async for event in backend.watch(job_id):
         for line in event.lines:
             say(safe(line))
+            silent = False
         if event.status is not None:
             note(f"{job_id}: {event.status.state.value} {safe(event.status.reason)}".rstrip())
+    if silent:
+        _note_silence(backend.status(job_id))
 
 
 @app.command("cancel", epilog=example("muster jobs cancel flights-train"))

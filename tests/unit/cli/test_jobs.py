@@ -118,7 +118,21 @@ class TestReading:
 
     def test_logs_tail(self, muster: Run) -> None:
         assert muster("jobs", "logs", DONE, "--tail", "2").out.splitlines()[0] == "[rank 1] step 199"
-        assert muster("jobs", "logs", DONE, "--tail", "0").out == ""
+        none = muster("jobs", "logs", DONE, "--tail", "0")
+        assert (none.out, none.err) == ("", "")
+
+    @pytest.mark.parametrize("words", [(), ("--tail", "5"), ("-f",)])
+    def test_a_job_that_printed_nothing_is_said_to(self, words: Any, muster: Run) -> None:
+        answer = muster("jobs", "logs", FAILED, *words)
+        assert (answer.code, answer.out) == (0, "")
+        assert answer.err.endswith(f"{FAILED} printed nothing\n")
+
+    def test_a_running_job_has_printed_nothing_yet(self, muster: Run) -> None:
+        assert muster("jobs", "logs", RUNNING).err == f"{RUNNING} has printed nothing yet\n"
+
+    def test_json_speaks_for_itself(self, muster: Run) -> None:
+        answer = muster("jobs", "logs", FAILED, "--json")
+        assert (answer.json()["lines"], answer.err) == ([], "")
 
     def test_logs_json(self, muster: Run) -> None:
         document = muster("jobs", "logs", DONE, "--tail", "1", "--json").json()
