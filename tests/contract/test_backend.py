@@ -557,6 +557,18 @@ class TestLocalBackend(BackendContract):
         assert any("taken up again" in line for line in lines)
         assert len(backend.store.versions("a/made")) == 1
 
+    def test_the_ranks_of_a_running_job_are_known_by_their_pids(
+        self, backend: LocalBackend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+        backend.submit(job(code, replicas=2, ranks=2), job_id="pids")
+        eventually(lambda: backend.store.ledger.read("pids")[0].count(b"pid ") == 4)
+        said = [line.split() for line in backend.store.ledger.read("pids")[0].decode().splitlines()]
+        by_rank = sorted((int(words[1].rstrip("]")), int(words[3])) for words in said if words[2] == "pid")
+        assert backend.ranks("pids") == [pid for _, pid in by_rank]
+        backend.cancel("pids")
+        assert backend.ranks("pids") == []
+
     def test_a_lost_job_of_another_home_is_let_be(
         self, backend: LocalBackend, job: Callable[..., JobSpec], tmp_path: Path
     ) -> None:

@@ -105,21 +105,32 @@ def _progress(status: JobStatus) -> str:
 
 @app.command("show", epilog=example("muster jobs show flights-train"))
 def show(job: Newest, *, as_json: Json = False) -> None:
-    """Show one job: its spec, result and verdict."""
+    """Show one job: its spec, result and verdict.
+
+    While it runs, its ranks with their pids too.
+    """
     backend = open_backend()
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
+    ranks = [] if status.state.ended else _ranks(backend.ranks(job_id), spec)
     if as_json:
-        emit({"status": plain(status), "spec": plain(spec)})
+        emit({"status": plain(status), "spec": plain(spec), "ranks": ranks})
         return
     say(typer.style(job_id, bold=True))
     fields(_status_fields(status))
+    fields(("a rank" if at["rank"] is None else f"rank {at['rank']}", f"pid {at['pid']}") for at in ranks)
     say()
     fields(_spec_fields(spec))
     if status.verdict is not None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():
             say(safe(line), style="red")
+
+
+def _ranks(pids: list[int], spec: JobSpec) -> list[dict[str, int | None]]:
+    """Number the processes, which are in the order of the ranks; where some ended nobody knows which."""
+    whole = len(pids) == spec.world_size
+    return [{"rank": number if whole else None, "pid": pid} for number, pid in enumerate(pids)]
 
 
 def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:

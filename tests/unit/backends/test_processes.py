@@ -69,6 +69,41 @@ def test_strays_of_a_job_are_found_by_their_mark_and_ended() -> None:
     other.wait(timeout=GUARD_SECONDS)
 
 
+def test_ranks_are_what_workers_started_in_sessions_of_their_own() -> None:
+    mark = f"gang-{os.getpid()}"
+    worker = (
+        "import os, subprocess, sys, time\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "aside = subprocess.Popen(sleep)\n"
+        "for rank in range(2):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        os.setsid(); subprocess.Popen(sleep, start_new_session=True); os.write(1, b'up\\n'); time.sleep(600)\n"
+        "    os.write(1, f'{pid}\\n'.encode())\n"
+        "time.sleep(600)\n"
+    )
+    environment = {**os.environ, MARK_VARIABLE: mark}
+    started, workers = [], []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", worker], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        with process.stdout as said:
+            lines = [said.readline().strip() for _ in range(4)]
+        workers.append(process)
+        started += [int(line) for line in lines if line != "up"]
+    try:
+        assert processes.ranks(mark) == started
+        os.kill(started[0], signal.SIGKILL)
+        assert set(processes.ranks(mark)) - {started[0]} == set(started[1:])
+    finally:
+        processes.end_strays(mark)
+        for process in workers:
+            process.wait(timeout=GUARD_SECONDS)
+    assert processes.ranks(mark) == []
+
+
 def test_a_subreaper_ends_whatever_it_started_however_it_hides() -> None:
     def supervise() -> None:
         adopt_orphans()

@@ -105,6 +105,20 @@ class TestReading:
         assert document["progress"]["epoch"] == {"value": 3.0, "total": 10.0}
         assert document["links"] == {"MLflow": "https://a.example/1"}
 
+    def test_a_running_job_has_its_ranks(self, muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        from muster.backends.local.backend import LocalBackend
+
+        monkeypatch.setattr(LocalBackend, "ranks", lambda _, job_id: {RUNNING: [41, 42]}[job_id])
+        shown = [line.split() for line in muster("jobs", "show", RUNNING).out.splitlines()]
+        assert ["rank", "0", "pid", "41"] in shown
+        assert ["rank", "1", "pid", "42"] in shown
+        document = muster("jobs", "show", RUNNING, "--json").json()
+        assert document["ranks"] == [{"rank": 0, "pid": 41}, {"rank": 1, "pid": 42}]
+        monkeypatch.setattr(LocalBackend, "ranks", lambda *_: [42])
+        assert muster("jobs", "show", RUNNING, "--json").json()["ranks"] == [{"rank": None, "pid": 42}]
+        assert "a rank  pid 42" in muster("jobs", "show", RUNNING).out
+        assert muster("jobs", "show", DONE, "--json").json()["ranks"] == []
+
     def test_show_json(self, muster: Run) -> None:
         document = muster("jobs", "show", FAILED, "--json").json()
         assert document["spec"]["params"] == {"epochs": 5}
