@@ -158,7 +158,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
 def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
     run = site.begin("later", "deferred")
     (job_id,) = run.jobs()
-    assert until(lambda: not site.tasks()), "nobody waits but the triggerer"
+    assert until(lambda: not site.tasks(), seconds=10), "nobody waits but the triggerer"
     assert until(lambda: "line 3" in site.trigger_log(run))
     assert run.ends_well() == [job_id]
     said = [line for line in site.task_log("later", run.run_id, "slow").splitlines() if "[rank 0]" in line]

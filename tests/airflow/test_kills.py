@@ -186,7 +186,7 @@ def survive(site: Site, store: FolderStore, *, count: int, seed: int) -> None:
         faults.pause(4)
         assert until(partial(struck, name, number)), f"there is no {name}"
     for part, run in enumerate(runs):
-        assert site.wait("chain", run, seconds=600) == "success", (run, faults.done)
+        assert site.wait("chain", run, seconds=240) == "success", (run, faults.done)
         check(store, run, part=f"s{seed}r{part}", faults=faults.done)
     old = store.ledger.status(orphan).submitted + YOUNG_SECONDS
     assert until(lambda: time.time() > old, seconds=YOUNG_SECONDS)
@@ -250,5 +250,5 @@ def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
 def gone(site: Site, store: FolderStore, job_id: str) -> None:
     """Nothing of a job is left within ten seconds, and how it ended is written down."""
     assert until(lambda: not site.of_job(job_id), seconds=10), site.of_job(job_id)
-    assert until(lambda: store.ledger.status(job_id).state.ended)
+    assert until(lambda: store.ledger.status(job_id).state.ended, seconds=5)
     assert store.ledger.status(job_id).state is JobState.CANCELLED

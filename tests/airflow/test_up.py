@@ -135,15 +135,15 @@ def test_what_is_killed_comes_back(site: Site, name: str) -> None:
     before, below = site.component(name), site.below(name)
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    assert until(lambda: not any(map(Process.find, [before, *below])))
-    assert until(lambda: site.component(name) not in (None, before))
+    assert until(lambda: not any(map(Process.find, [before, *below])), seconds=10)
+    assert until(lambda: site.component(name) not in (None, before), seconds=30)
     assert f"{name} was killed by SIGKILL: it is started again" in site.log.read_text()
     assert site.wait("hello", site.trigger("hello")) == "success"
 
 
 def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
     os.kill(site.workers()[0], signal.SIGKILL)
-    assert until(lambda: "scheduler lost a worker" in site.log.read_text())
+    assert until(lambda: "scheduler lost a worker" in site.log.read_text(), seconds=10)
     assert site.wait("hello", site.trigger("hello")) == "success"
 
 
@@ -156,7 +156,7 @@ def test_a_job_outlives_ctrl_c_and_kill_and_is_adopted_by_the_next_start(site: S
     site.up()
     assert site.log.read_text().count(site.password()) == 1  # shown when it was drawn
     os.kill(site.pid, signal.SIGKILL)
-    assert until(lambda: not site.airflow()), site.airflow()
+    assert until(lambda: not site.airflow(), seconds=10), site.airflow()
     assert site.of_job(job["job_id"])
     site.up()
     (site.folder / "go").touch()

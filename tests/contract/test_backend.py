@@ -308,7 +308,7 @@ class BackendContract:
         eventually(lambda: b"up" in backend.store.ledger.read("job-a")[0])
         backend.cancel("job-a", wait=False)
         eventually(lambda: backend.status("job-a").state is JobState.CANCELLED)
-        eventually(lambda: not self.leftovers("job-a"))
+        eventually(lambda: not self.leftovers("job-a"), seconds=30)
 
     def test_many_are_reported_as_each_is_alone(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         backend.submit(job("pass"), job_id="job-done")
@@ -549,7 +549,7 @@ class TestLocalBackend(BackendContract):
         assert found is not None
         os.kill(found.pid, signal.SIGKILL)
         eventually(lambda: not backend.status("lost").alive)
-        eventually(lambda: not self.leftovers("lost"))
+        eventually(lambda: not self.leftovers("lost"), seconds=30)
         assert "submit it again" in backend.status("lost").reason
         backend.submit(spec, job_id="lost")
         status, lines = finish(backend, "lost")

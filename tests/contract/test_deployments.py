@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.serving import onnx_graph
 from tests.serving.load import Load
-from tests.waiting import GUARD_SECONDS, eventually
+from tests.waiting import eventually
 
 from muster.backends.local.deployment_state import DeploymentFolder
 from muster.backends.local.deployments import LocalDeployments
@@ -81,7 +81,7 @@ class DeploymentsContract:
     def ask(self, deployments: Any, name: str, x: float) -> tuple[str, float]:
         """Return who answers and what."""
         port = int(deployments.deployment(name).url.rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
         answer = json.loads(connection.getresponse().read())
         connection.close()
@@ -340,7 +340,7 @@ class TestLocalDeployments(DeploymentsContract):
         yield deployments
         for one in deployments.deployments():
             deployments.retire(one)
-        eventually(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=5)
 
     @pytest.fixture
     def folder(self, settings: Settings, name: str) -> DeploymentFolder:
@@ -360,7 +360,7 @@ class TestLocalDeployments(DeploymentsContract):
         first = spec(2)
         status = self.settle(deployments, first)
         kill_keeper(folder)
-        eventually(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
         assert not deployments.deployment(name).ready
         assert "deploy it again" in deployments.deployment(name).reason
         deployments.deploy(first)
@@ -381,7 +381,7 @@ class TestLocalDeployments(DeploymentsContract):
             first = spec(2)
             self.settle(deployments, first)
             kill_keeper(folder)
-            eventually(lambda: not running(name))
+            eventually(lambda: not running(name), seconds=60)
             store.layout.discard(store.layout.code(first.image_digest))  # what gc does after a day
             remove(passing.cache / "images")
             deployments.deploy(first)
@@ -397,7 +397,7 @@ class TestLocalDeployments(DeploymentsContract):
         self.settle(deployments, first)
         deployments.deploy(second)
         kill_keeper(folder)
-        eventually(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
         self.settle(deployments, second)
         eventually(lambda: deployments.deployment(name).ready)
         assert self.ask(deployments, name, 3) == ("2", 9.0)
@@ -426,7 +426,7 @@ class TestLocalDeployments(DeploymentsContract):
         os.kill(keeper.pid, signal.SIGSTOP)
         monkeypatch.setattr("muster.backends.local.deployments.RETIRE_SECONDS", 0.2)
         deployments.retire(name)
-        eventually(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
 
     def test_a_port_that_was_taken_meanwhile_is_named(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
@@ -434,7 +434,7 @@ class TestLocalDeployments(DeploymentsContract):
         first = spec(2)
         port = int(self.settle(deployments, first).url.rpartition(":")[2])
         kill_keeper(folder)
-        eventually(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
         with listening(port):
             deployments.deploy(first)
             eventually(lambda: f"port {port}" in deployments.deployment(name).reason)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from tests.waiting import GUARD_SECONDS
-
 CONNECTIONS = 8
 
 
@@ -59,9 +57,7 @@ class Load:
             try:
                 if connection is None:
                     connection = await asyncio.open_connection("127.0.0.1", self.port)
-                closing, answer = await asyncio.wait_for(
-                    self._ask(*connection, head + data), timeout=GUARD_SECONDS
-                )
+                closing, answer = await asyncio.wait_for(self._ask(*connection, head + data), timeout=10)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 closing, answer = True, type(error).__name__
             self.answers[answer] += 1

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
-from tests.waiting import GUARD_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +101,7 @@ def test_what_cannot_be_done_is_said(server: Commanded, models: dict[str, str], 
 def test_a_server_that_drains_sends_its_clients_elsewhere(server: Commanded, models: dict[str, str]) -> None:
     server.do("load", "1", folder=models["1"])
     server.do("promote", "1")
-    client = http.client.HTTPConnection("127.0.0.1", server.public.port, timeout=GUARD_SECONDS)
+    client = http.client.HTTPConnection("127.0.0.1", server.public.port, timeout=10)
     for closing in (None, "close"):
         client.request("POST", "/v2/models/line/infer", json.dumps(BODY))
         response = client.getresponse()
@@ -115,4 +114,4 @@ def test_a_server_that_drains_sends_its_clients_elsewhere(server: Commanded, mod
 
 def test_the_server_ends_when_its_keeper_hangs_up(server: Commanded) -> None:
     server.end.shutdown(socket.SHUT_RDWR)
-    assert server.private.process.wait(GUARD_SECONDS) == 0
+    assert server.private.process.wait(30) == 0
