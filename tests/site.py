@@ -90,7 +90,7 @@ class Site(Author):
         assert self._up is not None
         return self._up.pid
 
-    def stop(self, number: int = signal.SIGINT, *, seconds: float = GUARD_SECONDS) -> int:
+    def stop(self, number: int = signal.SIGINT, *, seconds: float = 30) -> int:
         """Send ``muster up`` a signal and return its exit code, after all of its Airflow is gone."""
         assert self._up is not None
         self._up.send_signal(number)

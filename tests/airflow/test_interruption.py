@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import GUARD_SECONDS, eventually
+from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
@@ -132,7 +132,7 @@ def test_a_stop_ends_the_job_and_the_run(
     other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
 ) -> None:
     other.send_signal(number)
-    assert other.communicate(timeout=GUARD_SECONDS)[0].split() == ["interrupted"]
+    assert other.communicate(timeout=60)[0].split() == ["interrupted"]
     assert backend.status(job).state is JobState.CANCELLED
 
 
@@ -140,7 +140,7 @@ def test_a_stopped_run_is_resumed(
     other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path, store: FolderStore
 ) -> None:
     other.send_signal(signal.SIGINT)
-    other.communicate(timeout=GUARD_SECONDS)
+    other.communicate(timeout=60)
     slow.touch()
     result = run(resume="keep")
     assert result.state == "success"
@@ -158,4 +158,4 @@ def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
         run()
     assert backend.status(job).state is JobState.RUNNING
     slow.touch()
-    assert other.communicate(timeout=GUARD_SECONDS)[0].split() == ["success"]
+    assert other.communicate(timeout=60)[0].split() == ["success"]

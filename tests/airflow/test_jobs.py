@@ -384,7 +384,7 @@ def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
     monkeypatch.setattr("muster.airflow.attempts.standing.ask", lambda origin: state)
     asyncio.run(trigger.on_kill())
     if ends:
-        assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED)
+        assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED, seconds=30)
     else:
         assert not backend.status(trigger.job_id).state.ended
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import GUARD_SECONDS, eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -108,14 +108,14 @@ def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
         assert follow.stdout is not None
         assert eventually(follow.stdout.readline) == "[rank 0] waiting\n"
         follow.send_signal(signal.SIGINT)
-        _, said = follow.communicate(timeout=GUARD_SECONDS)
+        _, said = follow.communicate(timeout=20)
         assert follow.returncode == 130
         assert f"{job} goes on" in said
         assert "Traceback" not in said
         assert json.loads(muster("jobs", "show", job, "--json").stdout)["status"]["state"] == "running"
 
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=GUARD_SECONDS)
+        _, said = run.communicate(timeout=60)
         assert run.returncode == 130
         assert "Traceback" not in said
         assert json.loads(muster("jobs", "show", job, "--json").stdout)["status"]["state"] == "cancelled"
@@ -134,6 +134,6 @@ def test_cancel_ends_the_job_and_with_it_the_run(
     jobs = eventually(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
     cancelled = muster("jobs", "cancel", jobs[0]["job_id"])
     assert cancelled.stdout == f"{jobs[0]['job_id']}: cancelled\n"
-    out, _ = run.communicate(timeout=GUARD_SECONDS)
+    out, _ = run.communicate(timeout=60)
     assert json.loads(out)["state"] == "failed"
     assert run.returncode == 1

@@ -71,7 +71,7 @@ def test_curves_are_served_until_it_is_ended(
         assert "loss" in tags["some.model@1/events"]
     finally:
         shown.send_signal(end)
-        out, _ = shown.communicate(timeout=GUARD_SECONDS)
+        out, _ = shown.communicate(timeout=30)
     assert out.startswith(f"http://127.0.0.1:{port}/")
     assert [path.name for path in scratch.iterdir() if path.name.startswith("muster-")] == []
     with pytest.raises(ConnectionRefusedError):

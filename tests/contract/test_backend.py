@@ -485,7 +485,9 @@ class TestLocalBackend(BackendContract):
             backend.cancel(job_id)
             assert not self.leftovers(job_id)
         # A supervisor outlives its job's end by the moment in which it lets the next one in.
-        eventually(lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")])
+        eventually(
+            lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")], seconds=30
+        )
 
     def leftovers(self, job_id: str) -> list[int]:
         return processes.marked(self.places.mark(job_id))
@@ -678,7 +680,7 @@ class TestLocalBackend(BackendContract):
             assert "No space left" in status.verdict.message
             assert "room" in status.verdict.advice
             assert backend.store.volumes() == []
-            eventually(lambda: not list(home.glob("claims/*.json")))
+            eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 
@@ -703,7 +705,7 @@ class TestLocalBackend(BackendContract):
             assert f"No space left on device: '{home}" in status.verdict.message
             assert "room" in status.verdict.advice
             assert "[rank 0] ran" not in lines
-            eventually(lambda: not list(home.glob("claims/*.json")))
+            eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 

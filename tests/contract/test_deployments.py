@@ -78,13 +78,13 @@ class DeploymentsContract:
 
         return write
 
-    def ask(self, deployments: Any, name: str, x: float) -> tuple[str, float]:
+    def ask(self, deployments: Any, name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
         """Return who answers and what."""
         port = int(deployments.deployment(name).url.rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
-        answer = json.loads(connection.getresponse().read())
-        connection.close()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+        with contextlib.closing(connection):
+            connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
+            answer = json.loads(connection.getresponse().read())
         return answer["model_version"], answer["outputs"][0]["data"][0]
 
     def settle(self, deployments: Any, spec: DeploymentSpec) -> DeploymentStatus:
@@ -486,7 +486,7 @@ class TestLocalDeployments(DeploymentsContract):
         eventually(lambda: deployments.deployment(name).ready)
         (hung,) = servers(name)
         os.kill(hung, signal.SIGSTOP)
-        assert self.ask(deployments, name, 3) == ("1", 6.0)  # it waits until another accepts it
+        assert self.ask(deployments, name, 3, seconds=60) == ("1", 6.0)  # it waits until another accepts it
         assert set(servers(name)) > {hung}
         os.kill(hung, signal.SIGCONT)  # it may finish, and then it goes
         eventually(lambda: hung not in servers(name))

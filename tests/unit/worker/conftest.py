@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import GUARD_SECONDS
 
 from muster.backends.worker_archive import worker_folder
 from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
@@ -21,6 +20,7 @@ from muster.core.resources import Resources
 from muster.core.wire import dumps, loads
 
 DIGEST = "b3:" + "0" * 64
+RUN_SECONDS = 30.0
 IMPORT_SECONDS = 300.0  # torch, the first time
 
 
@@ -133,9 +133,7 @@ class Bench:
         return process
 
     def wait(self, process: subprocess.Popen[str], replica: Replica) -> Ended:
-        log, _ = process.communicate(
-            timeout=GUARD_SECONDS if self.python == sys.executable else IMPORT_SECONDS
-        )
+        log, _ = process.communicate(timeout=RUN_SECONDS if self.python == sys.executable else IMPORT_SECONDS)
         report, part = Path(replica.report), Path(replica.sealed)
         return Ended(
             code=process.returncode,
