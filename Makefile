@@ -27,6 +27,7 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 setup: $(READY)  ## Make .venv, which holds the command muster: . .venv/bin/activate
+	@echo "muster is set up: . .venv/bin/activate"
 
 demo: $(READY)  ## Run the reference pipeline, from real rows to a served prediction
 	@$(BIN)/muster demo

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.ports import free_port
 
 from benchmarks.pairs import Ratio, compare, ratio, show
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image
@@ -133,11 +134,6 @@ def told(root: Path, run: int) -> Path:
     path = home / "replica.json"
     path.write_text(dumps(replica))
     return path
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
 
 
 if __name__ == "__main__":

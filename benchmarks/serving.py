@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.serving import onnx_graph
-from tests.serving.conftest import free_port
 from tests.serving.load import Load
 
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image

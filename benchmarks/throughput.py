@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gang import free_port
+from tests.ports import free_port
+
 from benchmarks.pairs import Ratio, compare, ratio, show
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.core.settings import Settings

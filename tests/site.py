@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.e2e.author import MUSTER, Author, until
+from tests.e2e.author import MUSTER, Author
+from tests.ports import free_port
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.processes import children, descendants
 
@@ -53,7 +54,7 @@ class Site(Author):
         (folder / "dags").mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=GUARD_SECONDS, trust_env=False)
         self._up: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *details: object) -> None:
@@ -158,7 +159,7 @@ class Site(Author):
                 return False
             return answer.status_code < 500
 
-        assert until(answered, seconds=60), f"{method} {path}: {answer and answer.text}"
+        assert until(answered), f"{method} {path}: {answer and answer.text}"
         assert answer is not None
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
@@ -167,7 +168,7 @@ class Site(Author):
         self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
     ) -> str:
         """Begin a run, once the Dag is known, and return its id."""
-        assert until(lambda: dag_id in self.dags(), seconds=60), f"there are {self.dags()}"
+        assert until(lambda: dag_id in self.dags()), f"there are {self.dags()}"
         body = {"logical_date": None, "conf": dict(conf or {})} | ({"dag_run_id": run_id} if run_id else {})
         return str(self.ask_api("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
 
@@ -277,12 +278,6 @@ class Site(Author):
         """What a task returned or pushed."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.ask_api("GET", path, params={"map_index": map_index, "deserialize": True})["value"]
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _line(event: Mapping[str, Any] | str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -30,6 +31,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def store(home: EmbeddedHome) -> FolderStore:
     return FolderStore(home.settings.store)
+
+
+@pytest.fixture
+def keeps(home: EmbeddedHome) -> Callable[[str], list[str]]:
+    """Tell which files of the home hold a text.
+
+    Another process reads them: whoever closes a file gives up all locks that its process has on it
+    (fcntl(2)), and SQLite's on Airflow's database are this process's.
+    """
+
+    def ask(text: str) -> list[str]:
+        found = subprocess.run(
+            [
+                "grep",
+                "--recursive",
+                "--text",
+                "--fixed-strings",
+                "--files-with-matches",
+                "-e",
+                text,
+                home.settings.home,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode in (0, 1), found.stderr
+        return found.stdout.splitlines()
+
+    return ask
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.author import until
 from tests.serving import onnx_graph
 from tests.site import Site
+from tests.waiting import until
 
 from muster.volumes.folder import FolderStore
 
@@ -150,7 +150,7 @@ def test_months_are_backfilled_side_by_side_and_what_serves_does_not_go_back(
 
 def test_every_new_version_triggers_its_consumer_once(site: Site, store: FolderStore) -> None:
     # Airflow leaves an event that comes while another one is queued to the run of the next event; this is it.
-    assert until(lambda: quiet(site), seconds=120)
+    assert until(lambda: quiet(site))
     assert site.wait("months", site.trigger("months", {"month": "2024-06"})) == "success"
     models = sorted(version.address for version in store.versions("months/model"))
 
@@ -158,8 +158,8 @@ def test_every_new_version_triggers_its_consumer_once(site: Site, store: FolderS
         cards = store.versions("months/model-card")
         return sorted((store.path(card.address) / "card").read_text() for card in cards)
 
-    assert until(lambda: len(told()) >= len(models) - 1 and models[-1] in told(), seconds=120), told()
-    assert until(lambda: quiet(site), seconds=120)
+    assert until(lambda: len(told()) >= len(models) - 1 and models[-1] in told()), told()
+    assert until(lambda: quiet(site))
     assert len(set(told())) == len(told())
     missing = set(models) - set(told())
     newest = {version.partition: version.address for version in store.versions("months/model")}

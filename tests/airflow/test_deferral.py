@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.author import until
 from tests.site import Site
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
@@ -88,9 +88,9 @@ class Waiting(Site):
         gate.touch()
         run = Run(self, dag_id, self.trigger(dag_id, {"gate": str(gate.with_suffix(".open"))}), gate)
         self.wait_task(dag_id, run.run_id, "slow", (state,))
-        assert until(run.begun, seconds=60)
+        assert until(run.begun)
         if state == "deferred":  # and the triggerer knows it
-            assert until(lambda: "[rank 0]" in self.trigger_log(run), seconds=60)
+            assert until(lambda: "[rank 0]" in self.trigger_log(run))
         return run
 
     def trigger_log(self, run: Run) -> str:
@@ -159,7 +159,7 @@ def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
     run = site.begin("later", "deferred")
     (job_id,) = run.jobs()
     assert until(lambda: not site.tasks(), seconds=10), "nobody waits but the triggerer"
-    assert until(lambda: "line 3" in site.trigger_log(run), seconds=20)
+    assert until(lambda: "line 3" in site.trigger_log(run))
     assert run.ends_well() == [job_id]
     said = [line for line in site.task_log("later", run.run_id, "slow").splitlines() if "[rank 0]" in line]
     assert len(said) == len(set(said)) > 3, "each line once, whoever waited when it came"
@@ -174,11 +174,11 @@ def test_a_triggerer_that_is_killed_takes_its_jobs_up_again(site: Waiting) -> No
 
 def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:
     run = site.begin("later", "deferred")
-    with sqlite3.connect(site.home / "up" / "airflow.db", timeout=30) as database:
+    with sqlite3.connect(site.home / "up" / "airflow.db", timeout=GUARD_SECONDS) as database:
         database.execute(
             "UPDATE task_instance SET trigger_timeout = '2020-01-01 00:00:00' WHERE run_id = ?", (run.run_id,)
         )
-    site.wait_task("later", run.run_id, "slow", ("running",), seconds=60)
+    site.wait_task("later", run.run_id, "slow", ("running",))
     assert len(run.ends_well()) == 1
     # Airflow itself counts another try where its scheduler hears of the deferral's end too late, and logs that.
     said = (site.home / "up" / "logs" / "scheduler.log").read_text().splitlines()
@@ -204,7 +204,7 @@ def test_a_task_that_is_cleared_runs_again(site: Waiting, dag_id: str, stands: s
     (first,) = run.jobs()
     site.clear(dag_id, run.run_id, "slow")
     run.is_cancelled(first)
-    assert until(lambda: len(run.jobs()) == 2 and run.begun(), seconds=60)
+    assert until(lambda: len(run.jobs()) == 2 and run.begun())
     jobs = run.ends_well()
     assert jobs[0] == first
     assert [run.state(job_id) for job_id in jobs] == [JobState.CANCELLED, JobState.SUCCEEDED]
@@ -217,14 +217,14 @@ def test_a_process_that_is_stopped_or_killed_leaves_its_job_to_the_next(
     run = site.begin("inline", "running")
     (process,) = site.tasks()
     os.kill(process, number)
-    assert until(lambda: site.task("inline", run.run_id, "slow")["try_number"] == 2, seconds=60)
+    assert until(lambda: site.task("inline", run.run_id, "slow")["try_number"] == 2)
     assert len(run.ends_well()) == 1
 
 
 @pytest.mark.parametrize("dag_id", ["dies_before", "dies_after"])
 def test_killed_around_the_submit_there_is_one_job(site: Waiting, dag_id: str) -> None:
     run = site.begin(dag_id, "running")
-    assert until(lambda: site.task(dag_id, run.run_id, "slow")["try_number"] == 2, seconds=60)
+    assert until(lambda: site.task(dag_id, run.run_id, "slow")["try_number"] == 2)
     assert len(run.ends_well()) == 1
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
-from muster.core.deployment import DeploymentStatus, Revision, RevisionState
-from muster.core.errors import NotFound, SpecError
 from muster.core.job import Pinned
 from muster.volumes.folder import FolderStore
 
@@ -111,7 +109,7 @@ def test_on_another_evaluation_set_a_scorer_scores_both(
 def test_a_secret_is_no_param_of_a_scorer(
     train: Callable[..., RunResult],
     dag_folder: Path,
-    home: EmbeddedHome,
+    keeps: Callable[[str], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter3secret@host:5000/")
@@ -119,64 +117,8 @@ def test_a_secret_is_no_param_of_a_scorer(
     more = f'scorer="{dag_folder.name}.steps:score", params={{"token": "{{{{ conn.mlflow.password }}}}"}}'
     refused = train(0.9, content="other", champion=f"volume://{dag_folder.name}/model@1", more=more)
     assert "params['token'] holds the value of a secret" in gate(refused).message
-    kept = [path for path in home.settings.home.rglob("*") if path.is_file()]
-    assert not [path for path in kept if b"hunter3secret" in path.read_bytes()]
-
-
-def deployments(**served: Any) -> Any:
-    """A backend with deployments, each serving one version."""
-
-    def deployment(name: str) -> DeploymentStatus:
-        if name not in served:
-            raise NotFound(name)
-        model = Pinned(address=served[name], digest="b3:" + "0" * 64)
-        revision = Revision(model=model, state=RevisionState.SERVING, share=1.0)
-        return DeploymentStatus(name=name, url="u", ready=True, revisions=(revision,))
-
-    return SimpleNamespace(deployment=deployment, deployments=lambda: sorted(served))
-
-
-def test_the_champion_is_the_served_version_of_the_same_volume(home: EmbeddedHome) -> None:
-    from muster.airflow.operators.gate import champion_of
-
-    backend = deployments(flights="volume://f/model@3", other="volume://o/model@9")
-    found = champion_of(backend, "f/model", deployment=None)
-    assert found is not None
-    assert found.address == "volume://f/model@3"
-    assert champion_of(backend, "new/model", deployment=None) is None
-    assert champion_of(backend, "f/model", deployment="unborn") is None
-    named = champion_of(backend, "f/model", deployment="other")
-    assert named is not None
-    assert named.address == "volume://o/model@9"
-
-
-def test_two_champions_of_one_volume_need_a_name(home: EmbeddedHome) -> None:
-    from muster.airflow.operators.gate import champion_of
-
-    backend = deployments(blue="volume://f/model@3", green="volume://f/model@4")
-    with pytest.raises(SpecError, match="served by blue, green"):
-        champion_of(backend, "f/model", deployment=None)
-
-
-def test_a_champion_that_was_made_from_the_evaluation_set_is_not_compared_with(home: EmbeddedHome) -> None:
-    """A backfilled month against the model of a later one, which was trained on that month."""
-    from muster.airflow.operators.gate import trained_on
-    from muster.volumes.base import Record
-
-    def month(number: int) -> Pinned:
-        return Pinned(address=f"volume://f/features@{number}", digest=f"b3:{number:064}")
-
-    champion = Record(
-        volume="f/model",
-        number=9,
-        digest="b3:" + "0" * 64,
-        created=0.0,
-        job_id="train-1",
-        output="model",
-        inputs={"train": (month(1), month(2)), "test": (month(3),)},
-    )
-    assert trained_on(champion, [month(2)], evaluation="test") == ["volume://f/features@2"]
-    assert trained_on(champion, [month(3), month(4)], evaluation="test") == []
+    assert keeps(f"{dag_folder.name}/model") != []
+    assert keeps("hunter3secret") == []
 
 
 def test_both_scores_are_jobs_of_the_gate(
@@ -209,6 +151,7 @@ def test_a_gate_that_is_kept_although_its_scorer_changed_is_named(
 def test_a_score_is_taken_for_no_other_champion_and_no_other_candidate(home: EmbeddedHome) -> None:
     """A later try, which finds another one, must not adopt the job of the try before."""
     from muster.airflow import GateOperator
+    from muster.airflow.operators.scoring import score
 
     keys: list[str] = []
     status = SimpleNamespace(job_id="a-1", result=SimpleNamespace(metrics={"auc": 0.8}))
@@ -217,12 +160,19 @@ def test_a_score_is_taken_for_no_other_champion_and_no_other_candidate(home: Emb
         keys.append(key)
         return status
 
+    task: Any = SimpleNamespace(run=run)
     operator: Any = GateOperator(
         task_id="gate", volume="f/model", require={"auc": "> 0.5"}, scorer="f.assess:score"
     )
     for candidate, champion in ((2, 1), (3, 1), (3, 2), (3, 2)):
         record = SimpleNamespace(volume="f/model", number=candidate, digest=f"b3:{candidate:064}")
         served = Pinned(address=f"volume://f/model@{champion}", digest=f"b3:{champion}{'0' * 63}")
-        operator._score(SimpleNamespace(run=run), record, SimpleNamespace(address="", pinned=served), "rows")
+        score(
+            operator,
+            task,
+            candidate=record,
+            champion=SimpleNamespace(address="", pinned=served),
+            evaluation="rows",
+        )
     assert len({*keys[1::2]}) == 3
     assert keys[4:6] == keys[6:8]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
@@ -44,14 +44,6 @@ home, cache, dags, dag_id = sys.argv[1:]
 result = run_dag(dag_id, settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
 print(result.state)
 """
-
-
-def until(holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
-    return found
 
 
 ONE = 'JobOperator({job}, params={{"gate": "{gate}"}})'
@@ -92,7 +84,7 @@ def job(dag_folder: Path, backend: LocalBackend, other: subprocess.Popen[str]) -
         assert other.poll() is None, "the runner ended before its job began"
         return ""
 
-    return str(until(waiting))
+    return eventually(waiting)
 
 
 def test_after_a_kill_a_resume_adopts_the_running_job(
@@ -113,7 +105,7 @@ def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
     other.kill()
     other.wait()
     slow.write_text("broken")
-    until(lambda: backend.status(job).state is JobState.FAILED)
+    eventually(lambda: backend.status(job).state is JobState.FAILED)
     slow.write_text("")
     result = run(resume="keep")
     assert result.state == "success"

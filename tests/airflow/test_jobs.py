@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from tests.e2e.author import until
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.backend import LocalBackend
@@ -279,7 +279,7 @@ def test_a_job_that_has_ended_is_taken_though_no_time_is_left_to_wait_for_it(
 ) -> None:
     """What a trigger has waited for is not handed to the next one, with an inline_wait of 0 too."""
     job_id = begin(task(), spec("import time; time.sleep(0.5)")).job_id
-    assert until(lambda: backend.status(job_id).state.ended, seconds=30)
+    assert until(lambda: backend.status(job_id).state.ended)
     monkeypatch.setenv("AIRFLOW__MUSTER__INLINE_WAIT", "0")
     status = task(defer=defer).run(spec)
     assert (status.job_id, status.state) == (job_id, JobState.SUCCEEDED)
@@ -317,7 +317,7 @@ def events(trigger: Any) -> list[Any]:
     async def all_of_it() -> list[Any]:
         return [event.payload async for event in trigger.run()]
 
-    return asyncio.run(asyncio.wait_for(all_of_it(), timeout=60))
+    return asyncio.run(asyncio.wait_for(all_of_it(), timeout=GUARD_SECONDS))
 
 
 @pytest.fixture

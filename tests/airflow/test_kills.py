@@ -8,10 +8,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
-from tests.e2e.author import until
 from tests.site import Site
+from tests.waiting import until
 
 from muster.core.status import JobState
 from muster.volumes.folder import FolderStore
@@ -117,8 +118,7 @@ def jobs_of(store: FolderStore, run_id: str) -> list[str]:
 def the_job(store: FolderStore, run_id: str) -> str:
     """The one job of a run, once its process runs."""
     assert until(
-        lambda: any(store.ledger.status(j).state is JobState.RUNNING for j in jobs_of(store, run_id)),
-        seconds=60,
+        lambda: any(store.ledger.status(j).state is JobState.RUNNING for j in jobs_of(store, run_id))
     )
     (job_id,) = jobs_of(store, run_id)
     return job_id
@@ -148,17 +148,14 @@ class Faults:
         self.random.shuffle(chosen)
         return chosen
 
-    def strike(self, name: str, number: signal.Signals) -> None:
-        """Send one process of a kind a signal, once there is one."""
-        pids = self.targets()[name]
-        while True:
-            assert until(pids, seconds=60), f"there is no {name}"
-            try:
-                os.kill(self.random.choice(pids() or [0]) or self._none(), number)
-            except ProcessLookupError:  # it ended by itself
-                continue
-            self.done.append(f"{number.name} to {name}")
-            return
+    def strike(self, name: str, number: signal.Signals) -> bool:
+        """Send one process of a kind a signal; whether there was one."""
+        try:
+            os.kill(self.random.choice(self.targets()[name]() or [0]) or self._none(), number)
+        except ProcessLookupError:  # it ended by itself
+            return False
+        self.done.append(f"{number.name} to {name}")
+        return True
 
     @staticmethod
     def _none() -> int:
@@ -172,14 +169,22 @@ class Faults:
 def survive(site: Site, store: FolderStore, *, count: int, seed: int) -> None:
     """Strike `count` times while runs go on, and look at what became of all of them, and of an orphan."""
     orphan = leave_orphan(site, store)
-    faults, runs = Faults(site, seed=seed), list[str]()
-    for name, number in faults.some(count):
-        going = [run for run in runs if site.run_state("chain", run) in ("queued", "running")]
+    faults, runs, going = Faults(site, seed=seed), list[str](), list[str]()
+
+    def two_go_on() -> None:
+        going[:] = [run for run in going if site.run_state("chain", run) in ("queued", "running")]
         while len(going) < 2:
             going.append(site.trigger("chain", {"part": f"s{seed}r{len(runs)}"}))
             runs.append(going[-1])
+
+    def struck(name: str, number: signal.Signals) -> bool:
+        two_go_on()  # where both have ended meanwhile, no task would ever come to be struck
+        return faults.strike(name, number)
+
+    for name, number in faults.some(count):
+        two_go_on()
         faults.pause(4)
-        faults.strike(name, number)
+        assert until(partial(struck, name, number)), f"there is no {name}"
     for part, run in enumerate(runs):
         assert site.wait("chain", run, seconds=240) == "success", (run, faults.done)
         check(store, run, part=f"s{seed}r{part}", faults=faults.done)
@@ -237,7 +242,7 @@ def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
     job_id = the_job(store, run_id)
     site.wait_task("long", run_id, "wait", ("deferred",))
     logs = site.home / "up" / "logs" / "dag_id=long" / f"run_id={run_id}"
-    assert until(lambda: any(logs.rglob("*.trigger.*")), seconds=60)  # the triggerer has taken it up
+    assert until(lambda: any(logs.rglob("*.trigger.*")))  # the triggerer has taken it up
     site.mark("long", run_id, "wait", "failed")
     gone(site, store, job_id)
 

@@ -71,6 +71,7 @@ def make_job(
     files: dict[str, bytes],
     *,
     dag_id: str = "flights",
+    run_id: str = "manual__1",
     volume: str = "pages/report",
     inputs: tuple[Version, ...] = (),
     state: JobState = JobState.SUCCEEDED,
@@ -86,7 +87,7 @@ def make_job(
         outputs={"report": Output(volume=volume)},
         params={"month": SCRIPT},
         env={"TOKEN": "in-the-clear"},
-        origin=Origin(instance="test", dag_id=dag_id, run_id="manual__1", task_id="report"),
+        origin=Origin(instance="test", dag_id=dag_id, run_id=run_id, task_id="report"),
     )
     store.ledger.create(job_id, spec)
     staging = store.stage(job_id)
@@ -347,6 +348,31 @@ class TestWhatIsSaid:
         assert found["inputs"] == {"input_0": [made["raw"].address]}
         assert found["params"] == {"month": SCRIPT}
         assert "in-the-clear" not in str(found)
+
+    def test_a_task_is_linked(self, viewer: Client, made: dict[str, Version]) -> None:
+        url = "../dags/flights/runs/manual__1/tasks/report"
+        job, version = self.of_job(viewer, "page-report-1"), self.of_version(viewer, made["report"])
+        assert job == version == ("flights · report", url)
+
+    def test_a_task_of_muster_run_is_not_for_this_airflow_does_not_know_it(
+        self, viewer: Client, store: FolderStore, made: dict[str, Version]
+    ) -> None:
+        run_id = "muster__2026-11-21T12:00:00.000001-7"
+        version = make_job(store, "page-embedded-1", {"x": b"1"}, volume="pages/embedded", run_id=run_id)
+        job = self.of_job(viewer, "page-embedded-1")
+        assert job == self.of_version(viewer, version) == ("flights.report by muster run", None)
+
+    @staticmethod
+    def of_job(viewer: Client, job_id: str) -> tuple[str, str | None]:
+        found = viewer.get(f"/muster/api/jobs/{job_id}").json()
+        (listed,) = viewer.get(f"/muster/api/jobs?text={job_id}").json()["jobs"]
+        assert (listed["task"], listed["task_url"]) == (found["task"], found["task_url"])
+        return found["task"], found["task_url"]
+
+    @staticmethod
+    def of_version(viewer: Client, version: Version) -> tuple[str, str | None]:
+        record = viewer.get(f"/muster/api/version?address={version.address}").json()["record"]
+        return record["task"], record["task_url"]
 
     def test_a_verdict(self, viewer: Client, made: dict[str, Version]) -> None:
         verdict = viewer.get("/muster/api/jobs/page-hidden-1").json()["verdict"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.e2e.author import until
 from tests.site import COMPONENTS, Site
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.processes import Process
 
@@ -71,10 +71,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-def alive(pid: int | None) -> bool:
-    return pid is not None and Process.find(pid) is not None
-
-
 def test_it_says_where_it_is_what_it_found_and_what_it_could_not_read(site: Site) -> None:
     said = site.log.read_text()
     assert f"Airflow is up at {site.url}" in said
@@ -88,10 +84,13 @@ def test_nobody_is_let_in_without_the_password(site: Site) -> None:
     assert stat.S_IMODE((site.home / "up").stat().st_mode) == 0o700
     for name in ("passwords.json", "secrets.json", "airflow.cfg"):
         assert stat.S_IMODE((site.home / "up" / name).stat().st_mode) == 0o600
-    assert httpx.get(f"{site.url}/api/v2/dags", trust_env=False).status_code == 401
-    assert httpx.get(f"{site.url}/auth/token", trust_env=False).status_code == 403
+    assert httpx.get(f"{site.url}/api/v2/dags", timeout=GUARD_SECONDS, trust_env=False).status_code == 401
+    assert httpx.get(f"{site.url}/auth/token", timeout=GUARD_SECONDS, trust_env=False).status_code == 403
     wrong = {"username": "admin", "password": "admin"}
-    assert httpx.post(f"{site.url}/auth/token", json=wrong, trust_env=False).status_code == 401
+    assert (
+        httpx.post(f"{site.url}/auth/token", json=wrong, timeout=GUARD_SECONDS, trust_env=False).status_code
+        == 401
+    )
 
 
 def test_only_loopback_is_listened_on(site: Site) -> None:
@@ -136,7 +135,7 @@ def test_what_is_killed_comes_back(site: Site, name: str) -> None:
     before, below = site.component(name), site.below(name)
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    assert until(lambda: not any(map(alive, [before, *below])), seconds=10)
+    assert until(lambda: not any(map(Process.find, [before, *below])), seconds=10)
     assert until(lambda: site.component(name) not in (None, before), seconds=30)
     assert f"{name} was killed by SIGKILL: it is started again" in site.log.read_text()
     assert site.wait("hello", site.trigger("hello")) == "success"
@@ -150,7 +149,7 @@ def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
 
 def test_a_job_outlives_ctrl_c_and_kill_and_is_adopted_by_the_next_start(site: Site) -> None:
     run_id = site.trigger("slow")
-    assert until(lambda: site.jobs() and site.ask("jobs", "ls")[0]["state"] == "running", seconds=60)
+    assert until(lambda: site.jobs() and site.ask("jobs", "ls")[0]["state"] == "running")
     (job,) = site.ask("jobs", "ls")
     assert site.stop(signal.SIGINT) == 0
     assert site.of_job(job["job_id"])

@@ -24,6 +24,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from muster.core.settings import Settings
 
+PATIENCE = 120_000  # milliseconds, as Playwright counts; a page of Airflow's takes seconds on a busy machine
 PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core", "fonts-liberation")
 ON_PATH = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
@@ -56,7 +57,7 @@ class Chromium:
                 [self.program, "--version"],
                 env={**os.environ, **self.variables},
                 capture_output=True,
-                timeout=60,
+                timeout=120,
             )
         except OSError:
             return False
@@ -67,7 +68,10 @@ class Chromium:
         """A headless browser. It has no sandbox: it sees nothing but pages of this machine, and may be root."""
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
-                executable_path=self.program, env={**os.environ, **self.variables}, chromium_sandbox=False
+                executable_path=self.program,
+                env={**os.environ, **self.variables},
+                chromium_sandbox=False,
+                timeout=PATIENCE,
             )
             try:
                 yield browser

@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from tests.browser import chromium
 from tests.site import Site
 
-PATIENCE = 60_000  # milliseconds, as Playwright counts; a page of Airflow's takes seconds on a busy machine
 ROOT = Path(__file__).parents[2]
 BROKEN = {
     "dag": """
@@ -48,6 +47,7 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("MUSTER_REQUIRE_BROWSER") == "1":
             raise
         pytest.skip(str(error))
+    expect.set_options(timeout=chromium.PATIENCE)
     with found.browser() as browser:
         yield browser
 
@@ -66,8 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def session(browser: Browser, site: Site) -> Iterator[BrowserContext]:
     """Logged in, as a person does it."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    expect.set_options(timeout=PATIENCE)
+    context.set_default_timeout(chromium.PATIENCE)
     page = context.new_page()
     page.goto(site.url)
     page.get_by_label("Username").fill("admin")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
+from tests.browser.chromium import PATIENCE
 
 import muster
 
@@ -50,6 +51,7 @@ def server() -> Server:
 def page(browser: Browser, server: Server) -> Iterator[Page]:
     """A tab whose clock the test moves. A mistake of the page's own fails the test."""
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
     context.route("**", server.answer)
     page = context.new_page()
     page.clock.install()

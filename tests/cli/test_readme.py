@@ -36,13 +36,25 @@ def find(words: list[str]) -> tuple[Any, list[str]]:
     return command, words
 
 
-@pytest.mark.parametrize("line", list(typed()))
+@pytest.mark.parametrize("line", [line for line in typed() if line.startswith("muster ")])
 def test_every_command_can_be_typed(line: str) -> None:
-    program, *words = shlex.split(line)
-    assert program == "muster"
+    _, *words = shlex.split(line)
     command, rest = find(words)
     with command.make_context(line, rest):
         assert not hasattr(command, "commands")
+
+
+def test_the_edit_changes_the_script(tmp_path: Path) -> None:
+    (line,) = [line for line in typed() if line.startswith("sed ")]
+    before = (ROOT / "dags/flights/train.py").read_text()
+    (tmp_path / "dags/flights").mkdir(parents=True)
+    (tmp_path / "dags/flights/train.py").write_text(before)
+    subprocess.run(shlex.split(line), cwd=tmp_path, check=True)
+    assert (tmp_path / "dags/flights/train.py").read_text() != before
+
+
+def test_every_other_command_is_known() -> None:
+    assert {line.split()[0] for line in typed()} == {"muster", "mkdir", "sed"}
 
 
 def test_every_make_target_is_there() -> None:
@@ -60,7 +72,7 @@ def test_every_link_leads_somewhere() -> None:
 @pytest.mark.slow
 def test_the_dag_of_one_s_own_runs(tmp_path: Path, environment: dict[str, str]) -> None:
     dag, work = blocks("python")
-    (tmp_path / "dags" / "hello").mkdir(parents=True)
+    (tmp_path / "dags" / "hello").mkdir(parents=True)  # as the README's mkdir, which makes it again
     (tmp_path / "dags" / "hello" / "dag.py").write_text(dag)
     (tmp_path / "dags" / "hello" / "work.py").write_text(work)
     for line in [line for line in typed() if "hello" in line]:
@@ -78,3 +90,5 @@ def test_the_dag_of_one_s_own_runs(tmp_path: Path, environment: dict[str, str]) 
             assert "lines 5" in done.stdout
         if line.startswith("muster volumes"):
             assert "1.txt" in done.stdout
+        if line.startswith("muster jobs"):
+            assert "[rank 1] 5 numbers, the first is 1" in done.stdout

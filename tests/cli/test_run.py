@@ -6,27 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 Muster = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def until(holds: Callable[[], Any], *, seconds: float = 60) -> Any:
-    """Return what `holds` returns once that is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s")
 
 
 def test_a_run_ends_with_a_table_and_its_figures(muster: Muster) -> None:
@@ -111,11 +100,13 @@ def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
 
     run = start("run", "endless")
     try:
-        jobs = until(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
+        jobs = eventually(
+            lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]")
+        )
         job = jobs[0]["job_id"]
         follow = start("jobs", "logs", job, "-f")
         assert follow.stdout is not None
-        assert until(follow.stdout.readline) == "[rank 0] waiting\n"
+        assert eventually(follow.stdout.readline) == "[rank 0] waiting\n"
         follow.send_signal(signal.SIGINT)
         _, said = follow.communicate(timeout=20)
         assert follow.returncode == 130
@@ -140,7 +131,7 @@ def test_cancel_ends_the_job_and_with_it_the_run(
     run = subprocess.Popen(
         ["muster", "run", "endless", "--json"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     )
-    jobs = until(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
+    jobs = eventually(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
     cancelled = muster("jobs", "cancel", jobs[0]["job_id"])
     assert cancelled.stdout == f"{jobs[0]['job_id']}: cancelled\n"
     out, _ = run.communicate(timeout=60)

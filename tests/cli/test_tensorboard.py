@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
+from tests.waiting import GUARD_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +26,11 @@ writer.close()
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def fetch(url: str, process: subprocess.Popen[str], *, seconds: float = 60) -> dict[str, object]:
+def fetch(url: str, process: subprocess.Popen[str], *, seconds: float = GUARD_SECONDS) -> dict[str, object]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            found = json.loads(urllib.request.urlopen(url, timeout=5).read())
+            found = json.loads(urllib.request.urlopen(url, timeout=GUARD_SECONDS).read())
             if found:
                 return dict(found)
         except (urllib.error.URLError, ConnectionError):
@@ -78,4 +75,4 @@ def test_curves_are_served_until_it_is_ended(
     assert out.startswith(f"http://127.0.0.1:{port}/")
     assert [path.name for path in scratch.iterdir() if path.name.startswith("muster-")] == []
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=GUARD_SECONDS)

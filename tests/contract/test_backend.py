@@ -8,12 +8,12 @@ import os
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import GUARD_SECONDS, eventually, until
 
 from muster.backends.base import Backend
 from muster.backends.local import processes
@@ -37,21 +37,13 @@ WRITE_BY_RANK = "import os; open('{outputs.made}/' + os.environ['MUSTER_RANK'], 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
 
-def until(condition: Callable[[], object], *, seconds: float = 30.0) -> None:
-    """Return once `condition` holds; fail if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not so after {seconds} s: {condition}"
-        time.sleep(0.01)
-
-
 async def events(backend: Backend, job_id: str, *, after: str | None = None) -> list[JobEvent]:
     return [event async for event in backend.watch(job_id, after=after)]
 
 
 def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
     """Watch a job to its end; return its last status and all of its log."""
-    seen = asyncio.run(asyncio.wait_for(events(backend, job_id), timeout=60))
+    seen = asyncio.run(asyncio.wait_for(events(backend, job_id), timeout=GUARD_SECONDS))
     assert seen[-1].status is not None
     return seen[-1].status, [line for event in seen for line in event.lines]
 
@@ -114,7 +106,7 @@ class BackendContract:
             "print('muster: epoch=3/3')"
         )
         backend.submit(job(code, outputs={"made": Output(volume="a/made")}), job_id="one")
-        until(lambda: backend.status("one").progress)
+        eventually(lambda: backend.status("one").progress)
         status = backend.status("one")
         assert {name: str(number) for name, number in status.progress.items()} == {
             "epoch": "1/3",
@@ -203,7 +195,7 @@ class BackendContract:
     ) -> None:
         big = Resources(memory_gib=1.5)
         backend.submit(job(SLEEP, replicas=2, resources=big), job_id="first")
-        until(lambda: backend.status("first").state is JobState.RUNNING)
+        eventually(lambda: backend.status("first").state is JobState.RUNNING)
         backend.submit(job(PRINT_RANK, replicas=2, resources=big), job_id="second")
         waiting = backend.status("second")
         assert waiting.state is JobState.QUEUED
@@ -283,7 +275,7 @@ class BackendContract:
             "print('up', flush=True)\ntime.sleep(600)\n"
         )
         backend.submit(job(code, ranks=2, grace_seconds=1), job_id="stop")
-        until(lambda: backend.store.ledger.read("stop")[0].count(b"up") == 2)
+        eventually(lambda: backend.store.ledger.read("stop")[0].count(b"up") == 2)
         assert self.leftovers("stop")
         backend.cancel("stop")
         status = backend.status("stop")
@@ -313,16 +305,16 @@ class BackendContract:
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         backend.submit(job(SLEEP), job_id="job-a")
-        until(lambda: b"up" in backend.store.ledger.read("job-a")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("job-a")[0])
         backend.cancel("job-a", wait=False)
-        until(lambda: backend.status("job-a").state is JobState.CANCELLED)
-        until(lambda: not self.leftovers("job-a"))
+        eventually(lambda: backend.status("job-a").state is JobState.CANCELLED)
+        eventually(lambda: not self.leftovers("job-a"), seconds=30)
 
     def test_many_are_reported_as_each_is_alone(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         backend.submit(job("pass"), job_id="job-done")
         finish(backend, "job-done")
         backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id="job-runs")
-        until(lambda: b"up" in backend.store.ledger.read("job-runs")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("job-runs")[0])
         backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id="job-waits")
         ids = ["job-done", "job-runs", "job-waits"]
         assert backend.statuses([*ids, "job-unknown"]) == {each: backend.status(each) for each in ids}
@@ -334,7 +326,7 @@ class BackendContract:
             "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(600)\n"
         )
         backend.submit(job(code, grace_seconds=20), job_id="graceful")
-        until(lambda: b"up" in backend.store.ledger.read("graceful")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("graceful")[0])
         backend.cancel("graceful")
         status, lines = finish(backend, "graceful")
         assert status.state is JobState.CANCELLED
@@ -493,7 +485,9 @@ class TestLocalBackend(BackendContract):
             backend.cancel(job_id)
             assert not self.leftovers(job_id)
         # A supervisor outlives its job's end by the moment in which it lets the next one in.
-        until(lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")])
+        eventually(
+            lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")], seconds=30
+        )
 
     def leftovers(self, job_id: str) -> list[int]:
         return processes.marked(self.places.mark(job_id))
@@ -505,11 +499,36 @@ class TestLocalBackend(BackendContract):
             return None
         return loads(processes.Process, text) if text else None
 
+    @pytest.mark.slow
+    def test_libraries_that_report_home_write_nothing_there(self, tmp_path: Path) -> None:
+        """Neither MLflow nor ONNX Runtime: each keeps a name of the machine in HOME unless told not to."""
+        settings = Settings(home=tmp_path / "muster", cache=Settings.load().cache)
+        backend = LocalBackend(settings, machine=Machine(memory_gib=4))
+        code = (
+            "import mlflow, onnxruntime; from pathlib import Path\n"
+            "with mlflow.start_run(): mlflow.log_metric('auc', 0.7)\n"
+            "model = Path(onnxruntime.__file__).parent / 'datasets' / 'mul_1.onnx'\n"
+            "onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider']); print('both')"
+        )
+        spec = JobSpec(
+            name="test.job",
+            image="train",
+            image_digest=put_image(backend.store, find_image("train", image_folders(settings))),
+            roles=(Role(command=("python", "-c", code), resources=Resources(memory_gib=2)),),
+            env={"HOME": str(tmp_path / "user")},
+        )
+        (tmp_path / "user").mkdir()
+        backend.submit(spec, job_id="quiet")
+        status, lines = finish(backend, "quiet")
+        assert status.state is JobState.SUCCEEDED
+        assert "[rank 0] both" in lines
+        assert not list((tmp_path / "user").iterdir())
+
     def test_the_supervisor_is_no_child_of_its_caller(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         backend.submit(job(SLEEP), job_id="free")
-        until(lambda: self.supervisor(settings, "free"))
+        eventually(lambda: self.supervisor(settings, "free"))
         found = self.supervisor(settings, "free")
         assert found is not None
         assert os.getsid(found.pid) == found.pid
@@ -527,12 +546,12 @@ class TestLocalBackend(BackendContract):
         )
         spec = job(code, outputs={"made": Output(volume="a/made")})
         backend.submit(spec, job_id="lost")
-        until(lambda: b"up" in backend.store.ledger.read("lost")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         found = self.supervisor(settings, "lost")
         assert found is not None
         os.kill(found.pid, signal.SIGKILL)
-        until(lambda: not backend.status("lost").alive)
-        until(lambda: not self.leftovers("lost"))
+        eventually(lambda: not backend.status("lost").alive)
+        eventually(lambda: not self.leftovers("lost"), seconds=30)
         assert "submit it again" in backend.status("lost").reason
         backend.submit(spec, job_id="lost")
         status, lines = finish(backend, "lost")
@@ -540,13 +559,25 @@ class TestLocalBackend(BackendContract):
         assert any("taken up again" in line for line in lines)
         assert len(backend.store.versions("a/made")) == 1
 
+    def test_the_ranks_of_a_running_job_are_known_by_their_pids(
+        self, backend: LocalBackend, job: Callable[..., JobSpec]
+    ) -> None:
+        code = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+        backend.submit(job(code, replicas=2, ranks=2), job_id="pids")
+        eventually(lambda: backend.store.ledger.read("pids")[0].count(b"pid ") == 4)
+        said = [line.split() for line in backend.store.ledger.read("pids")[0].decode().splitlines()]
+        by_rank = sorted((int(words[1].rstrip("]")), int(words[3])) for words in said if words[2] == "pid")
+        assert backend.ranks("pids") == [pid for _, pid in by_rank]
+        backend.cancel("pids")
+        assert backend.ranks("pids") == []
+
     def test_a_lost_job_of_another_home_is_let_be(
         self, backend: LocalBackend, job: Callable[..., JobSpec], tmp_path: Path
     ) -> None:
         other = Places(tmp_path / "other")
         other.home.mkdir()
         backend.submit(job(SLEEP), job_id="lost")
-        until(lambda: b"up" in backend.store.ledger.read("lost")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         processes.end_strays(other.mark("lost"), also=left_behind(other.mark("lost")))
         assert self.leftovers("lost"), "its supervisor, which is no stray, is not among them; its ranks are"
         assert backend.status("lost").alive
@@ -555,11 +586,11 @@ class TestLocalBackend(BackendContract):
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         backend.submit(job(SLEEP), job_id="lost")
-        until(lambda: b"up" in backend.store.ledger.read("lost")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         found = self.supervisor(settings, "lost")
         assert found is not None
         os.kill(found.pid, signal.SIGKILL)
-        until(lambda: not backend.status("lost").alive)
+        eventually(lambda: not backend.status("lost").alive)
         backend.cancel("lost")
         assert backend.status("lost").state is JobState.CANCELLED
         assert not self.leftovers("lost")
@@ -576,11 +607,11 @@ class TestLocalBackend(BackendContract):
         )
         spec = job(code, grace_seconds=20)
         backend.submit(spec, job_id="gone")
-        until(lambda: b"up" in backend.store.ledger.read("gone")[0])
+        eventually(lambda: b"up" in backend.store.ledger.read("gone")[0])
         found = self.supervisor(settings, "gone")
         assert found is not None
         os.kill(found.pid, signal.SIGTERM)
-        until(lambda: not backend.status("gone").alive)
+        eventually(lambda: not backend.status("gone").alive)
         assert not backend.status("gone").state.ended
         backend.submit(spec, job_id="gone")
         status, lines = finish(backend, "gone")
@@ -608,7 +639,7 @@ class TestLocalBackend(BackendContract):
             spec = job(WRITE_BY_RANK, outputs=outputs, replicas=2)
             backend.submit(spec, job_id=job_id)
             self.kill_after(chance.uniform(0.0, 0.4), settings, job_id)
-            until(functools.partial(self.ended_or_lost, backend, job_id))
+            eventually(functools.partial(self.ended_or_lost, backend, job_id))
             backend.submit(spec, job_id=job_id)
             status, _ = finish(backend, job_id)
             assert status.state is JobState.SUCCEEDED
@@ -616,8 +647,7 @@ class TestLocalBackend(BackendContract):
             assert not self.leftovers(job_id)
 
     def kill_after(self, seconds: float, settings: Settings, job_id: str) -> None:
-        moment = time.monotonic() + seconds
-        until(lambda: time.monotonic() >= moment)
+        until(lambda: False, seconds=seconds)
         found = self.supervisor(settings, job_id)
         if found is not None:
             found.kill()
@@ -650,7 +680,7 @@ class TestLocalBackend(BackendContract):
             assert "No space left" in status.verdict.message
             assert "room" in status.verdict.advice
             assert backend.store.volumes() == []
-            until(lambda: not list(home.glob("claims/*.json")))
+            eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 
@@ -675,7 +705,7 @@ class TestLocalBackend(BackendContract):
             assert f"No space left on device: '{home}" in status.verdict.message
             assert "room" in status.verdict.advice
             assert "[rank 0] ran" not in lines
-            until(lambda: not list(home.glob("claims/*.json")))
+            eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 
@@ -697,7 +727,7 @@ class TestLocalBackend(BackendContract):
     ) -> None:
         for number in range(3):
             backend.submit(job("pass", resources=Resources(memory_gib=3)), job_id=f"turn-{number}")
-        until(lambda: all(backend.store.ledger.status(f"turn-{n}").state.ended for n in range(3)))
+        eventually(lambda: all(backend.store.ledger.status(f"turn-{n}").state.ended for n in range(3)))
 
     def test_what_is_not_kept_here_is_said(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         spec = job(

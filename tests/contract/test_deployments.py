@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from tests.serving import onnx_graph
 from tests.serving.load import Load
+from tests.waiting import eventually
 
 from muster.backends.local.deployment_state import DeploymentFolder
 from muster.backends.local.deployments import LocalDeployments
@@ -33,14 +33,6 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.tree import remove
 
 pytestmark = pytest.mark.slow
-
-
-def until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
-    """Return once `condition` holds; fail if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.01)
 
 
 def tensor(x: float) -> dict[str, Any]:
@@ -90,22 +82,22 @@ class DeploymentsContract:
         """Return who answers and what."""
         port = int(deployments.deployment(name).url.rpartition(":")[2])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
-        connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
-        answer = json.loads(connection.getresponse().read())
-        connection.close()
+        with contextlib.closing(connection):
+            connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
+            answer = json.loads(connection.getresponse().read())
         return answer["model_version"], answer["outputs"][0]["data"][0]
 
     def settle(self, deployments: Any, spec: DeploymentSpec) -> DeploymentStatus:
         """Deploy and wait until the revision serves or is refused."""
         deployments.deploy(spec)
-        until(lambda: newest(deployments, spec).state in (RevisionState.SERVING, RevisionState.REFUSED))
+        eventually(lambda: newest(deployments, spec).state in (RevisionState.SERVING, RevisionState.REFUSED))
         status: DeploymentStatus = deployments.deployment(spec.name)
         return status
 
     def test_a_version_is_deployed_and_answers(self, deployments: Any, spec: Any, store: FolderStore) -> None:
         first = spec(2)
         status = self.settle(deployments, first)
-        until(lambda: deployments.deployment(first.name).ready)
+        eventually(lambda: deployments.deployment(first.name).ready)
         assert status.champion is not None
         assert status.champion.model == first.model
         assert status.champion.share == 1
@@ -126,12 +118,12 @@ class DeploymentsContract:
         old, new = spec(2), spec(3)
         self.settle(deployments, old)
         status = self.settle(deployments, new)
-        until(lambda: self.ask(deployments, new.name, 3) == ("2", 9.0))
+        eventually(lambda: self.ask(deployments, new.name, 3) == ("2", 9.0))
         assert [(r.model, r.state, r.share) for r in status.revisions] == [
             (new.model, RevisionState.SERVING, 1.0),
             (old.model, RevisionState.RETIRED, 0.0),
         ]
-        until(lambda: store.resolve(old.model.address)[0].pins == ())
+        eventually(lambda: store.resolve(old.model.address)[0].pins == ())
         assert store.resolve(new.model.address)[0].pins == (f"deployment/{new.name}",)
 
     def test_what_answers_the_smoke_test_wrongly_is_refused(
@@ -147,7 +139,7 @@ class DeploymentsContract:
             == "smoke request 'two': output 'y' is 6.0, expected min 4 and max 4"
         )
         assert self.ask(deployments, good.name, 3) == ("1", 6.0)
-        until(lambda: store.resolve(bad.model.address)[0].pins == ())
+        eventually(lambda: store.resolve(bad.model.address)[0].pins == ())
         assert store.resolve(good.model.address)[0].pins == (f"deployment/{good.name}",)
 
     def test_a_first_version_that_is_refused_leaves_nothing_that_answers(
@@ -234,7 +226,7 @@ class DeploymentsContract:
         several = [spec(slope) for slope in (2, 3, 4)]
         for one in several:
             deployments.deploy(one)
-        until(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
+        eventually(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
         states = [r.state for r in deployments.deployment(several[0].name).revisions]
         assert states == [RevisionState.SERVING, RevisionState.RETIRED, RevisionState.RETIRED]
 
@@ -242,7 +234,7 @@ class DeploymentsContract:
         old, new = spec(2), spec(3)
         for one in (old, new, old):
             self.settle(deployments, one)
-        until(lambda: self.ask(deployments, old.name, 3) == ("1", 6.0))
+        eventually(lambda: self.ask(deployments, old.name, 3) == ("1", 6.0))
 
     def test_an_older_version_does_not_take_over_from_what_serves_or_will(
         self, deployments: Any, spec: Any
@@ -266,7 +258,7 @@ class DeploymentsContract:
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(deploy, several))
-        until(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
+        eventually(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
         assert deployments.deployment(several[0].name).champion.model == several[-1].model
 
     @pytest.mark.parametrize("requests", [2000, pytest.param(10_000, marks=pytest.mark.soak)])
@@ -275,15 +267,15 @@ class DeploymentsContract:
     ) -> None:
         first, second, bad = spec(2), spec(3), spec(4, of_two=0)
         self.settle(deployments, first)
-        until(lambda: deployments.deployment(first.name).ready)
+        eventually(lambda: deployments.deployment(first.name).ready)
         port = int(deployments.deployment(first.name).url.rpartition(":")[2])
         with Load(port, f"/v2/models/{first.name}/infer", tensor(3)) as load:
-            until(lambda: load.sent > requests / 10)
+            eventually(lambda: load.sent > requests / 10)
             self.settle(deployments, second)
             sent = load.sent
-            until(lambda: load.sent > sent + requests / 10)
+            eventually(lambda: load.sent > sent + requests / 10)
             self.settle(deployments, bad)
-            until(lambda: load.sent > requests)
+            eventually(lambda: load.sent > requests)
         assert load.failed == {}
         assert set(load.answers) == {"revision 1", "revision 2"}
 
@@ -348,7 +340,7 @@ class TestLocalDeployments(DeploymentsContract):
         yield deployments
         for one in deployments.deployments():
             deployments.retire(one)
-        until(lambda: not running(name), seconds=5)
+        eventually(lambda: not running(name), seconds=5)
 
     @pytest.fixture
     def folder(self, settings: Settings, name: str) -> DeploymentFolder:
@@ -358,8 +350,8 @@ class TestLocalDeployments(DeploymentsContract):
         self.settle(deployments, spec(2))
         (server,) = servers(name)
         os.kill(server, signal.SIGKILL)
-        until(lambda: servers(name) not in ([], [server]))
-        until(lambda: deployments.deployment(name).ready)
+        eventually(lambda: servers(name) not in ([], [server]))
+        eventually(lambda: deployments.deployment(name).ready)
         assert self.ask(deployments, name, 3) == ("1", 6.0)
 
     def test_keeper_and_server_killed_are_back_when_it_is_deployed_again(
@@ -368,11 +360,11 @@ class TestLocalDeployments(DeploymentsContract):
         first = spec(2)
         status = self.settle(deployments, first)
         kill_keeper(folder)
-        until(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
         assert not deployments.deployment(name).ready
         assert "deploy it again" in deployments.deployment(name).reason
         deployments.deploy(first)
-        until(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).ready)
         assert deployments.deployment(name).url == status.url
         assert deployments.deployment(name).revisions == status.revisions
         assert self.ask(deployments, name, 3) == ("1", 6.0)
@@ -389,11 +381,11 @@ class TestLocalDeployments(DeploymentsContract):
             first = spec(2)
             self.settle(deployments, first)
             kill_keeper(folder)
-            until(lambda: not running(name))
+            eventually(lambda: not running(name), seconds=60)
             store.layout.discard(store.layout.code(first.image_digest))  # what gc does after a day
             remove(passing.cache / "images")
             deployments.deploy(first)
-            until(lambda: deployments.deployment(name).ready)
+            eventually(lambda: deployments.deployment(name).ready)
             assert self.ask(deployments, name, 3) == ("1", 6.0)
         finally:
             deployments.retire(name)
@@ -405,9 +397,9 @@ class TestLocalDeployments(DeploymentsContract):
         self.settle(deployments, first)
         deployments.deploy(second)
         kill_keeper(folder)
-        until(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
         self.settle(deployments, second)
-        until(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).ready)
         assert self.ask(deployments, name, 3) == ("2", 9.0)
 
     def test_a_lost_deployment_is_retired_all_the_same(
@@ -434,7 +426,7 @@ class TestLocalDeployments(DeploymentsContract):
         os.kill(keeper.pid, signal.SIGSTOP)
         monkeypatch.setattr("muster.backends.local.deployments.RETIRE_SECONDS", 0.2)
         deployments.retire(name)
-        until(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
 
     def test_a_port_that_was_taken_meanwhile_is_named(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
@@ -442,13 +434,13 @@ class TestLocalDeployments(DeploymentsContract):
         first = spec(2)
         port = int(self.settle(deployments, first).url.rpartition(":")[2])
         kill_keeper(folder)
-        until(lambda: not running(name))
+        eventually(lambda: not running(name), seconds=60)
         with listening(port):
             deployments.deploy(first)
-            until(lambda: f"port {port}" in deployments.deployment(name).reason)
+            eventually(lambda: f"port {port}" in deployments.deployment(name).reason)
             assert not deployments.deployment(name).ready
-        until(lambda: deployments.deployment(name).ready)
-        until(lambda: deployments.deployment(name).reason == "")
+        eventually(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).reason == "")
 
     def test_each_deployment_has_its_port(self, deployments: Any, spec: Any) -> None:
         specs = [replace(spec(2), name=f"{letter}{spec(2).name}") for letter in "ab"]
@@ -467,12 +459,12 @@ class TestLocalDeployments(DeploymentsContract):
         (tmp_path / "image" / "requirements.txt").write_text(f"{lock}# the same packages, another lock\n")
         second = replace(second, image_digest=put_image(store, tmp_path / "image"))
         port = int(self.settle(deployments, first).url.rpartition(":")[2])
-        until(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).ready)
         (server,) = servers(name)
         with Load(port, f"/v2/models/{name}/infer", tensor(3)) as load:
-            until(lambda: load.sent > 200)
+            eventually(lambda: load.sent > 200)
             self.settle(deployments, second)
-            until(lambda: server not in servers(name))
+            eventually(lambda: server not in servers(name))
         assert load.failed == {}
         assert set(load.answers) == {"revision 1", "revision 2"}
         assert self.ask(deployments, name, 3) == ("2", 9.0)
@@ -481,23 +473,23 @@ class TestLocalDeployments(DeploymentsContract):
         self, deployments: Any, spec: Any, name: str
     ) -> None:
         self.settle(deployments, spec(2))
-        until(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).ready)
         (server,) = servers(name)
         os.kill(server, signal.SIGKILL)
-        until(lambda: server not in servers(name))
+        eventually(lambda: server not in servers(name))
         assert self.ask(deployments, name, 3) == ("1", 6.0)
 
     def test_a_server_that_hangs_is_relieved_and_no_request_fails_that_can_be_answered(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
         self.settle(deployments, spec(2))
-        until(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).ready)
         (hung,) = servers(name)
         os.kill(hung, signal.SIGSTOP)
         assert self.ask(deployments, name, 3, seconds=60) == ("1", 6.0)  # it waits until another accepts it
         assert set(servers(name)) > {hung}
         os.kill(hung, signal.SIGCONT)  # it may finish, and then it goes
-        until(lambda: hung not in servers(name))
+        eventually(lambda: hung not in servers(name))
         assert self.ask(deployments, name, 3) == ("1", 6.0)
         assert deployments.deployment(name).reason == ""
 
@@ -526,7 +518,7 @@ def listening(port: int) -> socket.socket:
             taken.append(socket.create_server(("127.0.0.1", port)))
         return bool(taken)
 
-    until(take)
+    eventually(take)
     return taken[0]
 
 

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+
+from tests.waiting import until
 
 MUSTER = Path(sys.executable).with_name("muster")
 
@@ -122,13 +123,3 @@ class Author:
 def stages(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The stages of ``muster run --json`` by name."""
     return {stage["task_id"]: stage for stage in document["stages"]}
-
-
-def until(condition: Callable[[], object], *, seconds: float) -> bool:
-    """Whether `condition` came to hold within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)  # the pace of asking, not a guess at how long it takes
-    return True

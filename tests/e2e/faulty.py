@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.author import until
 from tests.site import Site
+from tests.waiting import until
 
 SHOWN = ("user_error", "killed", "grows", "hangs", "spec_error", "missing_input", "cancelled")
 DAG = """\

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.e2e.author import until
 from tests.site import Site
+from tests.waiting import until
 
 from muster.volumes.folder import FolderStore
 

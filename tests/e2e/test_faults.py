@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.author import Author, until
+from tests.e2e.author import Author
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DAG = """\

@@ -9,7 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.e2e.author import Author, until
+from tests.e2e.author import Author
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from tests.e2e import faulty, hostile
-from tests.e2e.author import until
 from tests.e2e.test_bad_input import holding
 from tests.site import Site
+from tests.waiting import until
 
 from muster.backends.local.machine import Machine
 

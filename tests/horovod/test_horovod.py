@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.backends.worker_archive import worker_folder
@@ -79,11 +79,6 @@ def replica(root: Path, role: Role, *, index: int, port: int) -> Replica:
         report=str(root / f"report-{index}.json"),
         master_port=port,
     )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
 
 
 @pytest.mark.parametrize(("replicas", "ranks"), [(1, 2), (2, 1)])

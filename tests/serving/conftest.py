@@ -6,9 +6,7 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.environments import Environments, put_image
 from muster.core.settings import Settings
@@ -33,7 +33,7 @@ class Server:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Return status and JSON of one answer; a body that is not bytes is sent as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=GUARD_SECONDS)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
         try:
             connection.request(method, path, data, headers)
@@ -76,11 +76,8 @@ def run_server() -> Callable[..., Any]:
             )
         server = Server(process, port, log)
         try:
-            deadline = time.monotonic() + 60
-            while not server.answers(ready):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.02)
+            assert until(lambda: server.answers(ready) or process.poll() is not None), log.read_text()
+            assert process.poll() is None, log.read_text()
             yield server
         finally:
             with suppress(ProcessLookupError):
@@ -93,10 +90,3 @@ def run_server() -> Callable[..., Any]:
 @pytest.fixture
 def port() -> int:
     return free_port()
-
-
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        number: int = door.getsockname()[1]
-        return number

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 from tests.serving import onnx_graph
-from tests.serving.conftest import Server, free_port
+from tests.serving.conftest import Server
+from tests.waiting import GUARD_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -255,7 +257,7 @@ class TestBadRequests:
 
     def test_a_body_of_100_mb_is_refused_unread(self, server: Server) -> None:
         before = resident(server)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=GUARD_SECONDS) as client:
             client.sendall(
                 f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {100 * MIB}\r\n\r\n{{".encode()
             )
@@ -269,7 +271,7 @@ class TestBadRequests:
         before = resident(server)
         body = (b" " * MIB for _ in range(100))
         headers = {} if chunked else {"Content-Length": str(100 * MIB)}
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=GUARD_SECONDS)
         connection.request("POST", INFER, body, headers, encode_chunked=chunked)
         response = connection.getresponse()
         assert response.status == 413
@@ -286,13 +288,13 @@ class TestBadRequests:
             clients = []
             for _ in range(20):
                 client = opened.enter_context(
-                    socket.create_connection(("127.0.0.1", server.port), timeout=30)
+                    socket.create_connection(("127.0.0.1", server.port), timeout=GUARD_SECONDS)
                 )
                 client.sendall(head.encode() + b" " * (16 * MIB - 1))
                 clients.append(client)
             answered: list[socket.socket] = []
             while len(answered) < 4:
-                answered = select.select(clients, [], [], 30)[0]
+                answered = select.select(clients, [], [], GUARD_SECONDS)[0]
                 assert answered, "nobody was refused"
             assert all(client.recv(100).startswith(b"HTTP/1.1 503") for client in answered)
             assert resident(server) - before < 300 * MIB
@@ -324,7 +326,7 @@ class TestBadRequests:
     def test_requests_that_run_are_answered_before_the_server_ends(self, start: Any) -> None:
         with start(onnx_graph.write_mixed, name="mixed") as server:
             body = json.dumps(request()).encode()
-            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=GUARD_SECONDS) as client:
                 client.sendall(
                     f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
                 )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 from tests.serving import onnx_graph
-from tests.serving.conftest import Server, free_port
+from tests.serving.conftest import Server
 
 pytestmark = pytest.mark.slow
 

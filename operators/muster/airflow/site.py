@@ -13,6 +13,7 @@ from muster.core.settings import Settings
 
 INSTANCE = "instance"
 INLINE_WAIT = "20"
+RUN_PREFIX = "muster__"  # of what `muster run` begins, in a database of its own
 
 _FIELDS = {
     "": "password",
@@ -65,6 +66,11 @@ def instance(settings: Settings) -> str:
 
     configured = str(conf.get("muster", "instance", fallback=""))
     return configured or kept_name(settings)
+
+
+def begun_by_muster_run(run_id: str) -> bool:
+    """Return whether ``muster run`` began a run, so that no other Airflow knows it."""
+    return run_id.startswith(RUN_PREFIX)
 
 
 def inline_wait_seconds() -> float:

@@ -23,7 +23,10 @@ LONG = 120
 
 
 def show(result: RunResult) -> None:
-    """Print the closing table on stdout: stages, figures, and what answers where it succeeded."""
+    """Print the closing table on stdout: stages, figures, and what answers where it succeeded.
+
+    Warnings are not printed again: the view showed them when they came.
+    """
     table = Table(["stage", "state", ">seconds", ">overhead", "versions"])
     for stage in result.stages:
         table.add(
@@ -36,8 +39,6 @@ def show(result: RunResult) -> None:
     note()
     table.show(empty="no stages")
     _show_figures(result)
-    for warning in result.warnings:
-        note(f"warning: {safe(warning)}", style="yellow")
     if result.succeeded:
         _succeeded(result)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -23,6 +23,12 @@ app = group("Jobs: what ran and what runs, with their logs and verdicts.")
 
 Which = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or enough of its start to be the only one.")
+]
+Newest = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job's id or the start of it; of several jobs of one task the newest is taken."
+    ),
 ]
 # JobState as the choices of an option: typer shows an Enum's values.
 State = Enum("State", {state.name: state.value for state in JobState}, type=str)  # type: ignore[misc]
@@ -98,22 +104,33 @@ def _progress(status: JobStatus) -> str:
 
 
 @app.command("show", epilog=example("muster jobs show flights-train"))
-def show(job: Which, *, as_json: Json = False) -> None:
-    """Show one job: its spec, result and verdict."""
+def show(job: Newest, *, as_json: Json = False) -> None:
+    """Show one job: its spec, result and verdict.
+
+    While it runs, its ranks with their pids too.
+    """
     backend = open_backend()
-    job_id = find(backend.store.ledger, job)
+    job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
+    ranks = [] if status.state.ended else _ranks(backend.ranks(job_id), spec)
     if as_json:
-        emit({"status": plain(status), "spec": plain(spec)})
+        emit({"status": plain(status), "spec": plain(spec), "ranks": ranks})
         return
     say(typer.style(job_id, bold=True))
     fields(_status_fields(status))
+    fields(("a rank" if at["rank"] is None else f"rank {at['rank']}", f"pid {at['pid']}") for at in ranks)
     say()
     fields(_spec_fields(spec))
     if status.verdict is not None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():
             say(safe(line), style="red")
+
+
+def _ranks(pids: list[int], spec: JobSpec) -> list[dict[str, int | None]]:
+    """Number the processes, which are in the order of the ranks; where some ended nobody knows which."""
+    whole = len(pids) == spec.world_size
+    return [{"rank": number if whole else None, "pid": pid} for number, pid in enumerate(pids)]
 
 
 def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:
@@ -161,15 +178,38 @@ def find(ledger: Ledger, text: str) -> str:
 
     :raises NotFound: none does. :raises SpecError: several do; the message names them.
     """
-    known = ledger.jobs()
-    if text in known:
-        return text
-    matches = [job_id for job_id in known if text and job_id.startswith(text)]
+    matches = _matches(ledger, text)
+    return matches[0] if len(matches) == 1 else _refuse(text, matches)
+
+
+def find_newest(ledger: Ledger, text: str) -> str:
+    """Return the same, or the newest of several jobs of one task, and say so on stderr.
+
+    :raises NotFound: no job begins with `text`. :raises SpecError: jobs of several tasks do.
+    """
+    matches = _matches(ledger, text)
     if len(matches) == 1:
         return matches[0]
+    specs = map(ledger.spec, matches)
+    if len({(spec.name, spec.origin.dag_id, spec.origin.task_id) for spec in specs}) > 1:
+        _refuse(text, matches)
+    note(f"the newest of {len(matches)} jobs: {matches[-1]}")
+    return matches[-1]
+
+
+def _matches(ledger: Ledger, text: str) -> list[str]:
+    """Return the job with that id, or all that begin so, oldest first. :raises NotFound: none does."""
+    known = ledger.jobs()
+    if text in known:
+        return [text]
+    matches = [job_id for job_id in known if text and job_id.startswith(text)]
     if not matches:
         last = f"the newest is {known[-1]}; `muster jobs ls` lists them" if known else "there are no jobs yet"
         raise NotFound(f"no job {text!r:.60}: {last}")
+    return matches
+
+
+def _refuse(text: str, matches: list[str]) -> NoReturn:
     shown = ", ".join(matches[-5:])
     raise SpecError(f"{text!r:.60} is the start of {len(matches)} jobs ({shown}): give more of the id")
 
@@ -178,7 +218,7 @@ def find(ledger: Ledger, text: str) -> str:
     "logs", epilog=example("muster jobs logs flights-train -f", "muster jobs logs flights-train --tail 20")
 )
 def logs(
-    job: Which,
+    job: Newest,
     *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends; Ctrl-C leaves it alone.")
@@ -193,13 +233,21 @@ def logs(
         _follow(job)
         return
     ledger = open_store().ledger
-    job_id = find(ledger, job)
+    job_id = find_newest(ledger, job)
     lines = _tail(ledger, job_id, tail)
     if as_json:
         emit({"job_id": job_id, "lines": list(lines)})
         return
+    silent = tail != 0
     for line in lines:
         say(safe(line))
+        silent = False
+    if silent:
+        _note_silence(ledger.status(job_id))
+
+
+def _note_silence(status: JobStatus) -> None:
+    note(f"{status.job_id} {'printed nothing' if status.state.ended else 'has printed nothing yet'}")
 
 
 def _lines(ledger: Ledger, job_id: str) -> Iterator[str]:
@@ -224,7 +272,7 @@ def _follow(job: str) -> None:
     import asyncio
 
     backend = open_backend()
-    job_id = find(backend.store.ledger, job)
+    job_id = find_newest(backend.store.ledger, job)
     try:
         asyncio.run(_watch(backend, job_id))
     except KeyboardInterrupt:
@@ -233,11 +281,15 @@ def _follow(job: str) -> None:
 
 
 async def _watch(backend: Backend, job_id: str) -> None:
+    silent = True
     async for event in backend.watch(job_id):
         for line in event.lines:
             say(safe(line))
+            silent = False
         if event.status is not None:
             note(f"{job_id}: {event.status.state.value} {safe(event.status.reason)}".rstrip())
+    if silent:
+        _note_silence(backend.status(job_id))
 
 
 @app.command("cancel", epilog=example("muster jobs cancel flights-train"))

@@ -9,6 +9,7 @@ import typer
 from muster.cli.command import Json, open_store
 from muster.cli.progress import progress
 from muster.cli.screen import Table, emit, note, safe, say, size, when
+from muster.core.address import SCHEME
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Report
@@ -52,6 +53,12 @@ def _show_report(report: Report) -> None:
 
 
 def gc(
+    volume: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[VOLUME]...", help="Only versions of these volumes; all of them if left out."
+        ),
+    ] = None,
     *,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Newest versions kept of each partition.")] = 3,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it, or only show the plan.")] = False,
@@ -59,22 +66,25 @@ def gc(
 ) -> None:
     """Show what nothing needs any more; with --yes, delete it.
 
-    The newest versions, pinned and leased ones, and whatever those were made from stay. Of a deleted
+    The newest versions, pinned and leased ones, and whatever those were made from stay. Where volumes
+    are named, nothing of any other is deleted, and what those were made from stays. Of a deleted
     version the record stays, and its number is never given out again.
     """
     from muster.volumes import retention
 
     store = open_store()
+    names = [name.removeprefix(SCHEME) for name in volume or ()]
     if yes:
-        done = retention.collect(store, keep_last=keep)
+        done = retention.collect(store, volumes=names, keep_last=keep)
         plan, freed = done.plan, done.freed_bytes
     else:
-        plan, freed = retention.plan(store, keep_last=keep), 0
+        plan, freed = retention.plan(store, volumes=names, keep_last=keep), 0
     if as_json:
         emit({"done": yes, "freed_bytes": freed, "plan": _document(plan)})
-        return
-    _show_plan(plan)
-    _show_sum(plan, done=yes)
+    elif yes:
+        _show_deleted(plan)
+    else:
+        _show_plan(plan)
 
 
 def _document(plan: Plan) -> dict[str, object]:
@@ -97,17 +107,35 @@ def _show_plan(plan: Plan) -> None:
     for address, reason in sorted(plan.kept.items()):
         table.add(address, "stays", reason, None, None)
     table.show(empty="no versions yet")
+    say(f"\nwould delete {_sum(plan)}")
+    note("nothing was deleted: --yes does it")
 
 
-def _show_sum(plan: Plan, *, done: bool) -> None:
-    parts = [
-        f"{len(plan.versions)} versions ({size(plan.size_bytes)})",
-        f"{len(plan.staging) + len(plan.torn)} leftovers of jobs",
-        f"{len(plan.code)} code snapshots",
-        f"{len(plan.jobs)} jobs' logs",
-    ]
-    say(f"\n{', '.join(parts)} {'are gone' if done else 'would go'}")
-    if done:
-        note("their blocks are freed by a later gc, an hour from now: a reader may still hold them")
-    else:
-        note("nothing was deleted: --yes does it")
+def _show_deleted(plan: Plan) -> None:
+    table = Table(["volume", ">versions deleted", ">size"])
+    for name in dict.fromkeys(version.volume for version in plan.versions):
+        gone = [version for version in plan.versions if version.volume == name]
+        table.add(name, len(gone), size(sum(version.size_bytes for version in gone)))
+    if table.rows:
+        table.show(empty="")
+    say(f"deleted {_sum(plan)}")
+    if plan.versions:
+        note(
+            "their disk space is not free yet: the files are kept for another hour, for whoever still reads "
+            "them, and the first `muster volumes gc --yes` after that frees it"
+        )
+
+
+def _sum(plan: Plan) -> str:
+    """Count what goes, in words; besides the versions only what there is any of."""
+    rest = {
+        "unfinished output": len(plan.staging) + len(plan.torn),
+        "unused code snapshot": len(plan.code),
+        "old job log": len(plan.jobs),
+    }
+    versions = f"{_count(len(plan.versions), 'version')} ({size(plan.size_bytes)})"
+    return ", ".join([versions, *(_count(number, noun) for noun, number in rest.items() if number)])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -170,4 +170,11 @@ app.command(
     ),
 )(transfer.get)
 app.command("fsck", epilog=example("muster volumes fsck", "muster volumes fsck --deep"))(upkeep.fsck)
-app.command("gc", epilog=example("muster volumes gc", "muster volumes gc --keep 2 --yes"))(upkeep.gc)
+app.command(
+    "gc",
+    epilog=example(
+        "muster volumes gc",
+        "muster volumes gc --keep 2 --yes",
+        "muster volumes gc flights/model --keep 1 --yes",
+    ),
+)(upkeep.gc)

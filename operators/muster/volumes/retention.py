@@ -60,23 +60,37 @@ class Collected:
     freed_bytes: int
 
 
-def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0, young_days: float = 0.0) -> Plan:
+def plan(
+    store: FolderStore,
+    *,
+    volumes: Collection[str] = (),
+    keep_last: int = 3,
+    job_days: float = 30.0,
+    young_days: float = 0.0,
+) -> Plan:
     """Say what :func:`collect` would take away now.
 
+    :param volumes: only their versions may go, and nothing that belongs to no volume; `kept` speaks of
+        them alone. Every version of another volume stays, and so does what it was made from.
     :param keep_last: versions of each partition of each volume, and of those without one.
     :param job_days: how long an ended job's ledger entry and log are kept.
     :param young_days: versions that were made since then stay: a run that goes on may have named one
         for a task to come, which no job waits for yet.
     :raises SpecError: `keep_last` is below 1, `job_days` or `young_days` below 0.
+    :raises NotFound: one of `volumes` is none.
     """
     check(keep_last=keep_last, job_days=job_days, young_days=young_days)
-    volumes = store.volumes()
-    damaged = {version.address: version for volume in volumes for version in store.catalog.damaged(volume)}
-    live = {version.address: version for volume in volumes for version in store.versions(volume)} | damaged
+    known = store.volumes()
+    _check_volumes(volumes, known)
+    damaged = {version.address: version for volume in known for version in store.catalog.damaged(volume)}
+    live = {version.address: version for volume in known for version in store.versions(volume)} | damaged
+    spared = [version.address for version in live.values() if volumes and version.volume not in volumes]
     born_before = time.time() - young_days * DAY_SECONDS
-    kept = _kept(store, live, damaged.keys(), keep_last, born_before)
-    jobs = tuple(_old_jobs(store, time.time() - job_days * DAY_SECONDS))
+    kept = _kept(store, live, damaged.keys(), spared, keep_last, born_before)
     gone = tuple(version for address, version in live.items() if address not in kept)
+    if volumes:
+        return Plan(versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in volumes})
+    jobs = tuple(_old_jobs(store, time.time() - job_days * DAY_SECONDS))
     return Plan(
         versions=gone,
         kept=kept,
@@ -85,6 +99,13 @@ def plan(store: FolderStore, *, keep_last: int = 3, job_days: float = 30.0, youn
         code=tuple(_unused_code(store, kept, set(jobs))),
         jobs=jobs,
     )
+
+
+def _check_volumes(volumes: Iterable[str], known: Collection[str]) -> None:
+    for name in volumes:
+        if name not in known:
+            there = ", ".join(known) or "none yet"
+            raise NotFound(f"no volume {name!r:.120}: name a whole volume, without @ and version ({there})")
 
 
 def check(*, keep_last: int, job_days: float, young_days: float) -> None:
@@ -99,6 +120,7 @@ def check(*, keep_last: int, job_days: float, young_days: float) -> None:
 def collect(
     store: FolderStore,
     *,
+    volumes: Collection[str] = (),
     keep_last: int = 3,
     job_days: float = 30.0,
     young_days: float = 0.0,
@@ -111,7 +133,9 @@ def collect(
     """
     with translated("collect garbage"):
         with locked(store.layout.root / "gc.lock"):
-            decided = plan(store, keep_last=keep_last, job_days=job_days, young_days=young_days)
+            decided = plan(
+                store, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
+            )
             for version in decided.versions:
                 _bury(store, version)
             for folder in decided.torn:
@@ -144,6 +168,7 @@ def _kept(
     store: FolderStore,
     live: Mapping[str, Version],
     damaged: Collection[str],
+    spared: Iterable[str],
     keep_last: int,
     born_before: float,
 ) -> dict[str, str]:
@@ -151,7 +176,8 @@ def _kept(
     for address, version in live.items():
         if version.retired is None and address not in damaged:
             series[version.volume, version.partition].append(version)
-    kept = {
+    kept = dict.fromkeys(spared, "its volume is not asked for")
+    kept |= {
         address: "damaged: retire it, and it goes" for address in damaged if live[address].retired is None
     }
     kept |= {

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.backends.local import deployment_pulse as room
 from muster.backends.local.deployment_pulse import Pulse
@@ -14,7 +15,7 @@ from muster.backends.local.deployment_pulse import Pulse
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(5)
+        server.settimeout(GUARD_SECONDS)
         yield server
 
 

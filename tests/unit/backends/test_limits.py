@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.limits import Cgroup, Polled, left_behind, make_cgroup
 from muster.backends.local.processes import Process
@@ -30,7 +30,7 @@ def wait_for_line(process: subprocess.Popen[bytes]) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    process.wait(timeout=10)
+    process.wait(timeout=GUARD_SECONDS)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -97,7 +97,7 @@ def test_the_kernel_keeps_a_cgroups_limit_and_counts(group: Cgroup) -> None:
 
 def test_what_stays_within_its_cgroup_is_let_be(group: Cgroup) -> None:
     quiet = subprocess.Popen([sys.executable, "-c", "pass"], preexec_fn=lambda: group.enter(os.getpid()))
-    assert quiet.wait(timeout=20) == 0
+    assert quiet.wait(timeout=GUARD_SECONDS) == 0
     assert group.overrun(quiet.pid) is None
     group.close()
 
@@ -143,6 +143,4 @@ def test_the_process_that_was_ended_is_gone() -> None:
     wait_for_line(worker)
     assert Polled(0.01).overrun(worker.pid) is not None
     end(worker)
-    deadline = time.monotonic() + 5
-    while Process.find(worker.pid) is not None:
-        assert time.monotonic() < deadline
+    assert until(lambda: Process.find(worker.pid) is None, seconds=5)

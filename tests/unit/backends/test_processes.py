@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.waiting import GUARD_SECONDS
+
 from muster.backends.local import processes
 from muster.backends.local.processes import MARK_VARIABLE, Process
 from muster.backends.local.spawn import adopt_orphans, die_with
@@ -43,7 +45,7 @@ def test_only_the_very_process_is_killed() -> None:
     replace(found, started=found.started + 1).kill()
     assert sleeper.poll() is None
     found.kill()
-    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    assert sleeper.wait(timeout=GUARD_SECONDS) == -signal.SIGKILL
     found.kill()
     assert sleeper.stdout is not None
     sleeper.stdout.close()
@@ -61,10 +63,45 @@ def test_strays_of_a_job_are_found_by_their_mark_and_ended() -> None:
         process.stdout.close()
     assert processes.marked(f"stray-{os.getpid()}") == [stray.pid]
     processes.end_strays(f"stray-{os.getpid()}")
-    assert stray.wait(timeout=10) == -signal.SIGKILL
+    assert stray.wait(timeout=GUARD_SECONDS) == -signal.SIGKILL
     assert other.poll() is None
     other.kill()
-    other.wait(timeout=10)
+    other.wait(timeout=GUARD_SECONDS)
+
+
+def test_ranks_are_what_workers_started_in_sessions_of_their_own() -> None:
+    mark = f"gang-{os.getpid()}"
+    worker = (
+        "import os, subprocess, sys, time\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "aside = subprocess.Popen(sleep)\n"
+        "for rank in range(2):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        os.setsid(); subprocess.Popen(sleep, start_new_session=True); os.write(1, b'up\\n'); time.sleep(600)\n"
+        "    os.write(1, f'{pid}\\n'.encode())\n"
+        "time.sleep(600)\n"
+    )
+    environment = {**os.environ, MARK_VARIABLE: mark}
+    started, workers = [], []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", worker], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        with process.stdout as said:
+            lines = [said.readline().strip() for _ in range(4)]
+        workers.append(process)
+        started += [int(line) for line in lines if line != "up"]
+    try:
+        assert processes.ranks(mark) == started
+        os.kill(started[0], signal.SIGKILL)
+        assert set(processes.ranks(mark)) - {started[0]} == set(started[1:])
+    finally:
+        processes.end_strays(mark)
+        for process in workers:
+            process.wait(timeout=GUARD_SECONDS)
+    assert processes.ranks(mark) == []
 
 
 def test_a_subreaper_ends_whatever_it_started_however_it_hides() -> None:

@@ -105,6 +105,20 @@ class TestReading:
         assert document["progress"]["epoch"] == {"value": 3.0, "total": 10.0}
         assert document["links"] == {"MLflow": "https://a.example/1"}
 
+    def test_a_running_job_has_its_ranks(self, muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        from muster.backends.local.backend import LocalBackend
+
+        monkeypatch.setattr(LocalBackend, "ranks", lambda _, job_id: {RUNNING: [41, 42]}[job_id])
+        shown = [line.split() for line in muster("jobs", "show", RUNNING).out.splitlines()]
+        assert ["rank", "0", "pid", "41"] in shown
+        assert ["rank", "1", "pid", "42"] in shown
+        document = muster("jobs", "show", RUNNING, "--json").json()
+        assert document["ranks"] == [{"rank": 0, "pid": 41}, {"rank": 1, "pid": 42}]
+        monkeypatch.setattr(LocalBackend, "ranks", lambda *_: [42])
+        assert muster("jobs", "show", RUNNING, "--json").json()["ranks"] == [{"rank": None, "pid": 42}]
+        assert "a rank  pid 42" in muster("jobs", "show", RUNNING).out
+        assert muster("jobs", "show", DONE, "--json").json()["ranks"] == []
+
     def test_show_json(self, muster: Run) -> None:
         document = muster("jobs", "show", FAILED, "--json").json()
         assert document["spec"]["params"] == {"epochs": 5}
@@ -118,7 +132,21 @@ class TestReading:
 
     def test_logs_tail(self, muster: Run) -> None:
         assert muster("jobs", "logs", DONE, "--tail", "2").out.splitlines()[0] == "[rank 1] step 199"
-        assert muster("jobs", "logs", DONE, "--tail", "0").out == ""
+        none = muster("jobs", "logs", DONE, "--tail", "0")
+        assert (none.out, none.err) == ("", "")
+
+    @pytest.mark.parametrize("words", [(), ("--tail", "5"), ("-f",)])
+    def test_a_job_that_printed_nothing_is_said_to(self, words: Any, muster: Run) -> None:
+        answer = muster("jobs", "logs", FAILED, *words)
+        assert (answer.code, answer.out) == (0, "")
+        assert answer.err.endswith(f"{FAILED} printed nothing\n")
+
+    def test_a_running_job_has_printed_nothing_yet(self, muster: Run) -> None:
+        assert muster("jobs", "logs", RUNNING).err == f"{RUNNING} has printed nothing yet\n"
+
+    def test_json_speaks_for_itself(self, muster: Run) -> None:
+        answer = muster("jobs", "logs", FAILED, "--json")
+        assert (answer.json()["lines"], answer.err) == ([], "")
 
     def test_logs_json(self, muster: Run) -> None:
         document = muster("jobs", "logs", DONE, "--tail", "1", "--json").json()
@@ -140,11 +168,26 @@ class TestPrefixes:
     def test_the_only_one_that_begins_so(self, muster: Run) -> None:
         assert muster("jobs", "show", "train-ab", "--json").json()["status"]["job_id"] == DONE
 
-    def test_several_are_named(self, muster: Run) -> None:
-        answer = muster("jobs", "logs", "train")
+    @pytest.mark.parametrize("words", [("show",), ("logs",), ("logs", "-f")])
+    def test_of_one_task_the_newest_is_read(self, words: Any, muster: Run) -> None:
+        named, meant = muster("jobs", *words, "train"), muster("jobs", *words, FAILED)
+        assert named.code == 0
+        assert named.out == meant.out
+        assert named.err == f"the newest of 2 jobs: {FAILED}\n{meant.err}"
+
+    @pytest.mark.parametrize("word", ["show", "logs"])
+    def test_several_tasks_are_named(self, word: str, muster: Run, jobs: FolderStore) -> None:
+        jobs.ledger.create("train-evaluation-1", spec("flights.train-evaluation"))
+        answer = muster("jobs", word, "train")
         assert answer.code == 1
+        assert "is the start of 3 jobs" in answer.err
         assert DONE in answer.err
         assert FAILED in answer.err
+
+    def test_only_one_exact_job_is_cancelled(self, muster: Run) -> None:
+        answer = muster("jobs", "cancel", "train")
+        assert answer.code == 1
+        assert "is the start of 2 jobs" in answer.err
 
     def test_none_names_the_newest(self, muster: Run) -> None:
         assert f"the newest is {RUNNING}" in muster("jobs", "show", "zzz").err

@@ -139,6 +139,15 @@ def test_the_closing_table_has_figures_and_a_line_to_try(capsys: pytest.CaptureF
     assert out[-1] == "  curl -s http://127.0.0.1:8081/v2/health/ready"
 
 
+def test_a_warning_that_was_shown_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    warned = replace(SUCCESS, warnings=("train is kept, although its code changed",))
+    finish(warned)
+    captured = capsys.readouterr()
+    assert "although" not in captured.out + captured.err
+    finish(warned, as_json=True)
+    assert json.loads(capsys.readouterr().out)["warnings"] == ["train is kept, although its code changed"]
+
+
 def test_a_long_request_goes_into_a_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = json.dumps({"inputs": {f"column_{n}": ["it's"] for n in range(40)}})
     url = "http://127.0.0.1:8081/v1/models/flights:predict"

@@ -52,8 +52,7 @@ class TestGc:
         lines = {line.split()[0]: line for line in answer.out.splitlines() if line.startswith("volume://")}
         assert "goes" in lines["volume://flights/model@1"]
         assert "stays" in lines["volume://flights/model@2"]
-        assert "1 versions" in answer.out
-        assert "would go" in answer.out
+        assert "\nwould delete 1 version (" in answer.out
         assert "--yes" in answer.err
         assert len(history.versions("flights/model")) == 2
 
@@ -73,3 +72,30 @@ class TestGc:
     @pytest.mark.parametrize("keep", ["0", "-1", "many"])
     def test_keep_is_one_or_more(self, keep: str, muster: Run) -> None:
         assert muster("volumes", "gc", "--keep", keep).code == 2
+
+    def test_yes_says_how_much_of_each_volume_went(self, muster: Run, history: FolderStore) -> None:
+        answer = muster("volumes", "gc", "--keep", "1", "--yes")
+        assert answer.out.splitlines() == [
+            "volume         versions deleted  size",
+            "flights/model                 1  57 B",
+            "deleted 1 version (57 B)",
+        ]
+        assert "not free yet" in answer.err
+        again = muster("volumes", "gc", "--keep", "1", "--yes")
+        assert (again.out, again.err) == ("deleted 0 versions (0 B)\n", "")
+
+    @pytest.mark.parametrize("name", ["flights/features", "volume://flights/features"])
+    def test_only_the_volumes_that_are_named(self, name: str, muster: Run, history: FolderStore) -> None:
+        assert muster("volumes", "gc", name, "--keep", "1", "--json").json()["plan"]["versions"] == []
+        muster("volumes", "gc", name, "--keep", "1", "--yes")
+        assert len(history.versions("flights/model")) == 2
+        plan = muster("volumes", "gc", "flights/model", name, "--keep", "1", "--json").json()["plan"]
+        assert plan["versions"] == ["volume://flights/model@1"]
+
+    @pytest.mark.parametrize("name", ["flights/nothing", "flights/model@1", "../x", ""])
+    def test_what_is_no_volume_is_refused(self, name: str, muster: Run, history: FolderStore) -> None:
+        answer = muster("volumes", "gc", "flights/model", name, "--keep", "1", "--yes")
+        assert answer.code == 1
+        assert f"no volume '{name}'" in answer.err
+        assert "flights/features, flights/model" in answer.err
+        assert len(history.versions("flights/model")) == 2

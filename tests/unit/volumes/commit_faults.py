@@ -63,13 +63,16 @@ def commit_cut_off_at(step, root, how):
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    store = FolderStore(root)
-    sys.addaudithook(fate(step, how))
+    status = 2  # whatever else comes: the copy of the tests must never run on
     try:
+        store = FolderStore(root)
+        sys.addaudithook(fate(step, how))
         store.commit(JOB, attempt=1)
+        status = 0
     except StoreError as error:
-        os._exit(1 if os.strerror(int(how)) in str(error) else 2)
-    os._exit(0)
+        status = 1 if os.strerror(int(how)) in str(error) else 2
+    finally:
+        os._exit(status)
 
 
 def fate(step, how):

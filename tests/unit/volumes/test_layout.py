@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import StoreError
 from muster.volumes.folder import FolderStore
@@ -18,7 +19,7 @@ print(open_layout(pathlib.Path(sys.argv[1])).uuid)
 def test_five_processes_at_once_make_one_store(tmp_path):
     root = tmp_path / "deep" / "store"
     openers = [subprocess.Popen([sys.executable, "-c", OPEN, root], stdout=subprocess.PIPE) for _ in range(5)]
-    made = {opener.communicate(timeout=30)[0] for opener in openers}
+    made = {opener.communicate(timeout=GUARD_SECONDS)[0] for opener in openers}
     assert len(made) == 1
     assert b"" not in made
     assert [path.name for path in root.parent.iterdir()] == ["store"]

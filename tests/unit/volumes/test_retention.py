@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Output
@@ -49,6 +50,24 @@ def test_pinned_leased_and_made_from_stay(work, store):
     }
     store.release("reader-1")
     assert going(store, keep_last=1) == ["mid@2"]
+
+
+def test_only_the_volumes_that_are_named_lose_versions(work, store):
+    raw = [work.run(f"raw-{n}", {"x": b"%d" % n}, volume="raw") for n in range(3)]
+    for n in range(2):
+        work.run(f"mid-{n}", {"x": b"%d" % n}, volume="mid", inputs={"raw": raw[n]})
+    assert going(store, keep_last=1, volumes=["mid"]) == ["mid@1"]
+    assert kept(store, keep_last=1, volumes=["mid"]) == {"mid@2": "one of the last 1"}
+    assert kept(store, keep_last=1, volumes=["raw"])["raw@1"] == "volume://mid@1 was made from it"
+    assert going(store, keep_last=1) == ["mid@1", "raw@1"]
+    staged = retention.plan(store, volumes=["mid"], job_days=0)
+    assert staged.jobs == ()
+    assert retention.plan(store, job_days=0).jobs
+    with pytest.raises(NotFound, match=r"no volume 'other': .*mid, raw"):
+        retention.collect(store, volumes=["mid", "other"], keep_last=1)
+    retention.collect(store, volumes=["mid"], keep_last=1)
+    assert [version.address for version in store.versions("mid")] == ["volume://mid@2"]
+    assert len(store.versions("raw")) == 3
 
 
 def test_a_job_that_ended_holds_no_lease(work, store):
@@ -160,7 +179,7 @@ def test_gc_waits_for_who_takes_a_lease(work, store):
     with store.steady():
         collector.start()
         store.lease([first.address], holder="reader-1")
-    collector.join(timeout=30)
+    collector.join(timeout=GUARD_SECONDS)
     assert store.resolve(first.address) == (first,)
 
 

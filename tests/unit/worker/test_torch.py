@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 from muster.core.verdict import Cause, ExitCode
 
@@ -39,8 +39,7 @@ dist.destroy_process_group()
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
+from muster.airflow.site import RUN_PREFIX
 from muster.backends.local.places import locked_if_free
 from muster.core.errors import MusterError, NotFound, SpecError
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from muster.backends.base import Backend
     from muster.core.status import JobStatus
-
-PREFIX = "muster__"
 
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
@@ -57,7 +56,7 @@ class Runs:
     def new_id(self) -> str:
         """A name for a run that sorts by time and that no other process draws."""
         now = datetime.now().astimezone()
-        return f"{PREFIX}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"
+        return f"{RUN_PREFIX}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"
 
     def begin(self, run_id: str, conf: Mapping[str, Any]) -> DagRun:
         """Enter a new run, state running."""
@@ -186,7 +185,7 @@ class Runs:
 
         query = (
             select(DagRun)
-            .where(DagRun.dag_id == self._loaded.dag.dag_id, DagRun.run_id.startswith(PREFIX))
+            .where(DagRun.dag_id == self._loaded.dag.dag_id, DagRun.run_id.startswith(RUN_PREFIX))
             .order_by(DagRun.id)
         )
         return list(self._session.scalars(query))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.authoring.checks import (
@@ -27,10 +26,11 @@ from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.references import VersionReference, keep_types
 from muster.airflow.links import JobLink
 from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.champion import CHAMPION, champion_of, trained_on
 from muster.airflow.operators.gating import Comparison, Threshold, decide, table
-from muster.core.address import Address
-from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec, Pinned, Role
+from muster.airflow.operators.scoring import Scores, score
+from muster.core.errors import SpecError
+from muster.core.job import Role
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
     from muster.volumes.base import Record, Store, Version
-
-CHAMPION = "champion"
 
 
 class GateOperator(MusterOperator):
@@ -242,17 +240,18 @@ class GateOperator(MusterOperator):
             )
             return None, None
         ours, theirs = record.inputs[name], then.inputs.get(name, ())
-        metrics, scored = (record.metrics, then.metrics), None
-        if [each.digest for each in ours] != [each.digest for each in theirs]:
-            metrics, scored = self._score(task, record, champion, name)
+        if [each.digest for each in ours] == [each.digest for each in theirs]:
+            scores = Scores(candidate=record.metrics, champion=then.metrics)
+        else:
+            scores = score(self, task, candidate=record, champion=champion, evaluation=name)
         comparison = Comparison(
             metric=self._metric(),
-            candidate=metrics[0],
-            champion=metrics[1],
+            candidate=scores.candidate,
+            champion=scores.champion,
             higher_is_better=self._higher_is_better(),
             tolerance=self.tolerance,
         )
-        return comparison, scored
+        return comparison, scores.job_id
 
     def _evaluation(self, record: Record) -> str:
         names = sorted(record.inputs)
@@ -264,50 +263,6 @@ class GateOperator(MusterOperator):
                 f"evaluation set; its inputs are {', '.join(names) or 'none'}"
             )
         return self.evaluation
-
-    def _score(
-        self, task: TaskRun, record: Record, champion: Version, name: str
-    ) -> tuple[tuple[Mapping[str, float], Mapping[str, float]], str]:
-        """Score both models on the candidate's evaluation set; return with what they have the last job that did."""
-        from muster.airflow.attempts.run import STATE_KEY
-
-        if self.scorer is None:
-            raise SpecError(
-                f"the champion {champion.address} was evaluated on another set than the candidate: "
-                "name a scorer, which then scores both on the candidate's"
-            )
-        candidate = Pinned(address=f"volume://{record.volume}@{record.number}", digest=record.digest)
-        scores = []
-        for who, model in (("candidate", candidate), (CHAMPION, champion.pinned)):
-            self.log.info("scoring the %s %s on %s", who, model.address, name)
-            # a retry may find another champion, or another candidate, than the try before it
-            key = f"{STATE_KEY}.{who}.{record.number}.{model.digest[3:15]}"
-            status = task.run(partial(self._spec, task, record, model, name), key=key)
-            assert status.result is not None
-            scores.append(status.result.metrics)
-        return (scores[0], scores[1]), status.job_id
-
-    def _spec(self, task: TaskRun, record: Record, model: Pinned, name: str) -> JobSpec:
-        from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.request import image_digest, refuse_secrets
-
-        refuse_secrets(params=self.job_params)
-        folder = DagFolder.of(task.context["dag"])
-        assert self.scorer is not None
-        return JobSpec(
-            name=f"{task.name}.score",
-            image=self.image or record.image,
-            image_digest=image_digest(self.image, folder, task) if self.image else record.image_digest,
-            roles=(Role(entrypoint=self.scorer, resources=self.job_resources),),
-            code=folder.code(self.code).put(task.backend.store),
-            inputs={
-                "model": Input(versions=(model,)),
-                name: Input(versions=tuple(record.inputs[name]), many=_arrived_as_list(task, record, name)),
-            },
-            params=self.job_params,
-            run_timeout_seconds=self.run_timeout.total_seconds(),
-            origin=task.origin,
-        )
 
     def _say(self, candidate: Version, champion: Version | None, lines: Sequence[str]) -> None:
         against = (
@@ -327,44 +282,8 @@ def _check_scorer(value: Any) -> None:
     Role(entrypoint=value)
 
 
-def champion_of(backend: Backend, volume: str, *, deployment: str | None) -> Pinned | None:
-    """The version that is served now: by one deployment, or by the one that serves this volume.
-
-    :raises SpecError: several deployments serve it, each another version.
-    """
-    names = [deployment] if deployment else backend.deployments()
-    served: dict[str, Pinned] = {}
-    for name in names:
-        try:
-            champion = backend.deployment(name).champion
-        except NotFound:
-            continue
-        if champion is not None and (deployment or Address.parse(champion.model.address).volume == volume):
-            served[name] = champion.model
-    if len({model.address for model in served.values()}) > 1:
-        raise SpecError(
-            f"{volume} is served by {', '.join(sorted(served))}: say with deployment= whose is meant"
-        )
-    return next(iter(served.values()), None)
-
-
-def trained_on(champion: Record, evaluation_set: Sequence[Pinned], *, evaluation: str) -> list[str]:
-    """The versions of an evaluation set that a champion was made from, other than to be evaluated on."""
-    others = (versions for name, versions in champion.inputs.items() if name != evaluation)
-    known = {pinned.digest for versions in others for pinned in versions}
-    return [pinned.address for pinned in evaluation_set if pinned.digest in known]
-
-
 def _one(task: TaskRun, address: Any) -> Version:
     versions = task.backend.store.resolve(address) if isinstance(address, str) else ()
     if len(versions) != 1:
         raise SpecError(f"{address!r:.120} names {len(versions)} versions; a gate judges one model")
     return versions[0]
-
-
-def _arrived_as_list(task: TaskRun, record: Record, name: str) -> bool:
-    """Whether the model's own job had this input as a list: the scorer gets it the same way."""
-    try:
-        return task.backend.store.ledger.spec(record.job_id).inputs[name].many
-    except (NotFound, KeyError):
-        return len(record.inputs[name]) != 1

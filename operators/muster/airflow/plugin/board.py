@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from muster.airflow.plugin.task import task
 from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
@@ -126,6 +127,7 @@ def _asked(spec: JobSpec | None) -> dict[str, Any]:
     return {
         "name": spec.name,
         "origin": plain(spec.origin),
+        **task(spec.origin),
         "queue": spec.queue,
         "priority": spec.priority,
         "ranks": spec.world_size,

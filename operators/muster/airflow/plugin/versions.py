@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from muster.airflow.plugin.graph import Permitted, draw
+from muster.airflow.plugin.task import task
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
 from muster.core.wire import plain
@@ -114,6 +115,7 @@ def _made(record: Record) -> dict[str, Any]:
         "job_name": record.job_name,
         "output": record.output,
         "origin": plain(record.origin),
+        **task(record.origin),
         "inputs": {name: [v.address for v in given] for name, given in record.inputs.items()},
         "params": plain(record.params),
         "metrics": dict(record.metrics),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from muster.backends.local.admission import Resolve, from_environment
 from muster.backends.local.jobs import LocalJobs
 from muster.backends.local.machine import Machine
+from muster.backends.local.places import Places
+from muster.backends.local.processes import ranks
 from muster.core.deployment import DeploymentSpec, DeploymentStatus
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
@@ -72,6 +74,10 @@ class LocalBackend:
     def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
         """End the job and leave no process; nothing happens for another owner's job."""
         self._jobs.cancel(job_id, owner=owner, wait=wait)
+
+    def ranks(self, job_id: str) -> list[int]:
+        """Return the pids of a job's ranks that run now, in the order of the ranks; those of this user."""
+        return ranks(Places(self._settings.home).mark(job_id))
 
     def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""

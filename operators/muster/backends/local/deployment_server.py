@@ -24,6 +24,7 @@ from typing import Any
 from muster.backends.local.deployment_pulse import Pulse
 from muster.backends.local.deployment_smoke import check_answer, infer_request
 from muster.backends.local.spawn import die_with
+from muster.backends.local.variables import NO_TELEMETRY
 from muster.core.address import Address
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import DeploymentError
@@ -281,7 +282,7 @@ def _python(python: Path) -> list[str]:
 def _environment() -> dict[str, str]:
     """Return what a server may know of ours: no setting and no secret of the process that deployed it."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return kept | {"PYTHONPATH": str(shipped("serving")), "PYTHONUNBUFFERED": "1"}
+    return kept | NO_TELEMETRY | {"PYTHONPATH": str(shipped("serving")), "PYTHONUNBUFFERED": "1"}
 
 
 def _dying_with(parent: int, *, memory_gib: float | None) -> Callable[[], None]:

@@ -85,6 +85,7 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
             mark=orders.mark,
             python=python,
             mlflow=orders.places.mlflow,
+            cache=orders.settings.cache,
             secrets=secrets,
         ),
     }

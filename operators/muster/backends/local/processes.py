@@ -21,6 +21,7 @@ MARK_VARIABLE = "MUSTER_JOB_MARK"
 
 _START_TIME = 21  # field 22, counted from 0
 _PARENT = 3
+_SESSION = 5
 _KILL_SECONDS = 10.0
 _LOOK_SECONDS = 0.002
 
@@ -112,6 +113,23 @@ def marked(mark: str) -> list[int]:
     """Return every process of this user that was started with MUSTER_JOB_MARK=`mark`."""
     pair = f"{MARK_VARIABLE}={mark}".encode()
     return [pid for pid in _pids() if pid != os.getpid() and pair in variables(pid)]
+
+
+def ranks(mark: str) -> list[int]:
+    """Return the ranks that run now of the job with this mark, in their order.
+
+    A rank is what a worker started in a session of its own. Workers are started in the order of their
+    replicas, and each starts its ranks in theirs; what an orphan of a rank is comes after them.
+    """
+    found = {pid: fields for pid in marked(mark) if (fields := _stat(pid)) and fields[2] != "Z"}
+    age = {pid: (int(fields[_START_TIME]), pid) for pid, fields in found.items()}
+    parent = {pid: int(fields[_PARENT]) for pid, fields in found.items()}
+    below = [
+        pid
+        for pid, fields in found.items()
+        if int(fields[_SESSION]) == pid and parent[pid] in found and parent[parent[pid]] not in found
+    ]
+    return sorted(below, key=lambda pid: (age[parent[pid]], age[pid]))
 
 
 def variables(pid: int) -> list[bytes]:

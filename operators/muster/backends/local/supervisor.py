@@ -193,6 +193,7 @@ class Supervisor:
             mark=self._orders.mark,
             python=python,
             mlflow=self._orders.places.mlflow,
+            cache=self._orders.settings.cache,
             secrets=self._secrets,
         )
         count = sum(role.replicas for role in self._spec.roles)

@@ -27,17 +27,31 @@ _PASSED = (
     "https_proxy",
     "no_proxy",
 )
+# Some libraries tell their makers of their use, and keep a name for the machine in its user's HOME.
+NO_TELEMETRY = {
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # else ~/.config/mlflow
+    "ORT_DISABLE_TELEMETRY": "1",  # else ~/.cache/Microsoft
+}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def variables(
-    job: JobSpec, *, job_id: str, mark: str, python: Path, mlflow: Path, secrets: Mapping[str, str]
+    job: JobSpec,
+    *,
+    job_id: str,
+    mark: str,
+    python: Path,
+    mlflow: Path,
+    cache: Path,
+    secrets: Mapping[str, str],
 ) -> dict[str, str]:
     """Return what every worker of a job, and so its ranks, find in their environment.
 
     :param mark: by which its processes are found should their supervisor be lost.
     :param python: the image's; its folder comes first on PATH.
     :param mlflow: the folder where runs are tracked unless the job says otherwise.
+    :param cache: MUSTER_CACHE; what Matplotlib would keep in HOME goes there.
     """
     programs = python.parent
     return {
@@ -46,6 +60,8 @@ def variables(
         "LANG": "C.UTF-8",
         "VIRTUAL_ENV": str(programs.parent),
         "MLFLOW_TRACKING_URI": f"sqlite:///{mlflow / 'mlflow.db'}",
+        "MPLCONFIGDIR": str(cache / "matplotlib"),
+        **NO_TELEMETRY,
         **job.env,
         **secrets,
         JOB_VARIABLE: job_id,

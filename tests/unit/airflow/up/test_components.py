@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from tests.e2e.author import until
+from tests.waiting import until
 
 from muster.airflow.up import components
 from muster.airflow.up.components import Component, stop
@@ -27,7 +27,7 @@ FORKS = """
     if os.fork() == 0 and os.fork() == 0:
         os.setsid()
     open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -46,7 +46,7 @@ def component(made: list[Component], folder: Path, script: str, *words: str) -> 
 
 def written(path: Path, *, count: int) -> list[int]:
     """The pids that processes wrote down, once there are `count`."""
-    assert until(lambda: path.exists() and len(path.read_text().split()) == count, seconds=20)
+    assert until(lambda: path.exists() and len(path.read_text().split()) == count)
     return [int(pid) for pid in path.read_text().split()]
 
 
@@ -56,13 +56,13 @@ def gone(pids: list[int]) -> bool:
 
 def test_how_it_ended_is_said_in_words(made: list[Component], tmp_path: Path) -> None:
     code = component(made, tmp_path, "raise SystemExit(3)")
-    killed = component(made, tmp_path, "import time; time.sleep(60)")
+    killed = component(made, tmp_path, "import time; time.sleep(600)")
     for each in (code, killed):
         each.start()
     assert killed.ended() is None
     assert killed.process is not None
     killed.process.kill()
-    assert until(lambda: code.ended() and killed.ended(), seconds=10)
+    assert until(lambda: code.ended() and killed.ended())
     assert (code.ended(), killed.ended()) == ("ended with exit code 3", "was killed by SIGKILL")
 
 
@@ -77,7 +77,7 @@ def test_it_waits_longer_each_time_it_dies_early(made: list[Component], tmp_path
 def test_it_shows_the_end_of_its_log(made: list[Component], tmp_path: Path) -> None:
     c = component(made, tmp_path, "for i in range(5000): print('line', i)")
     c.start()
-    assert until(c.ended, seconds=10)
+    assert until(c.ended)
     assert c.tail()[-1] == "line 4999"
     assert len(c.tail()) == components.TAIL_LINES
 
@@ -89,7 +89,7 @@ def test_a_large_log_makes_room_while_it_is_written(
         made, tmp_path, "import sys; print('x' * 100, flush=True); input(); print('after', flush=True)"
     )
     c.start()
-    assert until(lambda: c.log.stat().st_size > 100 or c.ended(), seconds=10)
+    assert until(lambda: c.log.stat().st_size > 100 or c.ended())
     monkeypatch.setattr(components, "LOG_BYTES", 10)
     c.trim_log()
     assert c.log.stat().st_size == 0
@@ -142,7 +142,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed(tmp_path: Path) -> None:
 
         command = [sys.executable, "-c", sys.argv[1], sys.argv[2]]
         Component(name="c", command=command, log=Path(sys.argv[2]).with_suffix(".log"), environment=dict(os.environ)).start()
-        time.sleep(60)
+        time.sleep(600)
     """
     words = [dedent(FORKS), str(tmp_path / "pids")]
     with subprocess.Popen([sys.executable, "-c", dedent(script), *words]) as parent:
@@ -158,14 +158,14 @@ def test_a_fork_of_another_thread_lives_as_long_as_its_process(made: list[Compon
 
         def fork():
             if os.fork() == 0:
-                time.sleep(60)
+                time.sleep(600)
 
         forks_die_with_us()
         thread = threading.Thread(target=fork)
         thread.start()
         thread.join()
         open(sys.argv[1], "w").write(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(600)
     """
     c = component(made, tmp_path, script, str(tmp_path / "pids"))
     c.start()

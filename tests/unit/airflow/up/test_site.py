@@ -9,7 +9,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
-from tests.site import free_port
+from tests.ports import free_port
 
 from muster.airflow.up import components, site
 from muster.airflow.up import home as module

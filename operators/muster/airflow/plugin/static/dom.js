@@ -66,15 +66,8 @@ export function outward(url, text) {
   return h("a", { href: known.href, rel: "external noopener noreferrer" }, text);
 }
 
-// The task that asked, as Airflow's UI shows it.
-export function toTask(origin) {
-  if (!origin?.dag_id) return null;
-  const [dag, run, task] = [origin.dag_id, origin.run_id, origin.task_id].map(encodeURIComponent);
-  const mapped = origin.map_index >= 0 ? `/mapped/${origin.map_index}` : "";
-  const index = origin.map_index >= 0 ? `[${origin.map_index}]` : "";
-  const text = `${origin.dag_id} · ${origin.task_id}${index}`;
-  return outward(`../dags/${dag}/runs/${run}/tasks/${task}${mapped}`, text);
-}
+// The task that asked: a link where this Airflow's UI shows it.
+export const toTask = ({ task, task_url }) => (task_url ? outward(task_url, task) : task);
 
 export function bytes(count) {
   if (count === null || count === undefined) return "";

@@ -80,9 +80,9 @@ function turn(total, offset, to) {
 const line = (each) => [
   state(each.state),
   toJob(each.job_id),
-  each.origin?.dag_id ? [toTask(each.origin), h("small", {}, each.origin.run_id)] : each.name ?? "",
+  each.task ? [toTask(each), h("small", {}, each.origin.run_id)] : each.name ?? "",
   [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
-  [each.ranks ?? "", each.gpus ? h("small", {}, count(each.gpus, "GPU")) : null],
+  [each.ranks ?? "", each.gpus ? h("small", {}, `${count(each.gpus, "GPU")} asked for`) : null],
   ago(each.ended ?? each.started ?? each.submitted),
   span(took(each)),
   says(each),
@@ -155,7 +155,7 @@ const verdict = (given) =>
 function asked(found) {
   const links = Object.entries(found.links).map(([title, url]) => outward(url, title));
   return [
-    ["task", toTask(found.origin)],
+    ["task", toTask(found)],
     ["run", found.origin.run_id],
     ["submitted", ago(found.submitted)],
     ["started", ago(found.started)],
@@ -172,7 +172,7 @@ function asked(found) {
 }
 
 function runs({ entrypoint, command, replicas, ranks, resources }) {
-  const gpus = resources.gpus ? `, ${count(resources.gpus, "GPU")}` : "";
+  const gpus = resources.gpus ? `, ${count(resources.gpus, "GPU")} asked for` : "";
   const each = `each replica ${count(resources.cpus, "CPU")}, ${resources.memory_gib} GiB${gpus}`;
   const code = h("code", {}, entrypoint ?? command.join(" "));
   return [code, quiet(`  ${replicas} × ${count(ranks, "rank")}, ${each}`)];

@@ -142,7 +142,7 @@ function known(found) {
 
 const made = (record) => [
   ["by job", record.job_id && toJob(record.job_id)],
-  ["of task", toTask(record.origin)],
+  ["of task", toTask(record)],
   ["in run", record.origin.run_id],
   ["as output", record.output],
   ["image", record.image && h("code", {}, record.image)],

@@ -1,0 +1,112 @@
+"""When a trigger fires, by a clock of the test's own: not before Airflow's scheduler knows of the deferral, nor late."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.core.job import Pinned
+from muster.core.status import JobState, JobStatus
+
+HOLD_SECONDS = 2.0  # by then the scheduler has heard of the end of the deferred task's process
+NEVER = 3600.0
+MODEL = "volume://a/model@1"
+
+_turn = asyncio.sleep
+
+
+class Clock:
+    """Time since the deferral, which passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        await _turn(0)  # a deadline that has passed interrupts it, as it does a sleep
+        self.now += seconds
+
+
+class Machine:
+    """Stands for the hub and its backend; what is waited for ends at a moment of the clock."""
+
+    def __init__(self, clock: Clock, *, ends: float) -> None:
+        self.clock, self.ends = clock, ends
+        self.backend = self
+
+    async def follow(self, job_id: str, *, after: str | None) -> AsyncGenerator[Any, None]:
+        await self.clock.sleep(self.ends)
+        status = JobStatus(job_id=job_id, state=JobState.SUCCEEDED, submitted=1.0)
+        yield SimpleNamespace(status=status, lines=(), cursor="7")
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        state = RevisionState.SERVING if self.clock.now >= self.ends else RevisionState.LOADING
+        revision = Revision(model=Pinned(address=MODEL, digest="b3:" + "0" * 64), state=state, since=1.0)
+        return DeploymentStatus(name=name, url="http://here", ready=True, revisions=(revision,))
+
+
+def job(*, deadline: float | None = None) -> Any:
+    from muster.airflow.attempts.trigger import JobTrigger
+
+    return JobTrigger(job_id="j", owner="me", deadline=deadline)
+
+
+def release(*, deadline: float | None = None) -> Any:
+    from muster.airflow.attempts.trigger import DeploymentTrigger
+
+    return DeploymentTrigger(name="d", model=MODEL, deadline=deadline or time.time() + NEVER)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The trigger's clock; deadlines, which are moments of the day, stay the machine's."""
+    from muster.airflow.attempts import trigger
+
+    clock = Clock()
+    monkeypatch.setattr(trigger, "time", SimpleNamespace(monotonic=clock.monotonic, time=time.time))
+    monkeypatch.setattr(asyncio, "sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture
+def fires(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+    """Run a trigger to its end and return the moments of its events."""
+
+    def run(trigger: Any, *, ends: float, fails: Exception | None = None) -> list[float]:
+        def hub() -> Machine:
+            if fails:
+                raise fails
+            return Machine(clock, ends=ends)
+
+        async def moments() -> list[float]:
+            return [clock.now async for _ in trigger.run()]
+
+        monkeypatch.setattr("muster.airflow.attempts.hub.hub", hub)
+        return asyncio.run(moments())
+
+    return run
+
+
+@pytest.mark.parametrize("make", [job, release])
+@pytest.mark.parametrize(("ends", "moment"), [(0.0, HOLD_SECONDS), (1.0, HOLD_SECONDS), (30.0, 30.0)])
+def test_no_trigger_fires_before_the_scheduler_knows_of_the_deferral_or_later_than_that(
+    make: Callable[..., Any], ends: float, moment: float, fires: Callable[..., list[float]]
+) -> None:
+    assert fires(make(), ends=ends) == [moment]
+
+
+@pytest.mark.parametrize("make", [job, release])
+def test_neither_does_one_that_cannot_wait_or_comes_too_late(
+    make: Callable[..., Any], fires: Callable[..., list[float]], clock: Clock
+) -> None:
+    assert fires(make(), ends=NEVER, fails=OSError("the disk is away")) == [HOLD_SECONDS]
+    clock.now = 0.0
+    assert fires(make(deadline=time.time() - 60), ends=NEVER) == [HOLD_SECONDS]

@@ -1,0 +1,36 @@
+"""Waiting for what comes about by itself: it is asked for again and again, and nobody sleeps for a guessed time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# What only guards against waiting for ever: a machine that stands still for half a minute fails no test.
+GUARD_SECONDS = 120.0
+_PACE_SECONDS = 0.05  # of asking, not a guess at how long anything takes
+
+
+def until(condition: Callable[[], object], *, seconds: float = GUARD_SECONDS) -> bool:
+    """Whether `condition` came to hold within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, _PACE_SECONDS))
+    return True
+
+
+def eventually(condition: Callable[[], T], *, seconds: float = GUARD_SECONDS) -> T:
+    """Return what `condition` says once it holds; fail where it does not in time."""
+    found: list[T] = []
+
+    def holds() -> T:
+        found[:] = [condition()]
+        return found[0]
+
+    assert until(holds, seconds=seconds), f"not so after {seconds:g} s: {condition}"
+    return found[0]
