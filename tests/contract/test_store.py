@@ -504,6 +504,38 @@ class StoreContract:
         store.ledger.update(JobStatus(job_id="b-1", state=JobState.RUNNING, submitted=1.0))
         assert store.ledger.jobs() == ["b-1", "c-1", "a-1"]
 
+    def test_gc_takes_what_it_planned_of_the_volumes_that_are_named(self, store, again, tmp_path):
+        (tmp_path / "x").write_text("x")
+        for volume in ("raw/one", "raw/two"):
+            for _ in range(3):
+                store.add(volume, tmp_path / "x")
+        planned = store.plan(volumes=["raw/one"], keep_last=2)
+        assert [version.address for version in planned.versions] == ["volume://raw/one@1"]
+        assert planned.kept == dict.fromkeys(
+            ("volume://raw/one@2", "volume://raw/one@3"), "one of the last 2"
+        )
+        done = store.collect(volumes=["raw/one"], keep_last=2)
+        assert done.plan == planned
+        assert [version.number for version in again.versions("raw/one")] == [2, 3]
+        assert len(again.versions("raw/two")) == 3
+        assert store.record("raw/one@1").volume == "raw/one"
+
+    def test_gc_refuses_what_is_no_rule_or_no_volume(self, store):
+        with pytest.raises(SpecError, match="keep_last is 0"):
+            store.plan(keep_last=0)
+        with pytest.raises(NotFound, match="no volume 'raw/none'"):
+            store.collect(volumes=["raw/none"])
+
+    def test_a_check_tells_how_far_it_is(self, store, tmp_path):
+        (tmp_path / "x").write_text("x")
+        for _ in range(2):
+            store.add("raw/one", tmp_path / "x")
+        seen = []
+        report = store.check(deep=True, progress=lambda *told: seen.append(told))
+        assert report.clean
+        assert (report.versions, report.files, report.size_bytes, report.problems) == (2, 2, 2, ())
+        assert seen == [("volume://raw/one@1", 0, 2), ("volume://raw/one@2", 1, 2)]
+
 
 class TestFolderStore(StoreContract):
     @pytest.fixture

@@ -7,15 +7,19 @@ volumes only through this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.core.job import JobSpec, Origin, Pinned
 from muster.core.replica import PartManifest
 from muster.core.status import JobStatus
 from muster.volumes.manifest import Entry
+
+if TYPE_CHECKING:
+    from muster.volumes.fsck import Progress, Report
+    from muster.volumes.retention import Collected, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,3 +245,26 @@ class Store(Protocol):
 
     def reinstate(self, address: str) -> Version:
         """Let selectors find a retired version again; idempotent."""
+
+    def check(self, *, deep: bool = False, progress: Progress | None = None) -> Report:
+        """Check every committed version where the store is; see :func:`muster.volumes.fsck.check`."""
+
+    def plan(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+    ) -> Plan:
+        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`."""
+
+    def collect(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+    ) -> Collected:
+        """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""

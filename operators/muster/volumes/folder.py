@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -27,6 +28,10 @@ from muster.volumes.durability import locked, sync_folder, translated, write_who
 from muster.volumes.gather import Draft, draft_copy, gather, plan_drafts, union
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
+
+if TYPE_CHECKING:
+    from muster.volumes.fsck import Progress, Report
+    from muster.volumes.retention import Collected, Plan
 
 
 class FolderStore:
@@ -201,6 +206,42 @@ class FolderStore:
             (folder / "RETIRED").unlink(missing_ok=True)
             sync_folder(folder)
         return self._any(version.address)
+
+    def check(self, *, deep: bool = False, progress: Progress | None = None) -> Report:
+        """Check every committed version."""
+        from muster.volumes import fsck  # what is done once a day need not be read by every process
+
+        return fsck.check(self, deep=deep, progress=progress)
+
+    def plan(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+    ) -> Plan:
+        """Say what :meth:`collect` would take away now."""
+        from muster.volumes import retention
+
+        return retention.plan(
+            self, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
+        )
+
+    def collect(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+    ) -> Collected:
+        """Take away what :meth:`plan` names."""
+        from muster.volumes import retention
+
+        return retention.collect(
+            self, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
+        )
 
     @contextmanager
     def steady(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.core import wire
 from muster.core.address import pinned
@@ -18,11 +19,13 @@ from muster.core.errors import MusterError
 from muster.volumes import manifest
 from muster.volumes.base import Record
 from muster.volumes.catalog import committed, uncommitted
-from muster.volumes.folder import FolderStore
 from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry
 from muster.volumes.retention import leftovers
 from muster.volumes.tree import files_of
+
+if TYPE_CHECKING:
+    from muster.volumes.folder import FolderStore
 
 _RESTORE = "retire this version and run the stage that wrote it again, or restore the store from a backup"
 _RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"

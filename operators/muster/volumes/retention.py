@@ -15,14 +15,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.volumes.base import Record, Version
 from muster.volumes.catalog import uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
-from muster.volumes.folder import FolderStore
 from muster.volumes.tree import files_of, remove
+
+if TYPE_CHECKING:
+    from muster.volumes.folder import FolderStore
 
 HOUR_SECONDS = 3_600.0
 DAY_SECONDS = 24 * HOUR_SECONDS

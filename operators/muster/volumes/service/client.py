@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -229,14 +229,28 @@ class ServiceStore:
                 progress(said["address"], said["done"], said["count"])
         raise Unavailable(f"the store service at {self.url} ended its check without a report: check again")
 
-    def plan(self, *, keep_last: int = 3, job_days: float = 30.0, young_days: float = 0.0) -> Plan:
-        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`."""
-        rules = Rules(keep_last=keep_last, job_days=job_days, young_days=young_days)
+    def plan(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+    ) -> Plan:
+        """Say what :meth:`collect` would take away now."""
+        rules = _rules(volumes, keep_last, job_days, young_days)
         return _plan(self._connection.send("POST", "/v1/gc/plan", Swept, rules, slow=True))
 
-    def collect(self, *, keep_last: int = 3, job_days: float = 30.0, young_days: float = 0.0) -> Collected:
-        """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
-        rules = Rules(keep_last=keep_last, job_days=job_days, young_days=young_days)
+    def collect(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+    ) -> Collected:
+        """Take away what :meth:`plan` names."""
+        rules = _rules(volumes, keep_last, job_days, young_days)
         done = self._connection.send("POST", "/v1/gc/collect", Swept, rules, slow=True)
         return Collected(plan=_plan(done), freed_bytes=done.freed_bytes)
 
@@ -247,6 +261,10 @@ class ServiceStore:
 
 def _staging(place: Place) -> Staging:
     return Staging(job_id=place.job_id, attempt=place.attempt, root=Path(place.root))
+
+
+def _rules(volumes: Collection[str], keep_last: int, job_days: float, young_days: float) -> Rules:
+    return Rules(volumes=tuple(volumes), keep_last=keep_last, job_days=job_days, young_days=young_days)
 
 
 def _plan(swept: Swept) -> Plan:

@@ -156,6 +156,7 @@ class Secret:
 class Rules:
     """What gc keeps; see :func:`muster.volumes.retention.plan`."""
 
+    volumes: tuple[str, ...] = ()
     keep_last: int = 3
     job_days: float = 30.0
     young_days: float = 0.0
