@@ -154,6 +154,8 @@ class JobSpec:
     :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
     :param hang_timeout_seconds: no line and no progress for so long is a hang; 0 never is.
     :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
+    :param pod_override: a pod in the Kubernetes API's own form, merged over every replica's pod; a machine
+        has no pods and does not look at it.
     """
 
     name: str
@@ -175,6 +177,7 @@ class JobSpec:
     queue: str | None = None
     priority: str | None = None
     require_gpus: bool = False
+    pod_override: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
 
     def __post_init__(self) -> None:
@@ -188,7 +191,7 @@ class JobSpec:
         self._check_names()
         self._check_params()
         self._check_limits()
-        for name in ("inputs", "outputs", "params", "env", "secrets"):
+        for name in ("inputs", "outputs", "params", "env", "secrets", "pod_override"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
@@ -229,6 +232,12 @@ class JobSpec:
             check_variable(variable)
             if variable in self.env:
                 raise SpecError(f"{variable!r} is given both as env and as a secret")
+        if not isinstance(self.pod_override, Mapping):
+            raise SpecError(
+                f"pod_override is {self.pod_override!r:.60}: need a pod, such as {{'spec': {{…}}}}"
+            )
+        for name, value in self.pod_override.items():
+            _check_json(f"pod_override {name!r:.60}", value)
 
     def _check_limits(self) -> None:
         for what in ("run_timeout_seconds", "queue_timeout_seconds"):
@@ -259,10 +268,14 @@ def check_digest(what: str, digest: str) -> str:
 
 def check_param(name: str, value: Any) -> None:
     """Refuse what JSON cannot hold, NaN among it. :raises SpecError: it names the param."""
+    _check_json(f"param {name!r}", value)
+
+
+def _check_json(what: str, value: Any) -> None:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        raise SpecError(f"param {name!r} is {value!r:.60}: need a JSON value ({error})") from error
+        raise SpecError(f"{what} is {value!r:.60}: need a JSON value ({error})") from error
 
 
 def _is_entrypoint(value: object) -> bool:

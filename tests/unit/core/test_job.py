@@ -41,6 +41,8 @@ def spec(**changes):
         ({"queue_timeout_seconds": -1}, "no job runs or waits for ever"),
         ({"max_restarts": -1}, "whole number"),
         ({"queue": "Team A"}, "queue"),
+        ({"pod_override": "spec"}, "need a pod"),
+        ({"pod_override": {"spec": object()}}, "pod_override 'spec'.*JSON value"),
     ],
 )
 def test_a_job_refuses_nonsense_when_built(changes, message):

@@ -296,6 +296,8 @@ def _warnings(job: JobSpec) -> list[str]:
         found.append("disk_gib is not kept on one machine: jobs share what the disk has")
     if job.queue is not None:
         found.append(f"queue {job.queue} is for a cluster: one machine has one queue")
+    if job.pod_override:
+        found.append("pod_override is for a cluster: one machine has no pods, and does not look at it")
     return found
 
 
