@@ -13,6 +13,7 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, SITE, SMALL, WAIT, Jobs, connection, job, jobs
 
+from muster.backends.capacity import Place
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.connection import connect
 from muster.backends.kubernetes.discovery import discover
@@ -28,7 +29,7 @@ from muster.backends.kubernetes.kinds import (
     WORKLOAD,
     Document,
 )
-from muster.backends.kubernetes.observe import Place, observe
+from muster.backends.kubernetes.observe import observe
 from muster.backends.kubernetes.queueing import asked_places, gpus, reckoned_places, waiting
 from muster.core.errors import Conflict, Forbidden, NotFound, SpecError, Unreachable
 from muster.core.job import Role

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from muster.backends.capacity import Place
 from muster.backends.kubernetes.facts import condition, holds
 from muster.backends.kubernetes.kinds import JOB_SET
 from muster.backends.kubernetes.seen import Seen, SeenPod
@@ -28,14 +29,6 @@ _EVICTED = {
     "ClusterQueueStopped": "was put back as its queue was stopped",
     "LocalQueueStopped": "was put back as its queue was stopped",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where in its queue a job waits. :param number: from 1."""
-
-    number: int
-    of: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,82 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from muster.backends.capacity import NO_CLASS, Cards, Gpus, Place, Share, Waiting
 from muster.backends.kubernetes.facts import Flavor, Node, condition, holds, quotas
-from muster.backends.kubernetes.labels import JOB, QUEUE
-from muster.backends.kubernetes.observe import Place, waits_for
+from muster.backends.kubernetes.labels import JOB, NAME, QUEUE
+from muster.backends.kubernetes.observe import waits_for
 from muster.backends.kubernetes.quantities import PODS, pod_requests, quantity, times, total
 from muster.backends.kubernetes.seen import seconds
 
-NO_CLASS = "-"
-
 _LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
 _ENDED = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cards:
-    """GPUs of one class, node or team. :param total: 0 for a team, which owns none."""
-
-    name: str
-    total: int = 0
-    used: int = 0
-    gpu_class: str = NO_CLASS
-    ready: bool = True
-
-    @property
-    def free(self) -> int:
-        """Cards that nobody holds and a pod may have now: none of a node that takes no pods."""
-        return max(0, self.total - self.used) if self.ready else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpus:
-    """The cluster's GPUs. Nodes without any are left out."""
-
-    by_class: tuple[Cards, ...]
-    by_node: tuple[Cards, ...]
-    by_team: tuple[Cards, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """What a team's queue has of one flavor's cards.
-
-    :param team: the ClusterQueue; `quota` is its own, before borrowing.
-    :param used: held by what it has admitted; `borrowed` of them beyond its own quota.
-    """
-
-    team: str
-    flavor: str
-    gpu_class: str
-    quota: int
-    used: int
-    borrowed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """A job that waits in a queue.
-
-    :param job_id: None where the workload is nobody's of muster.
-    :param name: of the object that waits: a JobSet's or Job's.
-    :param needs: of all its pods together: cores, bytes, cards.
-    :param since: seconds since the epoch.
-    """
-
-    name: str
-    namespace: str
-    queue: str
-    priority: int
-    since: float
-    why: str
-    needs: Mapping[str, float]
-    job_id: str | None = None
-    place: Place | None = None
 
 
 def gpus(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], *, resource: str) -> Gpus:
@@ -185,8 +121,8 @@ def waiting(
     """
     held = [each for each in workloads if _waits(each)]
     known = reckoned_places(held) if places is None else places
-    labels = {str(each["metadata"].get("uid")): each["metadata"].get("labels") or {} for each in owners}
-    found = [_waiting(each, labels, known) for each in held]
+    heads = {str(each["metadata"].get("uid")): each["metadata"] for each in owners}
+    found = [_waiting(each, heads, known) for each in held]
     return tuple(sorted(found, key=_order))
 
 
@@ -195,10 +131,11 @@ def _waits(workload: Mapping[str, Any]) -> bool:
 
 
 def _waiting(
-    workload: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]], places: Mapping[str, Place]
+    workload: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]], places: Mapping[str, Place]
 ) -> Waiting:
     metadata, spec = workload["metadata"], workload["spec"]
     owner: Mapping[str, Any] = next(iter(metadata.get("ownerReferences") or ()), {})
+    head = heads.get(str(owner.get("uid")), {})
     return Waiting(
         name=owner.get("name") or metadata["name"],
         namespace=metadata["namespace"],
@@ -207,7 +144,8 @@ def _waiting(
         since=seconds(metadata.get("creationTimestamp")) or 0.0,
         why=waits_for(workload),
         needs=MappingProxyType(_needs(spec)),
-        job_id=labels.get(str(owner.get("uid")), {}).get(JOB),
+        title=(head.get("annotations") or {}).get(NAME, ""),
+        job_id=(head.get("labels") or {}).get(JOB),
         place=places.get(_name(workload)),
     )
 

@@ -14,7 +14,8 @@ from tests.unit.backends.kubernetes.recordings import (
     set_waiting,
 )
 
-from muster.backends.kubernetes.observe import Observed, Place, observe, plain_reason
+from muster.backends.capacity import Place
+from muster.backends.kubernetes.observe import Observed, observe, plain_reason
 from muster.backends.kubernetes.seen import Seen, SeenPod
 from muster.core.status import JobState
 

@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.site_objects import NODES, manifests, node
 
+from muster.backends.capacity import Cards, Place, Share
 from muster.backends.kubernetes.facts import Flavor
-from muster.backends.kubernetes.observe import Place
 from muster.backends.kubernetes.quantities import GIB
 from muster.backends.kubernetes.queueing import (
-    Cards,
-    Share,
     asked_places,
     gpus,
     reckoned_places,

@@ -1,0 +1,121 @@
+"""What there is to run on, who has it and who waits for it: the words of one machine and of a cluster alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+NO_CLASS = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cards:
+    """GPUs of one class, node or team. :param total: 0 for a team, which owns none."""
+
+    name: str
+    total: int = 0
+    used: int = 0
+    gpu_class: str = NO_CLASS
+    ready: bool = True
+
+    @property
+    def free(self) -> int:
+        """Cards that nobody holds and a job may have now: none of a node that takes no pods."""
+        return max(0, self.total - self.used) if self.ready else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What a team's queue has of one flavor's cards.
+
+    :param team: the ClusterQueue; `quota` is its own, before borrowing.
+    :param used: held by what it has admitted; `borrowed` of them beyond its own quota.
+    """
+
+    team: str
+    flavor: str
+    gpu_class: str
+    quota: int
+    used: int
+    borrowed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """The GPUs that there are. Nodes without any are left out.
+
+    :param by_team: whose pods hold cards; `shares` what each team may hold, where quotas say so.
+    :param unseen: what these counts leave out, and what would mend it; empty where they are whole.
+    """
+
+    by_class: tuple[Cards, ...]
+    by_node: tuple[Cards, ...]
+    by_team: tuple[Cards, ...] = ()
+    shares: tuple[Share, ...] = ()
+    unseen: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in its queue a job waits. :param number: from 1."""
+
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A job that waits in a queue.
+
+    :param job_id: None where what waits is nobody's of muster.
+    :param name: of the object that waits: a JobSet's or Job's; on a machine the job_id.
+    :param title: what its author calls it, such as ``flights.train``.
+    :param needs: of all its replicas together, by resource: cores, bytes, cards.
+    :param since: seconds since the epoch.
+    """
+
+    name: str
+    queue: str
+    priority: int
+    since: float
+    why: str
+    needs: Mapping[str, float]
+    namespace: str = ""
+    title: str = ""
+    job_id: str | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A queue that jobs may name.
+
+    :param team: whose quota is behind it; empty where there is none.
+    :param running: jobs that it has let in and that have not ended.
+    :param stopped: why nothing leaves it now; empty where all is well.
+    """
+
+    name: str
+    waiting: int
+    running: int
+    team: str = ""
+    stopped: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queues:
+    """Every queue, and what waits: queue by queue, the next to leave it first."""
+
+    lines: tuple[Line, ...]
+    waiting: tuple[Waiting, ...]
+
+
+class Capacity(Protocol):
+    """Looks at what there is; one look costs a few requests, however much is found."""
+
+    def gpus(self) -> Gpus:
+        """Return who has the GPUs now. :raises Forbidden: not even the nodes may be read."""
+
+    def queues(self) -> Queues:
+        """Return what waits now, and why. :raises Forbidden: the queues may not be read."""
