@@ -21,13 +21,13 @@ from muster.backends.local.environments import Environments
 from muster.backends.local.finish import CANCEL_ADVICE, CANCELLED, commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import left_behind
-from muster.backends.local.masking import Masking
 from muster.backends.local.news import News
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants, end_strays
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
+from muster.core.masking import Masking
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.backends.local.masking import Masking
+from muster.core.masking import Masking
 
 SECRET = "q7Vd-2mXw-9KfT-w3Rb-c8Zy"
 
