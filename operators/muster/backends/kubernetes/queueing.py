@@ -119,15 +119,26 @@ def waiting(
     :param places: by ``NAMESPACE/NAME`` of the Workload, from :func:`asked_places`; else they are reckoned from the
         workloads given, which is Kueue's own order unless one was put back for not starting.
     """
-    held = [each for each in workloads if _waits(each)]
-    known = reckoned_places(held) if places is None else places
+    waits = held(workloads)
+    known = reckoned_places(waits) if places is None else places
     heads = {str(each["metadata"].get("uid")): each["metadata"] for each in owners}
-    found = [_waiting(each, heads, known) for each in held]
+    found = [_waiting(each, heads, known) for each in waits]
     return tuple(sorted(found, key=_order))
 
 
-def _waits(workload: Mapping[str, Any]) -> bool:
-    return not holds(workload, "Admitted") and not holds(workload, "Finished")
+def held(workloads: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the workloads that wait."""
+    return [each for each in workloads if not holds(each, "Admitted") and not holds(each, "Finished")]
+
+
+def runs(workload: Mapping[str, Any]) -> bool:
+    """Whether its queue has let a workload in, and it has not ended."""
+    return holds(workload, "Admitted") and not holds(workload, "Finished")
+
+
+def queue_of(workload: Mapping[str, Any]) -> str:
+    """Return the LocalQueue that a workload asks for."""
+    return str(workload["spec"].get("queueName") or "")
 
 
 def _waiting(
@@ -139,7 +150,7 @@ def _waiting(
     return Waiting(
         name=owner.get("name") or metadata["name"],
         namespace=metadata["namespace"],
-        queue=spec.get("queueName", ""),
+        queue=queue_of(workload),
         priority=int(spec.get("priority") or 0),
         since=seconds(metadata.get("creationTimestamp")) or 0.0,
         why=waits_for(workload),
@@ -162,14 +173,49 @@ def _order(each: Waiting) -> tuple[object, ...]:
     return each.namespace, each.queue, each.place.number if each.place else 0, -each.priority, each.since
 
 
+def unplaced(
+    pods: Iterable[Mapping[str, Any]], *, owners: Iterable[Mapping[str, Any]] = ()
+) -> tuple[Waiting, ...]:
+    """Return the jobs that wait for nodes where no queue holds them: those of whose pods none has one.
+
+    :param pods: of our jobs, those that have not ended. :param owners: their JobSets and Jobs.
+    """
+    jobs: dict[str, list[Mapping[str, Any]]] = {}
+    for pod in pods:
+        jobs.setdefault(pod["metadata"]["labels"][JOB], []).append(pod)
+    heads = {(each["metadata"].get("labels") or {}).get(JOB): each["metadata"] for each in owners}
+    waits = [
+        _without_node(own, heads.get(job_id) or own[0]["metadata"])
+        for job_id, own in jobs.items()
+        if not any(pod["spec"].get("nodeName") for pod in own)
+    ]
+    return tuple(sorted(waits, key=_order))
+
+
+def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> Waiting:
+    said = (condition(pod, "PodScheduled").get("message") for pod in pods)
+    needs = total(pod_requests(pod["spec"]) for pod in pods)
+    return Waiting(
+        name=head["name"],
+        namespace=head["namespace"],
+        queue="",
+        priority=int(pods[0]["spec"].get("priority") or 0),
+        since=min(seconds(pod["metadata"].get("creationTimestamp")) or 0.0 for pod in pods),
+        why=next((text for text in said if text), "the scheduler has not looked yet"),
+        needs=MappingProxyType({name: amount for name, amount in needs.items() if name != PODS}),
+        title=(head.get("annotations") or {}).get(NAME, ""),
+        job_id=pods[0]["metadata"]["labels"][JOB],
+    )
+
+
 def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
     """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age.
 
     Ages are whole seconds: of those made in the same one only Kueue knows the order.
     """
     queues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in filter(_waits, workloads):
-        queues.setdefault((each["metadata"]["namespace"], each["spec"].get("queueName", "")), []).append(each)
+    for each in held(workloads):
+        queues.setdefault((each["metadata"]["namespace"], queue_of(each)), []).append(each)
     found: dict[str, Place] = {}
     for queue in queues.values():
         queue.sort(key=_rank)

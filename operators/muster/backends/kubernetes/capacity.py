@@ -1,0 +1,162 @@
+"""Looks at a cluster's GPUs and queues with a handful of requests, sent at the same time where they can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from muster.backends.capacity import Cards, Gpus, Line, Place, Queues, Share, Waiting
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.facts import Flavor, Queue
+from muster.backends.kubernetes.kinds import (
+    CLUSTER_QUEUE,
+    JOB,
+    JOB_SET,
+    LOCAL_QUEUE,
+    NODE,
+    POD,
+    QUEUE_VIEW,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    Document,
+    Kind,
+)
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.queueing import (
+    asked_places,
+    gpus,
+    held,
+    queue_of,
+    reckoned_places,
+    runs,
+    shares,
+    unplaced,
+    waiting,
+)
+from muster.core.errors import Forbidden
+
+_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+_AT_ONCE = 8
+
+
+class ClusterCapacity:
+    """What a namespace's jobs may run on, and what waits in it; see :class:`~muster.backends.capacity.Capacity`.
+
+    :param resource: what a card is called, such as ``nvidia.com/gpu``.
+    """
+
+    def __init__(self, client: Client, *, namespace: str, resource: str = "nvidia.com/gpu") -> None:
+        self._client = client
+        self._namespace = namespace
+        self._resource = resource
+
+    def gpus(self) -> Gpus:
+        """Return who has the GPUs now.
+
+        Pods of other namespaces count where these credentials may list them; else what the queues
+        have let in counts in their stead, and :attr:`~muster.backends.capacity.Gpus.unseen` says so.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            served = pool.submit(self._client.served)
+            nodes, pods = pool.submit(self._client.find, NODE), pool.submit(self._pods)
+            kueue = _serves(served.result(), CLUSTER_QUEUE)
+            queues = pool.submit(self._readable, CLUSTER_QUEUE if kueue else None)
+            flavors = pool.submit(self._readable, RESOURCE_FLAVOR if kueue else None)
+            known = {flavor.name: flavor for flavor in map(Flavor.of, flavors.result())}
+            owned = shares(queues.result(), known, resource=self._resource)
+            everywhere, found = pods.result()
+            counted = gpus(nodes.result(), found, resource=self._resource)
+        if everywhere:
+            return replace(counted, shares=owned)
+        return replace(
+            counted,
+            by_class=_with_reserved(counted.by_class, owned),
+            shares=owned,
+            unseen=(
+                f"cards of a node that pods of other namespaces than {self._namespace} hold count as free: "
+                "these credentials may not list pods in the whole cluster"
+            ),
+        )
+
+    def queues(self) -> Queues:
+        """Return what waits now, and why. Places are Kueue's own where it tells them, else reckoned."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            served = self._client.served()
+            kinds = [kind for kind in (JOB, JOB_SET) if _serves(served, kind)]
+            heads = [pool.submit(self._heads, kind) for kind in kinds]
+            if not _serves(served, WORKLOAD):
+                return Queues(lines=(), waiting=unplaced(self._our_pods(), owners=_all(heads)))
+            local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
+            workloads = self._client.find(WORKLOAD, namespace=self._namespace)
+            places = reckoned_places(workloads)
+            if _serves(served, QUEUE_VIEW):
+                for told in pool.map(self._places, sorted({queue_of(each) for each in held(workloads)})):
+                    places |= told
+            found = waiting(workloads, owners=_all(heads), places=places)
+            return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
+
+    def _pods(self) -> tuple[bool, Sequence[Document]]:
+        """Return the pods that may hold cards, and whether they are those of the whole cluster."""
+        try:
+            return True, self._client.find(POD, fields=_NOT_ENDED)
+        except Forbidden:
+            return False, self._client.find(POD, namespace=self._namespace, fields=_NOT_ENDED)
+
+    def _readable(self, kind: Kind | None) -> Sequence[Document]:
+        """Return all objects of a kind; none where there are none to be had."""
+        try:
+            return self._client.find(kind) if kind else ()
+        except Forbidden:
+            return ()
+
+    def _heads(self, kind: Kind) -> Sequence[Document]:
+        return self._client.find(kind, namespace=self._namespace, labels=JOB_LABEL, heads=True)
+
+    def _our_pods(self) -> Sequence[Document]:
+        return self._client.find(POD, namespace=self._namespace, labels=JOB_LABEL, fields=_NOT_ENDED)
+
+    def _places(self, queue: str) -> dict[str, Place]:
+        """Return the places in a queue as Kueue tells them; none where it does not."""
+        try:
+            told = self._client.get(
+                QUEUE_VIEW, queue, namespace=self._namespace, subresource="pendingworkloads"
+            )
+        except Forbidden:
+            return {}
+        return asked_places(told or {})
+
+
+def _serves(served: Collection[tuple[str, str]], kind: Kind) -> bool:
+    return (kind.api_version, kind.plural) in served
+
+
+def _all(parts: Iterable[Future[Sequence[Document]]]) -> list[Document]:
+    return [each for part in parts for each in part.result()]
+
+
+def _with_reserved(classes: Iterable[Cards], owned: Iterable[Share]) -> tuple[Cards, ...]:
+    """Count as used at least what the queues have let in of each class."""
+    reserved = Counter[str]()
+    for share in owned:
+        reserved[share.gpu_class] += share.used
+    return tuple(replace(each, used=max(each.used, min(each.total, reserved[each.name]))) for each in classes)
+
+
+def _lines(
+    queues: Iterable[Document], workloads: Iterable[Document], waits: Iterable[Waiting]
+) -> tuple[Line, ...]:
+    before = Counter(each.queue for each in waits)
+    inside = Counter(queue_of(each) for each in workloads if runs(each))
+    found = [Queue.of(each, {}) for each in queues]
+    return tuple(
+        Line(
+            name=queue.name,
+            team=queue.cluster_queue,
+            waiting=before[queue.name],
+            running=inside[queue.name],
+            stopped=queue.stopped,
+        )
+        for queue in sorted(found, key=lambda queue: queue.name)
+    )
