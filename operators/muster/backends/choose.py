@@ -1,25 +1,35 @@
-"""Chooses the backend: settings in, one implementation out."""
+"""Chooses where jobs run and where volumes live: settings in, one implementation of each out."""
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from muster.backends.base import Backend
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
 from muster.core.settings import Settings
+from muster.volumes.base import Store
+
+if TYPE_CHECKING:
+    from muster.backends.kubernetes.written import ClusterSettings
+    from muster.volumes.service.client import ServiceStore
+
+Resolve = Callable[[SecretRef], str]
+"""Returns the value of a secret that this process has; raises KeyError for others."""
 
 
-def choose_backend(
-    settings: Settings | None = None, *, resolve: Callable[[SecretRef], str] | None = None
-) -> Backend:
+def choose_backend(settings: Settings | None = None, *, resolve: Resolve | None = None) -> Backend:
     """Return where jobs run under `settings`, those of this process's environment if none are given.
 
-    :param resolve: returns the value of a secret that this process has, KeyError for others; variables
-        of this process if it is not given.
-    :raises SpecError: jobs cannot run on this operating system.
+    Nothing is asked over the network, and nothing is started.
+
+    :param resolve: variables of this process if it is not given.
+    :raises SpecError: a setting is wrong, or jobs cannot run on this operating system.
     """
+    settings = settings or Settings.load()
     if sys.platform != "linux":
         raise SpecError(
             f"muster runs jobs on Linux, this is {sys.platform}: use WSL2 on Windows, "
@@ -28,4 +38,24 @@ def choose_backend(
     from muster.backends.local.admission import from_environment
     from muster.backends.local.backend import LocalBackend
 
-    return LocalBackend(settings or Settings.load(), resolve=resolve or from_environment)
+    return LocalBackend(settings, resolve=resolve or from_environment)
+
+
+def choose_store(settings: Settings | None = None) -> Store:
+    """Return where volumes live under `settings`; see :func:`choose_backend`."""
+    settings = settings or Settings.load()
+    if settings.cluster is not None:
+        from muster.backends.kubernetes.written import read_file
+
+        return service_store(read_file(settings.cluster).settings, settings)
+    from muster.volumes.folder import FolderStore
+
+    return FolderStore(settings.store)
+
+
+def service_store(cluster: ClusterSettings, settings: Settings) -> ServiceStore:
+    """Return the store of a cluster; what is read of it is kept in the cache, each store's apart."""
+    from muster.volumes.service.client import ServiceStore
+
+    place = hashlib.sha256(f"{cluster.store_url} {cluster.site.namespace}".encode()).hexdigest()[:16]
+    return ServiceStore(cluster.store_url, token=cluster.token, cache=settings.cache / "stores" / place)

@@ -5,6 +5,7 @@
 ``MUSTER_CACHE``       environments and downloads: may be deleted at any time  ``~/.cache/muster``
 ``MUSTER_IMAGES``      more folders of images, ``:`` between them              none
 ``MUSTER_REQUIRE_GPUS`` ``1``: a gang never falls back to CPUs                 ``0``
+``MUSTER_CLUSTER``     a file that says which cluster jobs go to               this machine
 =====================  ======================================================  =======================
 """
 
@@ -22,12 +23,16 @@ HOME_NAME = ".muster"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Where this process finds the store, the jobs and the caches. All paths are absolute."""
+    """Where this process finds the store, the jobs and the caches. All paths are absolute.
+
+    :param cluster: the file that says which cluster jobs go to; None is this machine.
+    """
 
     home: Path
     cache: Path
     images: tuple[Path, ...] = field(default=())
     require_gpus: bool = False
+    cluster: Path | None = None
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, *, start: Path | None = None) -> Settings:
@@ -49,6 +54,9 @@ class Settings:
             cache=cache.expanduser().absolute(),
             images=tuple(folders),
             require_gpus=require == "1",
+            cluster=Path(env["MUSTER_CLUSTER"]).expanduser().absolute()
+            if env.get("MUSTER_CLUSTER")
+            else None,
         )
 
     @property

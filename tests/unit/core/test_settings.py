@@ -19,6 +19,8 @@ def test_the_environment_wins_and_paths_are_absolute(tmp_path, monkeypatch):
     assert settings.cache == tmp_path / "c"
     assert settings.images == (tmp_path / "a", tmp_path / "b")
     assert settings.store == tmp_path / "h" / "store"
+    assert settings.cluster is None
+    assert Settings.load({"MUSTER_CLUSTER": "site.toml"}).cluster == tmp_path / "site.toml"
 
 
 def test_a_flag_that_is_neither_is_refused():

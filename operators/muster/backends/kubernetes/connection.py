@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +29,26 @@ def connect(
         the pod that this process runs in.
     :raises SpecError: there is none, or it cannot be read; the message says where was looked.
     """
-    from kubernetes.client import ApiClient, Configuration
-    from urllib3 import Retry
+    from kubernetes.client import Configuration
 
     env = os.environ if environment is None else environment
     configuration: Configuration = Configuration()
-    configuration.retries = Retry(total=0)  # ours wait in between, and say what they wait for
     place = _place(kubeconfig, env)
     if place is None:
         _in_cluster(configuration, env)
     else:
         _from_file(configuration, place, context)
-    api = ApiClient(configuration)
+    return connection_of(configuration)
+
+
+def connection_of(configuration: Configuration) -> ApiClient:
+    """Return a connection that is configured so, with our own patience; `configuration` stays as it is."""
+    from kubernetes.client import ApiClient
+    from urllib3 import Retry
+
+    own = deepcopy(configuration)
+    own.retries = Retry(total=0)  # ours wait in between, and say what they wait for
+    api = ApiClient(own)
     api.user_agent = f"muster/{muster.__version__}"
     return api
 
