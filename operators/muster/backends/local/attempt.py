@@ -7,20 +7,9 @@ from pathlib import Path
 
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
-from muster.core.errors import NotFound
-from muster.core.job import JobSpec, Pinned
+from muster.core.job import JobSpec
 from muster.core.replica import Replica
 from muster.volumes.base import Staging, Store
-
-
-def check_inputs(job: JobSpec, store: Store) -> None:
-    """Refuse a job whose versions are not what they were when they were pinned.
-
-    :raises NotFound: a version is gone, or is another one under the same number.
-    """
-    for name, given in job.inputs.items():
-        for pinned in given.versions:
-            _check(name, pinned, store)
 
 
 def input_paths(job: JobSpec, store: Store) -> dict[str, tuple[str, ...]]:
@@ -61,15 +50,6 @@ def replicas(
     for replica in made:
         _make_folders(replica)
     return made
-
-
-def _check(name: str, pinned: Pinned, store: Store) -> None:
-    (version,) = store.resolve(pinned.address)
-    if version.digest != pinned.digest:
-        raise NotFound(
-            f"input {name}: {pinned.address} is {version.digest[:15]}…, the job was given {pinned.digest[:15]}…: "
-            "this is another store than the one it was pinned in"
-        )
 
 
 def _make_folders(replica: Replica) -> None:

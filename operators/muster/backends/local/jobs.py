@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
+from muster.backends.inputs import check_inputs
 from muster.backends.local.admission import Admission, Resolve, from_environment
-from muster.backends.local.attempt import check_inputs
 from muster.backends.local.finish import CANCEL_ADVICE, commit
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine

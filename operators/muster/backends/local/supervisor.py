@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from muster.backends.inputs import check_inputs, lease_inputs
 from muster.backends.local import attempt
 from muster.backends.local.environments import Environments
 from muster.backends.local.finish import CANCEL_ADVICE, CANCELLED, commit, verdict_of
@@ -144,10 +145,8 @@ class Supervisor:
         """Have the image's Python ready and the inputs kept from gc."""
         self._move(JobState.PREPARING, f"preparing image {self._spec.image}")
         spec = self._spec
-        attempt.check_inputs(spec, self._store)
-        pinned = [version.address for given in spec.inputs.values() for version in given.versions]
-        if pinned:
-            self._store.lease(pinned, holder=self._job_id)
+        check_inputs(spec, self._store)
+        lease_inputs(spec, self._store, job_id=self._job_id)
         return Environments(self._orders.settings.cache).ensure(
             spec.image,
             self._store.code(spec.image_digest),

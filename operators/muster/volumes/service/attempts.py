@@ -43,8 +43,11 @@ def _begin(call: Call) -> Place:
 
 
 def _current(call: Call) -> Current:
-    staging = call.site.store.staging(call.part("job_id"))
-    return Current(place=None if staging is None else _place(staging))
+    job_id = call.part("job_id")
+    staging = call.site.store.staging(job_id)
+    if staging is None:
+        return Current(place=None)
+    return Current(place=_place(staging), taken=call.site.starts.taken(job_id, staging.attempt))
 
 
 def _place(staging: Staging) -> Place:

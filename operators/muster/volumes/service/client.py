@@ -125,7 +125,7 @@ class ServiceStore:
     def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
         """Keep `files`, and `texts`, as a code snapshot; the same bytes are sent once."""
         digest = self._downloads.keep(root, files, texts)
-        if not self._connection.get(f"/v1/code/{digest}/held", Answer).yes:
+        if not self.holds(digest):
             content = lambda: self._downloads.packed(digest)  # noqa: E731 - one for each time it is sent
             self._connection.request("PUT", f"/v1/code/{digest}", content=content, slow=True)
         return digest
@@ -143,8 +143,22 @@ class ServiceStore:
 
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
-        place = self._connection.get(f"{job_path(job_id)}/attempts/current", Current).place
+        place = self._current(job_id).place
         return None if place is None else _staging(place)
+
+    def attempt(self, job_id: str) -> tuple[int, bool]:
+        """Return the current attempt, 0 before the first, and whether a pod has asked for it."""
+        found = self._current(job_id)
+        return (0 if found.place is None else found.place.attempt), found.taken
+
+    def begin(self, job_id: str, *, after: int) -> int:
+        """Begin the attempt that comes after one that is over, and return it; however many ask, it is one.
+
+        :raises Conflict: another was begun since, or the job has sealed or ended.
+        """
+        begin = Begin(request=f"after-{after}")
+        place = self._connection.send("POST", f"{job_path(job_id)}/attempts", Place, begin, slow=True)
+        return place.attempt
 
     def equip(self, job_id: str, *, worker: bytes) -> None:
         """Keep the worker's zipapp for a job: its pods get it with their bundle."""
@@ -154,6 +168,10 @@ class ServiceStore:
         """Return a token for the pods of one attempt, the current one."""
         path = f"{job_path(job_id)}/attempts/{attempt}/token"
         return self._connection.send("POST", path, Secret, Lifetime(seconds=lifetime_seconds)).token
+
+    def holds(self, digest: str) -> bool:
+        """Whether a code snapshot, or an image's lock, is in the store."""
+        return self._connection.get(f"/v1/code/{check_digest('code snapshot', digest)}/held", Answer).yes
 
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
@@ -253,6 +271,9 @@ class ServiceStore:
         rules = _rules(volumes, keep_last, job_days, young_days)
         done = self._connection.send("POST", "/v1/gc/collect", Swept, rules, slow=True)
         return Collected(plan=_plan(done), freed_bytes=done.freed_bytes)
+
+    def _current(self, job_id: str) -> Current:
+        return self._connection.get(f"{job_path(job_id)}/attempts/current", Current)
 
     def _change(self, what: str, address: str, reason: str) -> Version:
         Address.parse(address)

@@ -58,11 +58,14 @@ class ServiceLedger:
         # An answer that was lost may have been a yes: then a second try finds us the owner.
         return owner != expected and self.status(job_id).owner == owner
 
-    def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the log, once, however often it has to be sent."""
+    def append(self, job_id: str, data: bytes, *, request: str | None = None) -> None:
+        """Add whole lines to the log, once, however often it has to be sent.
+
+        :param request: a name for these lines: whoever else adds lines under it adds nothing.
+        """
         path = f"{job_path(job_id)}/log"
         if data:
-            self._connection.request("POST", path, query={"request": new_request()}, content=data)
+            self._connection.request("POST", path, query={"request": request or new_request()}, content=data)
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         """Return whole lines from offset `after`, and the offset after them."""

@@ -110,9 +110,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Current:
-    """The staging of the current attempt, or None before the first."""
+    """The staging of the current attempt, or None before the first. `taken`: a pod has asked for it."""
 
     place: Place | None
+    taken: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,10 @@ class Starts:
         """Whether an attempt is a start of the gang that was submitted with another."""
         return attempt == submitted or attempt in _starts(self._table(job_id), submitted).values()
 
+    def taken(self, job_id: str, attempt: int) -> bool:
+        """Whether a pod has asked for this attempt; before that, nothing of it can run."""
+        return any("." in name and became == attempt for name, became in self._table(job_id).items())
+
     def _told(self, job_id: str, name: str) -> str:
         """Write down which attempt `name` begins, if it is new; from here on the one before is fenced."""
         with self.committer.alone(job_id), translated(f"begin an attempt of job {job_id}"):
