@@ -13,8 +13,6 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.volumes.base import Store
-    from muster.volumes.folder import FolderStore
     from muster.volumes.retention import Plan
 
 SHOWN = 200
@@ -56,14 +54,13 @@ class RetentionOperator(MusterOperator):
     def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about the whole store
         """Collect, list what went, and return the sums."""
         from muster.airflow.site import connect
-        from muster.volumes import retention
 
         self._check(known_only=False)
-        store, rules = _folder(connect().store), self._rules()
+        store, rules = connect().store, self._rules()
         if self.rehearsal:
-            plan, freed = retention.plan(store, **rules), 0
+            plan, freed = store.plan(**rules), 0
         else:
-            done = retention.collect(store, **rules)
+            done = store.collect(**rules)
             plan, freed = done.plan, done.freed_bytes
         for line in table(plan):
             self.log.info("%s", line)
@@ -137,11 +134,3 @@ def _reasons(reasons: Iterable[str]) -> Counter[str]:
     short = (next((f"one that stays{kind}" for kind in kinds if r.endswith(kind)), r) for r in reasons)
     return Counter(reason.partition(":")[0].partition(" by ")[0] for reason in short)
 
-
-def _folder(store: Store) -> FolderStore:
-    """The store as the folder that it is here. :raises SpecError: it is none, and looks after itself."""
-    from muster.volumes.folder import FolderStore
-
-    if not isinstance(store, FolderStore):
-        raise SpecError("this store is a service and collects its own garbage: leave RetentionOperator out")
-    return store
