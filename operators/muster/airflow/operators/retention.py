@@ -133,4 +133,3 @@ def _reasons(reasons: Iterable[str]) -> Counter[str]:
     kinds = (" was made from it", " waits for it")
     short = (next((f"one that stays{kind}" for kind in kinds if r.endswith(kind)), r) for r in reasons)
     return Counter(reason.partition(":")[0].partition(" by ")[0] for reason in short)
-
