@@ -111,6 +111,19 @@ class Queues:
     waiting: tuple[Waiting, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a job that runs now.
+
+    :param name: ``rank 0``, or of a replica that is a pod ``main-0``.
+    :param process: ``pid 8754`` or ``pod train-9f2c-1-main-0-abcde``; `node` where it is.
+    """
+
+    name: str
+    process: str
+    node: str = ""
+
+
 class Capacity(Protocol):
     """Looks at what there is; one look costs a few requests, however much is found."""
 
@@ -119,3 +132,6 @@ class Capacity(Protocol):
 
     def queues(self) -> Queues:
         """Return what waits now, and why. :raises Forbidden: the queues may not be read."""
+
+    def parts(self, job_id: str) -> tuple[Part, ...]:
+        """Return what of a job runs now, in the order of its ranks; nothing of one that does not run."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from muster.backends.base import Backend
+from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
 from muster.core.settings import Settings
@@ -16,6 +17,8 @@ from muster.volumes.base import Store
 if TYPE_CHECKING:
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
+
+LOOK_SECONDS = 5.0
 
 Resolve = Callable[[SecretRef], str]
 """Returns the value of a secret that this process has; raises KeyError for others."""
@@ -51,6 +54,28 @@ def choose_store(settings: Settings | None = None) -> Store:
     from muster.volumes.folder import FolderStore
 
     return FolderStore(settings.store)
+
+
+def choose_capacity(settings: Settings | None = None) -> Capacity:
+    """Return who can say what there is under `settings`, who has it and who waits; see :func:`choose_backend`.
+
+    An API server that is away is not waited for as long as by a job.
+    """
+    settings = settings or Settings.load()
+    if settings.cluster is not None:
+        from muster.backends.kubernetes.capacity import ClusterCapacity
+        from muster.backends.kubernetes.client import Client
+        from muster.backends.kubernetes.connection import connect
+        from muster.backends.kubernetes.written import read_file
+
+        file = read_file(settings.cluster)
+        api = connect(kubeconfig=file.kubeconfig, context=file.context)
+        site = file.settings.site
+        client = Client(api, patience_seconds=LOOK_SECONDS)
+        return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource)
+    from muster.backends.local.capacity import LocalCapacity
+
+    return LocalCapacity(settings)
 
 
 def service_store(cluster: ClusterSettings, settings: Settings) -> ServiceStore:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from muster.backends.capacity import Cards, Gpus, Line, Place, Queues, Share, Waiting
+from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Share, Waiting
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.facts import Flavor, Queue
 from muster.backends.kubernetes.kinds import (
@@ -24,6 +24,7 @@ from muster.backends.kubernetes.kinds import (
     Kind,
 )
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.queueing import (
     asked_places,
     gpus,
@@ -35,7 +36,9 @@ from muster.backends.kubernetes.queueing import (
     unplaced,
     waiting,
 )
+from muster.backends.kubernetes.seen import Seen
 from muster.core.errors import Forbidden
+from muster.core.names import check_job_id
 
 _NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _AT_ONCE = 8
@@ -96,6 +99,13 @@ class ClusterCapacity:
                     places |= told
             found = waiting(workloads, owners=_all(heads), places=places)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
+
+    def parts(self, job_id: str) -> tuple[Part, ...]:
+        """Return a job's pods that have a node and have not ended, those of the start that counts."""
+        wanted = selector({JOB_LABEL: check_job_id(job_id)})
+        pods = self._client.find(POD, namespace=self._namespace, labels=wanted, fields=_NOT_ENDED)
+        placed = [pod for pod in Seen(pods=pods).replicas() if pod.node and not pod.deleting]
+        return tuple(Part(name=pod.replica, process=f"pod {pod.name}", node=pod.node) for pod in placed)
 
     def _pods(self) -> tuple[bool, Sequence[Document]]:
         """Return the pods that may hold cards, and whether they are those of the whole cluster."""

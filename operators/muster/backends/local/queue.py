@@ -15,7 +15,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,14 +163,35 @@ class Queue:
     def reasons(self) -> dict[str, str]:
         """Say of every waiting job what it waits for."""
         room, found = self._room(), {}
-        for before, ticket in enumerate(self._tickets()):
+        for before, ticket in enumerate(self.tickets()):
             found[ticket.job_id] = _waiting(room.lacks(ticket), before, self._machine)
             room.take(ticket)
         return found
 
+    def claims(self) -> list[Claim]:
+        """Return what the jobs hold that run."""
+        found = []
+        for path in self._places.claims.glob("*.json") if self._places.claims.is_dir() else ():
+            with suppress(FileNotFoundError):  # it ended since the folder was listed
+                if is_locked(path):
+                    found.append(loads(Claim, path.read_bytes()))
+        return found
+
+    def tickets(self) -> list[Ticket]:
+        """Return the jobs that wait, the next to start first."""
+        found = []
+        for path in self._places.tickets.glob("*.json"):
+            try:
+                found.append(loads(Ticket, path.read_bytes()))
+            except FileNotFoundError:
+                continue  # started since the folder was listed
+            except SpecError:  # the power went while it was written: its job waits to be submitted again
+                path.unlink(missing_ok=True)
+        return sorted(found, key=lambda ticket: (ticket.rank, ticket.submitted, ticket.job_id))
+
     def _admit(self, start: Callable[[Claim, int], bool], overdue: Callable[[Ticket, str], None]) -> None:
         room = self._room()
-        for before, ticket in enumerate(self._tickets()):
+        for before, ticket in enumerate(self.tickets()):
             if self.holds(ticket.job_id):  # whoever started it died before the ticket was gone
                 self._ticket(ticket.job_id).unlink()
                 continue
@@ -185,7 +206,7 @@ class Queue:
             self._ticket(ticket.job_id).unlink()
 
     def _start(self, ticket: Ticket, start: Callable[[Claim, int], bool]) -> bool:
-        live = self._live()
+        live = self.claims()
         taken = {gpu for claim in live for gpu in claim.gpus}
         free = [gpu for gpu in self._machine.gpus if gpu not in taken]
         claim = Claim(
@@ -205,26 +226,11 @@ class Queue:
         return started
 
     def _room(self) -> _Room:
-        live = self._live()
+        live = self.claims()
         return _Room(
             memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
             gpus=len(self._machine.gpus) - sum(len(claim.gpus) for claim in live),
         )
-
-    def _live(self) -> list[Claim]:
-        paths = self._places.claims.glob("*.json") if self._places.claims.is_dir() else ()
-        return [loads(Claim, path.read_bytes()) for path in paths if is_locked(path)]
-
-    def _tickets(self) -> list[Ticket]:
-        found = []
-        for path in self._places.tickets.glob("*.json"):
-            try:
-                found.append(loads(Ticket, path.read_bytes()))
-            except FileNotFoundError:
-                continue  # started since the folder was listed
-            except SpecError:  # the power went while it was written: its job waits to be submitted again
-                path.unlink(missing_ok=True)
-        return sorted(found, key=lambda ticket: (ticket.rank, ticket.submitted, ticket.job_id))
 
     def _anybody_waits(self) -> bool:
         try:
