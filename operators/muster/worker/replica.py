@@ -2,6 +2,9 @@
 
 The worker dies with whoever started it. A backend that wants no gap between its fork and that promise
 sets ``MUSTER_PARENT_PID`` to its own pid: a worker whose parent is another by then ends at once.
+
+On a machine its supervisor reads its lines and finds its report and its part-manifest as files. In a pod
+:mod:`muster.worker.pod` does, and brings them to the store service that ``MUSTER_STORE_URL`` names.
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     except (IndexError, OSError, SpecError) as error:
         say(f"the worker cannot read what to do: {error}\nusage: python WORKER REPLICA.json")
         return ExitCode.SPEC_ERROR
+    if "MUSTER_STORE_URL" in os.environ:
+        from muster.worker.pod import Ways, attend
+
+        attend(replica, Ways.take(os.environ))
     try:
         replica = _own_folder(replica)
         protect(path for paths in replica.inputs.values() for path in paths)

@@ -1,0 +1,70 @@
+"""Sends a replica's lines to the store service, in a thread of its own: neither ranks nor worker wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from muster.worker.spool import Spool
+from muster.worker.store import Refused, Stale, StoreService
+
+SPACING_SECONDS = 0.5  # between two requests, unless so much waits that one is full
+_BATCH_BYTES = 1 << 20
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 5.0, 2.0
+
+
+class Courier:
+    """Brings what is in a spool to the service, each byte once, however often either of the two goes away.
+
+    :param wake: is called, in the thread, when it can bring nothing more.
+    """
+
+    def __init__(self, service: StoreService, spool: Spool, *, wake: Callable[[], None]) -> None:
+        self.stale = ""
+        """Why nobody wants this replica any more, if so."""
+        self.refused = ""
+        """Why the service takes no lines, if so."""
+        self._service, self._spool, self._wake = service, spool, wake
+        self._hurry = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the process has to have done all its forks by then."""
+        self._thread.start()
+
+    def finish(self, *, seconds: float) -> bool:
+        """Bring what is left, for at most so long; return whether the service has all."""
+        self._spool.close()
+        self._hurry.set()
+        self._thread.join(max(0.0, seconds))
+        return not (self._thread.is_alive() or self.refused or self.stale)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            offset, lines = self._spool.head(_BATCH_BYTES)
+            if not lines:
+                return
+            try:
+                self._spool.drop(self._service.send(lines, offset=offset))
+            except Stale as error:
+                self.stale = str(error)
+                break
+            except Refused as error:
+                self.refused = str(error)
+                break
+            except OSError:
+                self._rest(pause)
+                pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                pause = _FIRST_PAUSE_SECONDS
+                if self._spool.waiting < _BATCH_BYTES:
+                    self._hurry.wait(SPACING_SECONDS)
+        self._wake()
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for a service that is away; who hurries asks it again sooner."""
+        if self._hurry.is_set():
+            threading.Event().wait(min(seconds, SPACING_SECONDS))
+        else:
+            self._hurry.wait(seconds)

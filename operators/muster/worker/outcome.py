@@ -1,0 +1,58 @@
+"""What a pod says of its end: the report that its termination message holds, also where the worker left none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from muster.core.masking import Masking
+from muster.core.replica import Report
+from muster.core.verdict import Cause, ExitCode, Verdict
+from muster.core.wire import dumps
+
+TERMINATION_BYTES = 4096  # what a kubelet reads
+
+_CODES = {
+    Cause.CANCELLED: ExitCode.STOPPED,
+    Cause.RANK_LOST: ExitCode.RANK_LOST,
+    Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
+    Cause.COMMIT_FAILED: ExitCode.SEAL_FAILED,
+}
+_ADVICE = {
+    Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
+    Cause.RANK_LOST: "it was started as often as max_restarts allows: look for who kills it",
+    Cause.OUT_OF_MEMORY: "raise memory_gib in its resources, or hold less at once (smaller batches, fewer ranks)",
+    Cause.COMMIT_FAILED: "see that the store service runs and what it says, then run again",
+}
+
+
+def failed(cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
+    """Return the report of a replica whose worker did not write this one itself."""
+    verdict = Verdict(cause=cause, message=message, advice=_ADVICE[cause], rank=rank)
+    return Report(exit_code=_CODES[cause], verdict=verdict, at=at or time.time())
+
+
+def killed(name: str, status: int) -> Report:
+    """Return the report of a worker that left none.
+
+    :param name: of its replica.
+    :param status: its exit code, or minus the number of the signal that ended it.
+    """
+    if status in set(ExitCode) - {ExitCode.SEALED}:
+        return Report(exit_code=ExitCode(status), at=time.time())
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+    return failed(Cause.RANK_LOST, f"the worker of {name} {how}")
+
+
+def termination_message(report: Report, masking: Masking) -> str:
+    """Write a report without secrets, its traceback as long as a kubelet takes it, and no results."""
+    verdict = report.verdict
+    if verdict is not None:
+        said, advice = masking.text(verdict.message), masking.text(verdict.advice)
+        verdict = replace(verdict, message=said, advice=advice)
+    lines = tuple(masking.text(line) for line in report.traceback)
+    while True:
+        text = dumps(replace(report, verdict=verdict, traceback=lines, metrics={}, modules=None))
+        if len(text.encode("utf-8", "replace")) <= TERMINATION_BYTES or not lines:
+            return text
+        lines = lines[1:]

@@ -1,0 +1,281 @@
+"""The first process of a pod: has a worker run the replica, and is its way to the store service.
+
+The worker is the one that runs on a machine too: it writes lines, a report and a part-manifest, and ends.
+Here is what there is of a machine's supervisor in a pod: it passes the lines on, without secrets, tells
+the worker to stop, brings its seal away, and says by its exit code and termination message how it went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from muster.core.errors import SpecError
+from muster.core.masking import Masking
+from muster.core.replica import Replica, Report
+from muster.core.verdict import Cause, ExitCode
+from muster.core.wire import dumps, loads
+from muster.worker import outcome
+from muster.worker.memory import oom_kills
+from muster.worker.processes import die_with_parent
+
+STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE", "MUSTER_TERMINATION_LOG"
+
+PATIENCE_SECONDS = 600.0  # with a service that is away, for a replica that is done
+LAST_LINES_SECONDS = 60.0  # for one that failed: its pod is to start again, or to say why it does not
+OWN_SECONDS = 4.0  # of what a pod gets to end beyond its ranks' grace
+_READ_BYTES = 1 << 20
+_LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """How what comes of a replica leaves its pod.
+
+    :param termination_log: the file that a kubelet reads at the end; it is mounted, so it is never replaced.
+    """
+
+    url: str
+    token_file: str
+    termination_log: str
+
+    @classmethod
+    def take(cls, environment: MutableMapping[str, str]) -> Ways:
+        """Take the variables that name them from `environment`: no rank needs them."""
+        url, token, log = (environment.pop(name, "") for name in (STORE_URL, TOKEN_FILE, TERMINATION_LOG))
+        return cls(url=url, token_file=token, termination_log=log)
+
+
+def attend(replica: Replica, ways: Ways) -> None:
+    """Return in a new process, which is the worker; this one attends to it and ends after it."""
+    read, write = os.pipe()
+    parent = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent(parent)
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        os.close(read)
+        os.close(write)
+        return
+    code: int = ExitCode.RANK_LOST
+    try:
+        gc.enable()
+        os.close(write)
+        code = Pod(replica, ways, worker=worker, output=read, environment=os.environ).run()
+    except BaseException:  # whatever it is, this process never goes on as the worker
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+class Pod:
+    """One replica, as its pod's first process sees it.
+
+    :param worker: its process, and `output` the end of a pipe with all that it says.
+    :param environment: with the values of the job's secrets.
+    """
+
+    def __init__(
+        self, replica: Replica, ways: Ways, *, worker: int, output: int, environment: Mapping[str, str]
+    ) -> None:
+        from muster.worker.courier import Courier  # what takes long to import, while the worker starts
+        from muster.worker.spool import Spool
+        from muster.worker.store import StoreService
+
+        self._replica, self._ways = replica, ways
+        self._name = f"replica {replica.role}-{replica.index}"
+        self._worker, self._output, self._partial = worker, output, b""
+        self._status: int | None = None
+        self._stop_at: float | None = None
+        self._told = False
+        self._killed_before = oom_kills()
+        with open(ways.token_file, encoding="ascii") as file:
+            token = file.read().strip()
+        secrets = [environment.get(name, "") for name in replica.spec.secrets]
+        self._masking = Masking([*secrets, token])
+        self._service = StoreService(ways.url, token=token, replica=replica)
+        self._spool = Spool(os.path.dirname(replica.report))
+        self._wake_read, self._wake = os.pipe()
+        self._courier = Courier(self._service, self._spool, wake=self._ring)
+
+    def run(self) -> int:
+        """Attend to the worker until it has ended and all is said; return the exit code."""
+        self._listen()
+        self._courier.start()
+        while self._status is None:
+            self._turn()
+        os.set_blocking(self._output, False)
+        while self._read():
+            pass
+        return self._end(self._status)
+
+    def _listen(self) -> None:
+        for pipe in (self._wake_read, self._wake):
+            os.set_blocking(pipe, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        self._reap()  # one that ended before this was listened for
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"\0")
+
+    def _on_stop(self, *_: object) -> None:
+        self._stop_at = self._stop_at or time.monotonic()
+
+    def _turn(self) -> None:
+        ready, _, _ = select.select([self._output, self._wake_read], [], [])
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        if self._output in ready and not self._read():
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self._worker, 0)[1])
+            return
+        self._reap()
+        if self._status is None and not self._told and (self._stop_at is not None or self._courier.stale):
+            self._told = True
+            os.kill(self._worker, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        """Take the exit status of whatever has ended: a first process inherits every orphan."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._worker:
+                    self._status = os.waitstatus_to_exitcode(status)
+
+    def _read(self) -> bool:
+        """Pass on what the worker said; return whether there may be more."""
+        try:
+            data = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            data = b""
+        whole, newline, self._partial = (self._partial + data).rpartition(b"\n")
+        if self._partial and (not data or len(self._partial) > _LONGEST_BYTES):
+            whole, newline, self._partial = whole + newline + self._partial, b"\n", b""
+        if whole or newline:
+            self._pass_on(whole + newline)
+        return bool(data)
+
+    def _pass_on(self, lines: bytes) -> None:
+        lines = self._masking.log(lines)
+        self._spool.add(lines)
+        view = memoryview(lines)
+        with contextlib.suppress(OSError):  # a runtime that takes no lines is no reason to end
+            while view:
+                view = view[os.write(1, view) :]
+
+    def _say(self, text: str) -> None:
+        self._pass_on(f"[muster] {text}\n".encode("utf-8", "replace"))
+
+    def _end(self, status: int) -> int:
+        report = self._report(status)
+        if report.exit_code is ExitCode.SEALED:
+            report = self._seal(report)
+        else:
+            self._courier.finish(seconds=self._left())
+        if self._courier.stale:
+            report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._courier.stale}")
+        self._leave_word(report)
+        return report.exit_code
+
+    def _left(self) -> float:
+        """For how long it is worth to try: told to stop, a pod is killed soon."""
+        if self._stop_at is None:
+            return LAST_LINES_SECONDS
+        return self._stop_at + self._replica.spec.grace_seconds + OWN_SECONDS - time.monotonic()
+
+    def _report(self, status: int) -> Report:
+        """Return how the replica ended, as its worker has it, or as can be told without."""
+        report = self._read_report()
+        if report is None or (report.exit_code is ExitCode.SEALED and status != 0):
+            report = (
+                self._fail(Cause.CANCELLED, f"{self._name} was told to stop")
+                if self._told
+                else outcome.killed(self._name, status)
+            )
+        if report.exit_code is ExitCode.RANK_LOST and oom_kills() > self._killed_before:
+            limit = self._replica.job_role.resources.memory_gib
+            rank = None if report.verdict is None else report.verdict.rank
+            said = f"{self._name} outgrew its memory limit of {limit:g} GiB"
+            return self._fail(Cause.OUT_OF_MEMORY, said, rank=rank, at=report.at)
+        return report
+
+    def _read_report(self) -> Report | None:
+        try:
+            with open(self._replica.report, encoding="utf-8") as file:
+                return loads(Report, file.read())
+        except (OSError, SpecError):
+            return None
+
+    def _seal(self, report: Report) -> Report:
+        """Bring the lines, then the seal: with that of the last replica the job is committed."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        with open(self._replica.sealed, encoding="utf-8") as file:
+            part = file.read()
+        whole = self._courier.finish(seconds=PATIENCE_SECONDS)
+        if self._courier.stale:
+            return report
+        if self._courier.refused:
+            self._say(f"the store service takes no lines: {self._courier.refused}")
+        elif not whole:
+            return self._unsealed("it is away, and some lines are still here")
+        return self._bring(report, part, until)
+
+    def _bring(self, report: Report, part: str, until: float) -> Report:
+        from muster.worker.store import Refused, Stale
+
+        try:
+            _persist(lambda: self._service.seal(dumps(report), part), until)
+        except Stale as error:
+            return self._fail(Cause.CANCELLED, f"this start of the gang is over: {error}")
+        except (Refused, OSError) as error:
+            return self._unsealed(str(error))
+        return report
+
+    def _unsealed(self, why: str) -> Report:
+        said = f"the store service at {self._ways.url} did not take the seal of {self._name}: {why}"
+        return self._fail(Cause.COMMIT_FAILED, said)
+
+    def _fail(self, cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
+        self._say(message)
+        return outcome.failed(cause, message, rank=rank, at=at)
+
+    def _leave_word(self, report: Report) -> None:
+        """Write the termination message, in place: who reads it has this very file."""
+        if not self._ways.termination_log:
+            return
+        try:
+            with open(self._ways.termination_log, "w", encoding="utf-8", errors="replace") as file:
+                file.write(outcome.termination_message(report, self._masking))
+        except OSError as error:
+            self._say(f"no termination message can be left: {error}")
+
+
+def _persist(ask: Callable[[], T], until: float) -> T:
+    """Ask until there is an answer. :raises OSError: it was in vain."""
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except OSError:
+            if time.monotonic() + pause > until:
+                raise
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

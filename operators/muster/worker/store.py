@@ -1,0 +1,91 @@
+"""The store service as one replica asks it, with its job's token; every request may be sent again.
+
+The calls are those of :mod:`muster.volumes.service.pods`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from muster.core.replica import Replica
+
+_ANSWER_SECONDS = 20.0
+_SEAL_SECONDS = 120.0  # a big gang's last seal waits behind what is being decided
+_LATER = (408, 425, 429)
+_OVER = (404, 409, 410)
+
+
+class Stale(Exception):
+    """The gang was started again without this replica, or its job is over."""
+
+
+class Refused(Exception):
+    """The service says no, and asking again cannot help."""
+
+
+class StoreService:
+    """Takes one replica's lines and its seal.
+
+    :param url: of the service, as pods reach it.
+    """
+
+    def __init__(self, url: str, *, token: str, replica: Replica) -> None:
+        self._url = urlsplit(url)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._path = (
+            f"{self._url.path}/v1/jobs/{replica.job_id}/attempts/{replica.attempt}"
+            f"/replicas/{replica.role}/{replica.index}"
+        )
+
+    def send(self, lines: bytes, *, offset: int) -> int:
+        """Send whole lines, the first at byte `offset` of all that is ever sent; return how much is held.
+
+        :raises OSError: the service is away.
+        :raises Stale: nobody wants them any more.
+        :raises Refused: they are not taken.
+        """
+        answer = self._ask("POST", f"lines?offset={offset}", lines, seconds=_ANSWER_SECONDS)
+        try:
+            return int(json.loads(answer)["count"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(f"no store service answers there, but something else: {answer[:80]!r}") from error
+
+    def seal(self, report: str, part: str) -> None:
+        """Seal: with the last replica's seal the service commits, whoever is there to see it.
+
+        :raises OSError: the service is away.
+        :raises Stale: another start of the gang is the current one.
+        :raises Refused: what was staged cannot become a version.
+        """
+        self._ask("PUT", "seal", f"{report}\n{part}".encode(), seconds=_SEAL_SECONDS)
+
+    def _ask(self, method: str, what: str, body: bytes, *, seconds: float) -> bytes:
+        """Send one request, through no proxy and after no redirect: the token goes to nobody else."""
+        https = self._url.scheme == "https"
+        kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
+        connection = kind(self._url.hostname or "", self._url.port, timeout=seconds)
+        try:
+            connection.request(method, f"{self._path}/{what}", body=body, headers=self._headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except http.client.HTTPException as error:
+            raise OSError(f"the answer was cut off: {error or type(error).__name__}") from error
+        finally:
+            connection.close()
+        if response.status not in (200, 204):
+            _refuse(response.status, answer)
+        return answer
+
+
+def _refuse(status: int, body: bytes) -> NoReturn:
+    try:
+        said = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        said = body[:200].decode("utf-8", "replace").strip()
+    said = f"{said} (HTTP {status})"
+    if status >= 500 or status in _LATER:
+        raise OSError(said)
+    raise (Stale if status in _OVER else Refused)(said)

@@ -1,0 +1,301 @@
+"""What a pod's first process sends is what the store service takes: each against the other, for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.unit.volumes.service.gang import IMAGE, Gang
+from tests.unit.volumes.service.process import Service, until
+
+from muster.backends.worker_archive import worker_folder
+from muster.core.job import JobSpec, Output, Role, SecretRef
+from muster.core.replica import Replica, Report
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause, ExitCode
+from muster.core.wire import dumps, loads
+
+SECRET = "sesame-4f1c"
+SECONDS = 60.0
+
+
+@dataclass
+class Pods:
+    """The pods of one job, as processes of this machine."""
+
+    gang: Gang
+    root: Path
+    worker: Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(
+        self, index: int = 0, *, restart: str = "0", before: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Start the first process of a pod, as it is started after the init container.
+
+        :param before: words before its command.
+        """
+        self.gang.bundle(index, restart=restart).raise_for_status()
+        own = self.root / f"pod-{index}-{restart}"
+        (own / "scratch").mkdir(parents=True)
+        (own / "token").write_text(self.gang.pods.headers["authorization"].removeprefix("Bearer "))
+        staged = self.gang.root(restart)
+        replica = Replica(
+            job_id=self.gang.job_id,
+            spec=self.gang.spec,
+            attempt=self.gang.attempt,
+            role="main",
+            index=index,
+            code=str(self.root / "code"),
+            inputs={},
+            staging={name: str(staged / f"main-{index}" / name) for name in self.gang.spec.outputs},
+            checkpoints=str(staged / "checkpoints"),
+            scratch=str(own / "scratch"),
+            sealed=str(staged / "gang" / f"main-{index}.part-manifest"),
+            report=str(own / "scratch" / "report.json"),
+        )
+        (own / "replica.json").write_text(dumps(replica))
+        (own / "termination-log").touch()
+        with (own / "stdout").open("wb") as stdout:
+            process = subprocess.Popen(
+                [*before, sys.executable, str(self.worker), str(own / "replica.json")],
+                stdout=stdout,
+                stderr=subprocess.STDOUT,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PASSWORD": SECRET,
+                    "MUSTER_STORE_URL": self.gang.service.url,
+                    "MUSTER_TOKEN_FILE": str(own / "token"),
+                    "MUSTER_TERMINATION_LOG": str(own / "termination-log"),
+                },
+            )
+        self.running.append(process)
+        return process
+
+    def printed(self, index: int = 0, *, restart: str = "0") -> list[str]:
+        """The lines that ``kubectl logs`` shows."""
+        return (self.root / f"pod-{index}-{restart}" / "stdout").read_text().splitlines()
+
+    def said(self, index: int = 0, *, restart: str = "0") -> Report:
+        """The termination message."""
+        return loads(Report, (self.root / f"pod-{index}-{restart}" / "termination-log").read_text())
+
+    def logged(self) -> list[str]:
+        """The lines in the ledger."""
+        lines, _ = self.gang.service.client().ledger.read(self.gang.job_id)
+        return lines.decode().splitlines()
+
+    def status(self) -> JobStatus:
+        return self.gang.service.client().ledger.status(self.gang.job_id)
+
+    def ended(self) -> JobStatus:
+        return until(self.status, lambda status: status.state.ended)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("service")) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return worker_folder(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
+    """Submit a job of so many replicas that runs a function ``t:f``."""
+    made: list[Pods] = []
+
+    def submit(code: str, *, replicas: int = 1, ranks: int = 1, grace_seconds: float = 10.0) -> Pods:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "t.py").write_text(textwrap.dedent(code))
+        spec = JobSpec(
+            name="flights.train",
+            image="train",
+            image_digest=IMAGE,
+            roles=(Role(replicas=replicas, ranks=ranks, entrypoint="t:f"),),
+            outputs={"out": Output(volume="flights/model")},
+            secrets={"PASSWORD": SecretRef(source="kubernetes", name="vault/password")},
+            grace_seconds=grace_seconds,
+        )
+        made.append(Pods(Gang(service, f"train-{os.urandom(4).hex()}", spec), tmp_path, worker))
+        return made[-1]
+
+    yield submit
+    for pods in made:
+        for process in pods.running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        pods.gang.pods.close()
+
+
+COUNT = """
+    import os, time
+    from pathlib import Path
+    def f(out: Path):
+        for number in range(LINES):
+            print("line", number, flush=True)
+            time.sleep(PAUSE)
+        (out / os.environ["MUSTER_RANK"]).write_text("weights")
+        return {"loss": 0.5}
+"""
+
+
+def counting(lines: int, *, pause: float = 0.0) -> str:
+    return COUNT.replace("LINES", str(lines)).replace("PAUSE", str(pause))
+
+
+def whole(lines: list[str], *, ranks: int, count: int) -> bool:
+    """Whether each rank's lines are there once, and in their order."""
+    return all(
+        [line for line in lines if line.startswith(f"[rank {rank}] ")]
+        == [f"[rank {rank}] line {number}" for number in range(count)]
+        for rank in range(ranks)
+    )
+
+
+def test_a_gang_seals_and_the_service_commits(pods_of):
+    pods = pods_of(counting(3), replicas=2, ranks=2)
+    for process in [pods.start(0), pods.start(1)]:
+        assert process.wait(SECONDS) == ExitCode.SEALED, pods.printed()
+    status = pods.ended()
+    assert status.state is JobState.SUCCEEDED
+    assert status.result.metrics == {"loss": 0.5}
+    (address,) = status.result.outputs["out"]
+    committed = pods.gang.service.client().path(address)
+    assert sorted(path.name for path in committed.iterdir()) == ["0", "1", "2", "3"]
+    assert whole(pods.logged(), ranks=4, count=3)
+    assert sorted(pods.printed(0) + pods.printed(1)) == sorted(pods.logged())
+    assert pods.said() == Report(exit_code=ExitCode.SEALED)
+
+
+def test_no_line_is_lost_or_doubled_where_the_service_is_killed_again_and_again(pods_of):
+    pods = pods_of(counting(3000, pause=0.001), ranks=2)
+    process = pods.start()
+    for _ in range(3):
+        seen = len(pods.logged())
+        until(pods.logged, lambda lines, seen=seen: len(lines) > seen)
+        pods.gang.service.kill()
+        pods.gang.service.start()
+    assert process.wait(SECONDS) == ExitCode.SEALED
+    assert whole(pods.logged(), ranks=2, count=3000)
+    assert pods.ended().state is JobState.SUCCEEDED
+
+
+def test_ranks_wait_for_no_service_that_is_away(pods_of):
+    pods = pods_of(counting(20_000))
+    process = pods.start()
+    until(pods.printed, len)
+    pods.gang.service.kill()
+    try:
+        until(pods.printed, lambda lines: lines[-1] == "[rank 0] line 19999")
+        assert process.poll() is None
+    finally:
+        pods.gang.service.start()
+    assert process.wait(SECONDS) == ExitCode.SEALED
+    assert whole(pods.logged(), ranks=1, count=20_000)
+
+
+def test_a_failure_is_in_the_ledger_and_in_the_termination_message(pods_of):
+    pods = pods_of(
+        """
+        import os
+        def f(out):
+            assert not [name for name in os.environ if "TOKEN" in name or "STORE" in name]
+            raise ValueError("no rows for " + os.environ["PASSWORD"])
+        """
+    )
+    assert pods.start().wait(SECONDS) == ExitCode.USER_ERROR
+    report = pods.said()
+    assert (report.verdict.cause, report.verdict.rank) == (Cause.USER_ERROR, 0)
+    assert report.verdict.message == "ValueError: no rows for ***"
+    assert report.traceback[-1] == "ValueError: no rows for ***"
+    assert pods.logged()[-1] == "rank 0: ValueError: no rows for ***"
+    assert pods.printed() == pods.logged()
+    assert SECRET not in "".join(pods.logged())
+    assert pods.status().state is not JobState.SUCCEEDED
+
+
+def test_a_long_traceback_fits_into_the_termination_message(pods_of):
+    pods = pods_of("def f(out):\n    raise ValueError('\\n'.join(['é' * 1000] * 20))\n")
+    assert pods.start().wait(SECONDS) == ExitCode.USER_ERROR
+    message = pods.root / "pod-0-0" / "termination-log"
+    assert len(message.read_bytes()) <= 4096
+    assert pods.said().verdict.message.startswith("ValueError: ééé")
+
+
+WAIT = """
+    import signal, sys, time
+    def f(out):
+        signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(3)))
+        print("ready", flush=True)
+        time.sleep(600)
+"""
+
+
+def test_a_pod_that_is_told_to_stop_lets_its_ranks_save(pods_of):
+    pods = pods_of(WAIT)
+    process = pods.start()
+    until(pods.printed, lambda lines: "[rank 0] ready" in lines)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == ExitCode.STOPPED
+    assert pods.logged() == ["[rank 0] ready", "[rank 0] saved", "replica main-0 was told to stop"]
+    assert pods.said().verdict.cause is Cause.CANCELLED
+
+
+def test_a_pod_that_is_told_to_stop_at_any_moment_stops(pods_of):
+    pods = pods_of(WAIT)
+    for number in range(10):
+        process = pods.start(restart=str(number))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01 * number)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(SECONDS)
+        assert code in (-signal.SIGTERM, ExitCode.STOPPED), pods.printed(restart=str(number))
+
+
+def test_a_pod_of_a_start_that_is_over_stops_its_ranks(pods_of):
+    pods = pods_of(
+        WAIT.replace("time.sleep(600)", "[(print('on', flush=True), time.sleep(0.1)) for _ in range(6000)]")
+    )
+    process = pods.start()
+    until(pods.logged, len)
+    pods.gang.bundle(restart="1").raise_for_status()
+    assert process.wait(SECONDS) == ExitCode.STOPPED
+    assert "this start of the gang is over" in pods.said().verdict.message
+    assert "[rank 0] saved" in pods.printed()
+
+
+def test_a_worker_that_is_killed_is_a_lost_rank(pods_of):
+    pods = pods_of(
+        "import os, signal, time\ndef f(out):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(600)\n"
+    )
+    assert pods.start().wait(SECONDS) == ExitCode.RANK_LOST
+    assert pods.said().verdict.message == "the worker of replica main-0 was killed by signal 9"
+    assert pods.logged() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
+def test_the_first_process_of_a_container_stops_too(pods_of):
+    """No signal ends a PID 1 that does not handle it."""
+    pods = pods_of(WAIT)
+    process = pods.start(before=("unshare", "--pid", "--fork", "--kill-child"))
+    until(pods.printed, lambda lines: "[rank 0] ready" in lines)
+    (first,) = children(process.pid)
+    os.kill(first, signal.SIGTERM)
+    assert process.wait(SECONDS) == ExitCode.STOPPED
+    assert pods.printed()[-1] == "replica main-0 was told to stop"
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
