@@ -21,7 +21,8 @@ class Spool:
     """
 
     def __init__(self, folder: str, *, most_bytes: int = MOST_BYTES) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - for as long as we live
+        with tempfile.TemporaryFile(dir=folder) as file:
+            self._file = os.dup(file.fileno())  # as long as the process lives
         self._most = most_bytes
         self._first = 0  # where in the stream the file begins; up to `_held` the service has it
         self._held = self._end = 0
@@ -55,7 +56,7 @@ class Spool:
         with self._changed:
             self._changed.wait_for(lambda: self._end > self._held or self._closed)
             size = min(most_bytes, self._end - self._held)
-            data = os.pread(self._file.fileno(), size, self._held - self._first)
+            data = os.pread(self._file, size, self._held - self._first)
             return self._held, data[: data.rfind(b"\n") + 1] or data
 
     def drop(self, held: int) -> None:
@@ -63,7 +64,7 @@ class Spool:
         with self._changed:
             self._held = min(max(self._held, held), self._end)
             if self._held == self._end:
-                self._file.truncate(0)
+                os.truncate(self._file, 0)
                 self._first = self._end
             elif self._held - self._first > max(_COMPACT_BYTES, self._end - self._held):
                 self._compact()
@@ -79,7 +80,7 @@ class Spool:
         view, at = memoryview(data), self._end - self._first
         try:
             while view:
-                count = os.pwrite(self._file.fileno(), view, at)
+                count = os.pwrite(self._file, view, at)
                 view, at = view[count:], at + count
         except OSError:  # the disk is full; what was written of it is written over
             return False
@@ -89,10 +90,10 @@ class Spool:
     def _compact(self) -> None:
         """Move what is left to the file's beginning; there is room for it before where it lies."""
         source, target = self._held - self._first, 0
-        while data := os.pread(self._file.fileno(), _PIECE_BYTES, source):
-            os.pwrite(self._file.fileno(), data, target)
+        while data := os.pread(self._file, _PIECE_BYTES, source):
+            os.pwrite(self._file, data, target)
             source, target = source + len(data), target + len(data)
-        self._file.truncate(target)
+        os.truncate(self._file, target)
         self._first = self._held
 
 
