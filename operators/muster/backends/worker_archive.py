@@ -7,10 +7,11 @@ this installation, and are run as ``python WORKER REPLICA.json``.
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import shutil
 import tempfile
 import zipfile
+from functools import cache
 from pathlib import Path
 
 from muster.core.errors import BackendError
@@ -40,14 +41,14 @@ def worker_folder(cache: Path) -> Path:
     return target
 
 
-def write_zipapp(target: Path) -> Path:
-    """Write the worker as one file, the same bytes for the same sources, whole or not at all."""
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    with zipfile.ZipFile(part, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+@cache
+def zipapp() -> bytes:
+    """Return the worker as one file, the same bytes for the same sources."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", compression=zipfile.ZIP_DEFLATED) as archive:
         for path, data in sorted(_sources().items()):
             archive.writestr(zipfile.ZipInfo(path, _EPOCH), data, zipfile.ZIP_DEFLATED)
-    part.replace(target)
-    return target
+    return whole.getvalue()
 
 
 def _sources() -> dict[str, bytes]:

@@ -47,9 +47,7 @@ class LocalBackend:
     @property
     def servers(self) -> tuple[str, ...]:
         """The model servers that run as processes of this machine."""
-        from muster.backends.local.deployments import SERVERS  # jobs need none of it
-
-        return SERVERS
+        return self._deployments.servers
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse at once what can never run here, and return warnings about what runs otherwise."""

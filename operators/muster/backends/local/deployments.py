@@ -53,6 +53,11 @@ class LocalDeployments:
         self._store = store
         self._root = settings.home / "deployments"
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The model servers that run as processes of this machine."""
+        return SERVERS
+
     def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """See to it that `spec` comes to serve under its name; do not wait. Idempotent.
 

@@ -1,0 +1,133 @@
+"""The backend of a cluster: jobs as JobSets and Jobs, a store behind a service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
+
+from muster.backends.kubernetes.admission import Admission, Resolve
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.ending import Ending
+from muster.backends.kubernetes.jobs import Jobs
+from muster.backends.kubernetes.sight import Sight
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.submitting import Submitter
+from muster.backends.kubernetes.survey import Survey
+from muster.backends.kubernetes.sweep import sweep
+from muster.core.deployment import DeploymentSpec, DeploymentStatus
+from muster.core.job import JobSpec
+from muster.core.status import JobEvent, JobStatus
+from muster.volumes.service.client import ServiceStore
+
+
+class Deployments(Protocol):
+    """Where what a Dag deploys is served."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Which model servers there are."""
+
+    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
+        """Bring a revision up beside what serves."""
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        """Report a deployment."""
+
+    def deployments(self) -> list[str]:
+        """Every deployment's name."""
+
+    def retire(self, name: str) -> None:
+        """Take a deployment away."""
+
+
+class KubernetesBackend:
+    """Where jobs run on one namespace of a cluster; see :class:`muster.backends.base.Backend`.
+
+    Nothing is asked of the cluster before the first call. It may be shared between threads, and follows
+    the cluster with one watch a kind, however many jobs are asked about, from the first that is watched.
+
+    :param deployments: where what is deployed is served: not on the cluster.
+    :param resolve: returns the values of secrets that this process has, KeyError for others.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: ServiceStore,
+        deployments: Deployments,
+        resolve: Resolve,
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._store = store
+        self._deployments = deployments
+        self._survey = Survey(client, site)
+        self._sight = Sight(client, site=site, survey=self._survey)
+        self._ending = Ending(client, site=site, store=store, sight=self._sight)
+        self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
+        self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
+        self._jobs = Jobs(
+            client, site=site, store=store, survey=self._survey, sight=self._sight, ending=self._ending
+        )
+
+    @property
+    def store(self) -> ServiceStore:
+        """The store in front of the cluster's claim."""
+        return self._store
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Which model servers a deployment may name."""
+        return self._deployments.servers
+
+    def close(self) -> None:
+        """Follow the cluster no longer, and give the store's connections back."""
+        self._sight.close()
+        self._store.close()
+
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        """Refuse at once what can never run here; nothing is made."""
+        return self._admission.check(job)
+
+    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> None:
+        """Have every replica started or none, now or when there is room; the same job_id twice is one job."""
+        self._submitter.submit(job, job_id=job_id, owner=owner)
+        self._ending.go_on(job, job_id)  # it may have been cancelled meanwhile
+
+    def status(self, job_id: str) -> JobStatus:
+        """Report the job as it is now; never wait."""
+        return self._jobs.status(job_id)
+
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        """Report many jobs at once; leave out what cannot be found or read."""
+        return self._jobs.statuses(job_ids)
+
+    def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+        """Yield lines and changes of state until the job has ended; its end is the last event."""
+        return self._jobs.watch(job_id, after=after)
+
+    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+        """End the job and leave no pod; nothing happens for another owner's job."""
+        self._jobs.cancel(job_id, owner=owner, wait=wait)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Delete what jobs that have ended left on the cluster; return which jobs."""
+        return sweep(self._client, site=self._site, store=self._store, survey=self._survey, jobs=self._jobs)
+
+    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
+        """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""
+        self._deployments.deploy(spec, allow_older=allow_older)
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        """Report a deployment as it is now."""
+        return self._deployments.deployment(name)
+
+    def deployments(self) -> list[str]:
+        """Every deployment's name, sorted."""
+        return self._deployments.deployments()
+
+    def retire(self, name: str) -> None:
+        """Take a deployment away."""
+        self._deployments.retire(name)

@@ -1,0 +1,223 @@
+"""Jobs on a cluster: looked at, watched and cancelled by whoever comes by.
+
+What has succeeded stands in the ledger, written by the store service. All else is told by the cluster's
+objects: how a job is now, and why it ended without success, which whoever sees it first records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+
+from muster.backends.capacity import Place
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.ending import Ending, names
+from muster.backends.kubernetes.observe import Observed, observe
+from muster.backends.kubernetes.pods import OWN_SECONDS
+from muster.backends.kubernetes.queueing import reckoned_places
+from muster.backends.kubernetes.roots import find_root
+from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.sight import Sight
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.survey import Survey
+from muster.backends.kubernetes.verdicts import overdue, vanished, verdict
+from muster.core.errors import BackendError, Corrupt, NotFound, SpecError
+from muster.core.job import JobSpec
+from muster.core.status import JobEvent, JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.service.client import ServiceStore
+
+CANCELLED = Verdict(
+    cause=Cause.CANCELLED,
+    message="somebody asked for its end: by muster jobs cancel, or by ending its task in Airflow",
+    advice="run it again if that was not meant",
+)
+
+_SPECS = 4096
+_SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 0.5
+_CANCEL_PAUSE_SECONDS, _CANCEL_MARGIN_SECONDS = 0.2, 60.0
+
+
+class Jobs:
+    """The half of :class:`~muster.backends.base.Backend` that is about jobs which were submitted."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: ServiceStore,
+        survey: Survey,
+        sight: Sight,
+        ending: Ending,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._store = store
+        self._survey = survey
+        self._sight = sight
+        self._ending = ending
+        self._clock = clock
+        self.spec = lru_cache(_SPECS)(store.ledger.spec)
+
+    def status(self, job_id: str) -> JobStatus:
+        """Report the job as it is now, and bring it to its end if it has come to one."""
+        return self._look(self._store.ledger.status(job_id))
+
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        """Report many jobs at once: one question to the store, and none to the cluster once it is followed."""
+        recorded = self._store.ledger.statuses(list(job_ids))
+        if any(not status.state.ended for status in recorded):
+            self._sight.follow()
+        places = self._places()
+        found = {}
+        for status in recorded:
+            with suppress(NotFound, Corrupt):
+                found[status.job_id] = self._look(status, places)
+        return found
+
+    async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+        """Yield lines and changes of state until the job has ended."""
+        import asyncio
+
+        offset, seen, since = _offset(after), None, time.monotonic()
+        while True:
+            status, data, offset = await asyncio.to_thread(self._news, job_id, offset)
+            if data:
+                yield JobEvent(cursor=str(offset), lines=tuple(data.decode("utf-8", "replace").splitlines()))
+            if status != seen:
+                seen, since = status, time.monotonic()
+                yield JobEvent(cursor=str(offset), status=status)
+            if status.state.ended:
+                return
+            age = time.monotonic() - since
+            await asyncio.sleep(min(max(age / 20, _SOONEST_SECONDS), _LATEST_SECONDS))
+
+    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+        """End the job and leave no pod; see :meth:`muster.backends.base.Backend.cancel`.
+
+        :raises BackendError: something of it does not end.
+        """
+        status = self._store.ledger.status(job_id)
+        job = self.spec(job_id)
+        if status.state.ended:
+            self._ending.clear(job, job_id)
+            return
+        if owner not in (None, status.owner):
+            return
+        if status.verdict is None and status.state is not JobState.COMMITTING:
+            status = self._ending.begin(job, status, CANCELLED, observed=self._observed(job, job_id))
+        if wait and not status.state.ended:
+            self._await_end(job, job_id)
+
+    def _news(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
+        """How a job is, and then its lines, so that all of them are there when it has ended."""
+        status = self._store.ledger.status(job_id)
+        if status.state.ended:
+            self._ending.clear(self.spec(job_id), job_id)
+        else:
+            self._sight.follow()
+            status = self._look(status)
+        parts: list[bytes] = []
+        while True:
+            data, offset = self._store.ledger.read(job_id, after=offset)
+            if not data:
+                return status, b"".join(parts), offset
+            parts.append(data)
+
+    def _look(self, status: JobStatus, places: Mapping[str, Place] | None = None) -> JobStatus:
+        """Add to what is recorded of a job what the cluster shows of it."""
+        job_id = status.job_id
+        if status.state.ended:
+            return status
+        job = self.spec(job_id)
+        if status.verdict is not None:
+            return self._ending.go_on(job, job_id)
+        if status.state is JobState.COMMITTING:
+            return replace(status, reason="every replica has sealed")
+        seen = self._sight.seen(job, job_id)
+        if seen.root is None:
+            return self._rootless(job, status)
+        if self._judge(job, status, seen)[0] is not None:
+            return self._end(job, job_id)
+        return _merged(status, observe(seen, job, place=_place(seen, places or {})))
+
+    def _end(self, job: JobSpec, job_id: str) -> JobStatus:
+        """End a job that has come to its end, if that is what the API server says too."""
+        seen = self._sight.asked(job, job_id)
+        status = self._store.ledger.status(job_id)
+        if status.state.ended or status.verdict is not None or status.state is JobState.COMMITTING:
+            return self._ending.go_on(job, job_id)
+        found, observed = self._judge(job, status, seen)
+        if found is None:
+            return _merged(status, observed)
+        return self._ending.begin(job, status, found, observed=observed)
+
+    def _judge(self, job: JobSpec, status: JobStatus, seen: Seen) -> tuple[Verdict | None, Observed]:
+        observed, now = observe(seen, job), self._clock()
+        found = verdict(seen, job, now=now, cluster=self._survey.cluster())
+        started = status.started or observed.started
+        late = overdue(job, state=observed.state, submitted=status.submitted, started=started, now=now)
+        return found or late, observed
+
+    def _rootless(self, job: JobSpec, status: JobStatus) -> JobStatus:
+        """Say what it means that a job has no objects: a mirror may be a moment behind."""
+        job_id = status.job_id
+        _, taken = self._store.attempt(job_id)
+        if find_root(self._client, job, job_id, namespace=self._site.namespace) is not None:
+            return _merged(status, observe(self._sight.asked(job, job_id), job))
+        status = self._store.ledger.status(job_id)
+        if status.state.ended or status.verdict is not None:
+            return self._ending.go_on(job, job_id)
+        if taken and status.state is not JobState.COMMITTING:
+            return self._ending.begin(job, status, vanished(job_id))
+        lost = "it has no objects on the cluster; submit it again to have them made"
+        return replace(status, alive=False, reason=lost)
+
+    def _observed(self, job: JobSpec, job_id: str) -> Observed | None:
+        seen = self._sight.seen(job, job_id)
+        return None if seen.root is None else observe(seen, job)
+
+    def _places(self) -> Mapping[str, Place]:
+        return reckoned_places(self._sight.workloads())
+
+    def _await_end(self, job: JobSpec, job_id: str) -> None:
+        deadline = self._clock() + job.grace_seconds + OWN_SECONDS + _CANCEL_MARGIN_SECONDS
+        while not self._ending.go_on(job, job_id).state.ended:
+            running = self._ending.running(job_id)
+            if self._clock() > deadline:
+                raise BackendError(
+                    f"job {job_id} is being ended, and {names(running) or 'its commit'} goes on; "
+                    f"`kubectl get pods --selector=muster.dev/job={job_id}` shows where"
+                )
+            time.sleep(_CANCEL_PAUSE_SECONDS)
+
+
+def _merged(status: JobStatus, observed: Observed) -> JobStatus:
+    state = status.state if observed.state is JobState.FAILED else observed.state
+    return replace(
+        status,
+        state=state,
+        reason=observed.reason,
+        started=status.started or observed.started,
+        restarts=max(status.restarts, observed.restarts),
+    )
+
+
+def _place(seen: Seen, places: Mapping[str, Place]) -> Place | None:
+    if seen.workload is None:
+        return None
+    metadata = seen.workload["metadata"]
+    return places.get(f"{metadata['namespace']}/{metadata['name']}")
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise SpecError(f"cursor {cursor!r:.40}: expected one that watch() gave")
+    return int(cursor)

@@ -1,0 +1,46 @@
+"""The one object of a job that owns all others: its JobSet, or its Job where it is one pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.kinds import JOB, JOB_SET, Document, Kind, kind_of
+from muster.core.errors import Conflict
+from muster.core.job import JobSpec
+
+
+def root_kind(job: JobSpec) -> Kind:
+    """What a job's root is."""
+    return JOB if sum(role.replicas for role in job.roles) == 1 else JOB_SET
+
+
+def find_root(client: Client, job: JobSpec, job_id: str, *, namespace: str) -> Document | None:
+    """Return a job's root. :raises Conflict: one is called so that is somebody else's."""
+    kind = root_kind(job)
+    found = client.get(kind, labels.object_name(job_id), namespace=namespace)
+    if found is not None and (found["metadata"].get("labels") or {}).get(labels.JOB) != job_id:
+        raise Conflict(
+            f"{kind.name} {found['metadata']['name']} in namespace {namespace} is not of job {job_id}, and "
+            "stands in its way: delete it if it is left over"
+        )
+    return found
+
+
+def delete_root(client: Client, root: Mapping[str, object]) -> None:
+    """Begin to delete a root and all it owns; one of the same name that was made since is left alone."""
+    metadata = root["metadata"]
+    assert isinstance(metadata, Mapping)
+    if not metadata.get("deletionTimestamp"):
+        client.delete(
+            kind_of(root),
+            str(metadata["name"]),
+            namespace=str(metadata["namespace"]),
+            uid=str(metadata["uid"]),
+        )
+
+
+def attempt_of(root: Document) -> int:
+    """Return the attempt that a root was made for."""
+    return int(root["metadata"]["labels"][labels.ATTEMPT])

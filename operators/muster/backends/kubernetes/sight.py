@@ -1,0 +1,98 @@
+"""What there is of jobs on the cluster now: from a mirror once somebody follows them, else asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.kinds import EVENT, JOB, POD, POD_GROUP, WORKLOAD, Document, Kind
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.mirror import Mirror
+from muster.backends.kubernetes.roots import root_kind
+from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.survey import Survey
+from muster.core.job import JobSpec
+
+_FIRST_SECONDS = 30.0
+_OWNER_UID = "kueue.x-k8s.io/job-uid"  # of Workloads: the uid of what they stand for
+
+
+class Sight:
+    """Looks at jobs. Safe to share between threads."""
+
+    def __init__(self, client: Client, *, site: ClusterSite, survey: Survey) -> None:
+        self._client = client
+        self._site = site
+        self._survey = survey
+        self._lock = threading.Lock()
+        self._mirror: Mirror | None = None
+
+    def follow(self) -> Mirror:
+        """Return the mirror of the namespace, begun by whoever asks first.
+
+        :raises Forbidden: these credentials may not read what a mirror shows.
+        :raises Unreachable: the API server did not show everything within half a minute.
+        """
+        with self._lock:
+            if self._mirror is None:
+                mirror = Mirror(self._client, namespace=self._site.namespace, kinds=self._survey.kinds())
+                try:
+                    mirror.wait(timeout_seconds=_FIRST_SECONDS)
+                except BaseException:
+                    mirror.close()
+                    raise
+                self._mirror = mirror
+            return self._mirror
+
+    def close(self) -> None:
+        """End the mirror, if there is one."""
+        with self._lock:
+            if self._mirror is not None:
+                self._mirror.close()
+                self._mirror = None
+
+    def seen(self, job: JobSpec, job_id: str) -> Seen:
+        """Return what there is of a job: without a request where it is followed."""
+        return self.asked(job, job_id) if self._mirror is None else self._mirror.seen(job_id)
+
+    def asked(self, job: JobSpec, job_id: str) -> Seen:
+        """Return what the API server says there is of a job; and pods that ended badly, if they were seen before."""
+        of_job = selector({JOB_LABEL: job_id})
+        kinds = self._survey.kinds()
+        found: list[Document] = []
+        for kind in {root_kind(job), JOB, POD, POD_GROUP} & {*kinds}:
+            found += self._find(kind, labels=of_job)
+        root = Seen.of(found).root
+        if root is not None and WORKLOAD in kinds:
+            found += self._find(WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
+        found += self._events({_uid(each) for each in found})
+        return Seen.of([*found, *self._ended_badly(job_id, {_uid(each) for each in found})])
+
+    def workloads(self) -> Sequence[Document]:
+        """Return every Workload of the namespace, if it is followed."""
+        return () if self._mirror is None else self._mirror.workloads()
+
+    def running(self, job_id: str) -> Sequence[Document]:
+        """Return the pods of a job that have not ended, as the API server knows them."""
+        pods = self._find(POD, labels=selector({JOB_LABEL: job_id}))
+        return [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+
+    def _find(self, kind: Kind, *, labels: str = "", fields: str = "") -> Sequence[Document]:
+        return self._client.find(kind, namespace=self._site.namespace, labels=labels, fields=fields)
+
+    def _events(self, about: set[str]) -> list[Document]:
+        warnings = self._find(EVENT, fields="type=Warning") if about else ()
+        return [event for event in warnings if (event.get("involvedObject") or {}).get("uid") in about]
+
+    def _ended_badly(self, job_id: str, known: set[str]) -> list[Document]:
+        mirror = self._mirror
+        pods = mirror.seen(job_id).pods if mirror is not None else ()
+        failed = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Failed"]
+        return [pod for pod in failed if _uid(pod) not in known]
+
+
+def _uid(document: Document) -> str:
+    return str(document["metadata"]["uid"])

@@ -1,0 +1,44 @@
+"""What the cluster is and has, looked up anew where what is known of it has become old."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.discovery import discover
+from muster.backends.kubernetes.facts import Cluster
+from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Kind
+from muster.backends.kubernetes.site import ClusterSite
+
+FRESH_SECONDS = 1.0
+_YOUNG_SECONDS = 60.0
+
+
+class Survey:
+    """The cluster as it was a minute ago at most. Safe to share between threads."""
+
+    def __init__(
+        self, client: Client, site: ClusterSite, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: Cluster | None = None
+        self._looked = 0.0
+
+    def cluster(self, *, younger_than: float = _YOUNG_SECONDS) -> Cluster:
+        """Return what there is. :param younger_than: seconds; what is older is looked up again."""
+        with self._lock:
+            if self._found is None or self._clock() - self._looked > younger_than:
+                self._found = discover(self._client, namespace=self._site.namespace, claim=self._site.claim)
+                self._looked = self._clock()
+            return self._found
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of objects that a job may have here."""
+        cluster = self.cluster()
+        served = {JOB_SET: cluster.job_set, WORKLOAD: cluster.kueue, POD_GROUP: cluster.pod_group}
+        return JOB, POD, EVENT, *(kind for kind, there in served.items() if there)

@@ -1,0 +1,48 @@
+"""Finds what jobs have left on the cluster, by its labels, and what has ended with nobody looking."""
+
+from __future__ import annotations
+
+import logging
+
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.jobs import Jobs
+from muster.backends.kubernetes.kinds import JOB, JOB_SET, Document
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.roots import delete_root
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.survey import Survey
+from muster.core.errors import MusterError
+from muster.volumes.service.client import ServiceStore
+
+log = logging.getLogger(__name__)
+
+
+def sweep(
+    client: Client, *, site: ClusterSite, store: ServiceStore, survey: Survey, jobs: Jobs
+) -> tuple[str, ...]:
+    """Delete the objects of jobs that have ended, and end those that came to their end; return the jobs.
+
+    Any number of us may do it at once. Objects of jobs that the ledger does not know are left alone.
+    """
+    roots = _roots(client, site, survey)
+    before = {status.job_id: status for status in store.ledger.statuses(sorted(roots))}
+    swept = []
+    for job_id, status in before.items():
+        try:
+            now = status if status.state.ended else jobs.status(job_id)
+            if now.state.ended:
+                for root in roots[job_id]:
+                    delete_root(client, root)
+                swept.append(job_id)
+        except MusterError as error:  # the others are swept all the same
+            log.warning("job %s cannot be swept: %s", job_id, error)
+    return tuple(swept)
+
+
+def _roots(client: Client, site: ClusterSite, survey: Survey) -> dict[str, list[Document]]:
+    found: dict[str, list[Document]] = {}
+    for kind in {JOB, JOB_SET} & {*survey.kinds()}:
+        for document in client.find(kind, namespace=site.namespace, labels=JOB_LABEL):
+            if not document["metadata"].get("ownerReferences"):  # the Jobs of a JobSet go with it
+                found.setdefault(document["metadata"]["labels"][JOB_LABEL], []).append(document)
+    return found
