@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import deployments, images, jobs, volumes
+from muster.cli import capacity, deployments, images, jobs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -19,11 +19,12 @@ from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
 
-HELP = """The whole road of a model in one Airflow Dag, on this machine.
+HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
 \b
-MUSTER_HOME   volumes, jobs, deployments; the nearest .muster folder unless set
-MUSTER_CACHE  environments and downloads, may be deleted; ~/.cache/muster unless set
+MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
+MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
+MUSTER_CLUSTER  a file that names a cluster: jobs, volumes, gpus, queue and doctor are about it then
 """
 
 app = typer.Typer(
@@ -47,6 +48,12 @@ app.command(
     ),
 )(run)
 app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
+app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.classes[] | {name, free}'"))(
+    capacity.gpus
+)
+app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.waiting[0].why'"))(
+    capacity.queue
+)
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.add_typer(jobs.app, name="jobs")

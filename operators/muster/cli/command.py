@@ -16,8 +16,9 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.backends.local.backend import LocalBackend
-    from muster.volumes.folder import FolderStore
+    from muster.backends.base import Backend
+    from muster.backends.capacity import Capacity
+    from muster.volumes.base import Store
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for scripts.")]
 Where = Annotated[
@@ -40,7 +41,10 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
-        first = ["demo", "run", "up", "jobs", "volumes", "deployments", "images", "tensorboard", "doctor"]
+        first = [
+            *("demo", "run", "up", "jobs", "queue", "gpus", "volumes", "deployments", "images"),
+            *("tensorboard", "doctor"),
+        ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 
 
@@ -55,26 +59,40 @@ def example(*lines: str) -> str:
     return "\b\n" + "\n".join([title, *(f"  {line}" for line in lines)])
 
 
-def open_store(*, make: bool = False) -> FolderStore:
-    """Open this machine's store.
+def open_store(*, make: bool = False) -> Store:
+    """Open the store: this machine's, or that of the cluster that MUSTER_CLUSTER names.
 
-    :param make: make it where there is none; a command that only reads leaves nothing behind.
+    :param make: make this machine's where there is none; a command that only reads leaves nothing behind.
     :raises NotFound: there is none.
     """
     settings = Settings.load()
-    if not make and not settings.store.is_dir():
+    if settings.cluster is None and not make:
+        _check_home(settings)
+    from muster.backends.choose import choose_store
+
+    return choose_store(settings)
+
+
+def open_backend() -> Backend:
+    """Open the backend: this machine's, or the cluster's. :raises NotFound: nothing was ever run here."""
+    settings = Settings.load()
+    if settings.cluster is None:
+        _check_home(settings)
+    from muster.backends.choose import choose_backend
+
+    return choose_backend(settings)
+
+
+def open_capacity() -> Capacity:
+    """Return who can say what there is to run on, here or on the cluster; nothing need have run yet."""
+    from muster.backends.choose import choose_capacity
+
+    return choose_capacity(Settings.load())
+
+
+def _check_home(settings: Settings) -> None:
+    if not settings.store.is_dir():
         raise NotFound(
             f"nothing is kept in {settings.home} yet: run `muster demo` or `muster run`, "
             "go to the folder that holds the .muster you mean, or set MUSTER_HOME"
         )
-    from muster.volumes.folder import FolderStore
-
-    return FolderStore(settings.store)
-
-
-def open_backend() -> LocalBackend:
-    """Open this machine's backend. :raises NotFound: nothing was ever run here."""
-    open_store()
-    from muster.backends.local.backend import LocalBackend
-
-    return LocalBackend(Settings.load())

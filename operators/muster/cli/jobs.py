@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from muster.cli.command import Json, example, group, open_backend, open_store
+from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, seconds, when
 from muster.core.errors import NotFound, SpecError
 from muster.core.status import JobState, JobStatus
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.volumes.base import Ledger
+
+_LOOKED_AT = 30
 
 app = group("Jobs: what ran and what runs, with their logs and verdicts.")
 
@@ -66,13 +68,20 @@ def list_jobs(
 def _newest(
     backend: Backend, ledger: Ledger, *, state: str | None, limit: int
 ) -> list[tuple[JobStatus, JobSpec]]:
+    """Return the newest jobs in a state; of many, no more are looked at than it takes."""
     chosen: list[tuple[JobStatus, JobSpec]] = []
-    for job_id in reversed(ledger.jobs()):
-        status = backend.status(job_id)
-        if state is None or status.state.value == state:
-            chosen.append((status, ledger.spec(job_id)))
-        if len(chosen) == limit:
-            break
+    job_ids = ledger.jobs()[::-1]
+    for start in range(0, len(job_ids), _LOOKED_AT):
+        some = job_ids[start : start + _LOOKED_AT]
+        statuses = backend.statuses(some)
+        for job_id in some:
+            status = statuses.get(job_id)
+            if status is None:
+                note(f"{job_id} cannot be read; `muster jobs show {job_id}` says why")
+            elif state is None or status.state.value == state:
+                chosen.append((status, ledger.spec(job_id)))
+            if len(chosen) == limit:
+                return chosen
     return chosen
 
 
@@ -107,30 +116,24 @@ def _progress(status: JobStatus) -> str:
 def show(job: Newest, *, as_json: Json = False) -> None:
     """Show one job: its spec, result and verdict.
 
-    While it runs, its ranks with their pids too.
+    While it runs, where too: its ranks with their pids, on a cluster its pods with their nodes.
     """
     backend = open_backend()
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
-    ranks = [] if status.state.ended else _ranks(backend.ranks(job_id), spec)
+    parts = () if status.state.ended else open_capacity().parts(job_id)
     if as_json:
-        emit({"status": plain(status), "spec": plain(spec), "ranks": ranks})
+        emit({"status": plain(status), "spec": plain(spec), "parts": [plain(part) for part in parts]})
         return
     say(typer.style(job_id, bold=True))
     fields(_status_fields(status))
-    fields(("a rank" if at["rank"] is None else f"rank {at['rank']}", f"pid {at['pid']}") for at in ranks)
+    fields((part.name, f"{part.process} on {part.node}" if part.node else part.process) for part in parts)
     say()
     fields(_spec_fields(spec))
     if status.verdict is not None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():
             say(safe(line), style="red")
-
-
-def _ranks(pids: list[int], spec: JobSpec) -> list[dict[str, int | None]]:
-    """Number the processes, which are in the order of the ranks; where some ended nobody knows which."""
-    whole = len(pids) == spec.world_size
-    return [{"rank": number if whole else None, "pid": pid} for number, pid in enumerate(pids)]
 
 
 def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:

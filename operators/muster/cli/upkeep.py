@@ -26,12 +26,9 @@ def fsck(
     Manifests against the files that are there, with --deep also their content. The exit code is 1
     where a committed version is damaged.
     """
-    from muster.volumes.fsck import check
-
     store = open_store()
     with progress() as tell:
-        report = check(
-            store,
+        report = store.check(
             deep=deep,
             progress=lambda address, done, count: tell(f"{done + 1}/{count} {address}") if deep else None,
         )
@@ -70,15 +67,13 @@ def gc(
     are named, nothing of any other is deleted, and what those were made from stays. Of a deleted
     version the record stays, and its number is never given out again.
     """
-    from muster.volumes import retention
-
     store = open_store()
     names = [name.removeprefix(SCHEME) for name in volume or ()]
     if yes:
-        done = retention.collect(store, volumes=names, keep_last=keep)
+        done = store.collect(volumes=names, keep_last=keep)
         plan, freed = done.plan, done.freed_bytes
     else:
-        plan, freed = retention.plan(store, volumes=names, keep_last=keep), 0
+        plan, freed = store.plan(volumes=names, keep_last=keep), 0
     if as_json:
         emit({"done": yes, "freed_bytes": freed, "plan": _document(plan)})
     elif yes:

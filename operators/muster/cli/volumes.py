@@ -16,7 +16,6 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.volumes.base import Record, Store, Version
-    from muster.volumes.folder import FolderStore
 
 app = group("Versioned volumes: what jobs read and write.")
 
@@ -123,7 +122,7 @@ def show(address: Where, *, as_json: Json = False) -> None:
     table.show(empty="no files")
 
 
-def _known(store: FolderStore, address: str) -> tuple[Record, Version | None]:
+def _known(store: Store, address: str) -> tuple[Record, Version | None]:
     """Return a version's record, and the version; None where gc deleted its data."""
     record = store.record(address)
     try:

@@ -65,7 +65,7 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo run up tensorboard doctor",
+        (): "demo run up gpus queue tensorboard doctor",
         ("jobs",): "ls show logs cancel",
         ("volumes",): "ls log show diff put get pin unpin retire reinstate fsck gc",
         ("deployments",): "ls show retire",

@@ -106,18 +106,20 @@ class TestReading:
         assert document["links"] == {"MLflow": "https://a.example/1"}
 
     def test_a_running_job_has_its_ranks(self, muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        from muster.backends.local.backend import LocalBackend
+        from muster.backends.local import capacity
 
-        monkeypatch.setattr(LocalBackend, "ranks", lambda _, job_id: {RUNNING: [41, 42]}[job_id])
+        monkeypatch.setattr(capacity, "ranks", lambda mark: [41, 42] if mark.startswith(RUNNING) else [])
         shown = [line.split() for line in muster("jobs", "show", RUNNING).out.splitlines()]
         assert ["rank", "0", "pid", "41"] in shown
         assert ["rank", "1", "pid", "42"] in shown
         document = muster("jobs", "show", RUNNING, "--json").json()
-        assert document["ranks"] == [{"rank": 0, "pid": 41}, {"rank": 1, "pid": 42}]
-        monkeypatch.setattr(LocalBackend, "ranks", lambda *_: [42])
-        assert muster("jobs", "show", RUNNING, "--json").json()["ranks"] == [{"rank": None, "pid": 42}]
+        assert document["parts"] == [
+            {"name": "rank 0", "process": "pid 41", "node": ""},
+            {"name": "rank 1", "process": "pid 42", "node": ""},
+        ]
+        monkeypatch.setattr(capacity, "ranks", lambda _: [42])
         assert "a rank  pid 42" in muster("jobs", "show", RUNNING).out
-        assert muster("jobs", "show", DONE, "--json").json()["ranks"] == []
+        assert muster("jobs", "show", DONE, "--json").json()["parts"] == []
 
     def test_show_json(self, muster: Run) -> None:
         document = muster("jobs", "show", FAILED, "--json").json()
