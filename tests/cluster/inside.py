@@ -12,7 +12,7 @@ from tests.cluster.accounts import NAMESPACE as NAMESPACE
 from tests.cluster.layout import Layout
 
 IMAGE = "localhost/python3:1"
-_VARIABLE = "MUSTER_CLUSTER"
+_VARIABLE = "MUSTER_TEST_CLUSTER"
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
