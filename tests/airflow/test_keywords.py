@@ -169,6 +169,7 @@ SHARED = {
     "secrets": {"TOKEN": "environment:TOKEN"},
     "env": {"A": "b"},
     "require_gpus": True,
+    "pod_override": {"spec": {"nodeSelector": {"zone": "a"}}},
 }
 
 
@@ -207,11 +208,17 @@ def test_defaults_for_musters_tasks_reach_every_one_of_them_and_no_other(home: E
         assert given == tuple(
             SHARED[word] for word in ("image", "queue", "priority", "resources", "secrets", "env")
         )
+        assert task.pod_override == SHARED["pod_override"]
         assert (task.require_gpus, task.queue, task.retries) == (True, "default", 5), name
     assert {name: task.job_resources for name, task in found.items()} == dict.fromkeys(
         found, Resources(cpus=4)
     )
     assert [found[name].image for name in found] == ["validate", None, "serve"]  # which have one of their own
+    for name in ("ValidateOperator", "GateOperator"):  # what they run waits like any other
+        task = found[name]
+        assert (task.job_queue, task.priority, task.pod_override) == tuple(
+            SHARED[word] for word in ("queue", "priority", "pod_override")
+        )
 
 
 def test_what_stands_at_a_task_goes_before_its_dags_default(home: EmbeddedHome) -> None:

@@ -70,6 +70,11 @@ def check_name(value: Any) -> None:
         check_label("", value)
 
 
+def check_queue(value: Any) -> None:
+    """Refuse what cannot be the name of a queue or a priority. :raises SpecError: it says what was found."""
+    check_label("", value, length=63)
+
+
 def check_input_name(value: Any) -> None:
     """Refuse what cannot be the name of an input. :raises SpecError: it says what was found."""
     check_identifier("", value)

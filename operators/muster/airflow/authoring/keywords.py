@@ -27,6 +27,7 @@ FOR_ALL = frozenset(
         "secrets",
         "env",
         "require_gpus",
+        "pod_override",
         "launcher",
         "max_restarts",
         "run_timeout",

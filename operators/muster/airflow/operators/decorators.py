@@ -90,6 +90,7 @@ class JobKeywords(AirflowKeywords, total=False):
     priority: str
     code: str | Sequence[str]
     require_gpus: bool
+    pod_override: Any
 
 
 class TaskResult(PlainXComArg):

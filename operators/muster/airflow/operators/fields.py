@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.authoring.checks import by_name, check_flag, check_image, check_input, check_resources
 from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.output import Output
+from muster.airflow.authoring.pods import check_pod
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core import job as core
 from muster.core.address import Address
@@ -134,6 +135,8 @@ def check_fields(operator: JobOperator) -> None:
         check_resources(operator.job_resources)
     with operator.refusing("require_gpus"):
         check_flag(operator.require_gpus)
+    with operator.refusing("pod_override"):
+        check_pod(operator.pod_override)
     with operator.refusing("launcher"):
         launcher_of(operator.launcher)
     for name, field in operator.outputs.items():
@@ -162,6 +165,7 @@ def draft(operator: JobOperator) -> JobSpec:
         },
         params={name: value if is_known(value) else None for name, value in operator.job_params.items()},
         env={name: text if is_known(text) else "" for name, text in operator.env.items()},
+        pod_override=operator.pod_override if is_known(operator.pod_override) else {},
         **limits_of(operator),
     )
 

@@ -17,12 +17,14 @@ from muster.airflow.authoring.checks import (
     check_one,
     check_params,
     check_paths,
+    check_queue,
     check_resources,
     check_share,
     check_span,
     optional,
 )
 from muster.airflow.authoring.keywords import refusing
+from muster.airflow.authoring.pods import check_pod, pod_field
 from muster.airflow.authoring.references import VersionReference, keep_types
 from muster.airflow.links import JobLink
 from muster.airflow.operators.base import MusterOperator
@@ -66,9 +68,11 @@ class GateOperator(MusterOperator):
         under its own name; returns the metrics.
     :param params: further parameters of the scorer.
     :param image: the scorer's environment; the model's own where not given.
+    :param queue: where the scorer waits, `priority` its place there, and `pod_override` (templated) what is
+        merged over its pod: as of a ``JobOperator``.
     """
 
-    template_fields: Sequence[str] = ("volume", "not_worse_than", "job_params")
+    template_fields: Sequence[str] = ("volume", "not_worse_than", "job_params", "pod_override")
     ui_color = "#fef7e0"
     own: ClassVar[Mapping[str, Any]] = {"image": None}
     operator_extra_links = (JobLink(),)
@@ -90,6 +94,9 @@ class GateOperator(MusterOperator):
         code: str | Sequence[str] = (),
         resources: Resources | None = None,
         run_timeout: timedelta = timedelta(hours=1),
+        queue: str | None = None,
+        priority: str | None = None,
+        pod_override: Any = None,
         **kwargs: Any,
     ) -> None:
         self.volume = volume
@@ -108,6 +115,9 @@ class GateOperator(MusterOperator):
             self.code = check_paths(code)
         self.job_resources = Resources() if resources is None else resources
         self.run_timeout = run_timeout
+        self.job_queue = queue
+        self.priority = priority
+        self.pod_override = pod_field(task_id, pod_override)
         super().__init__(**kwargs)
         self._check()
 
@@ -186,6 +196,9 @@ class GateOperator(MusterOperator):
             image=optional(check_image),
             resources=check_resources,
             run_timeout=check_span,
+            queue=optional(check_queue),
+            priority=optional(check_queue),
+            pod_override=check_pod,
         )
         with self.refusing("require"):
             self._thresholds()

@@ -10,6 +10,7 @@ from muster.airflow.assets import announce, outlets_of
 from muster.airflow.authoring.checks import by_name, check_paths
 from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.output import Output
+from muster.airflow.authoring.pods import pod_field
 from muster.airflow.authoring.references import Later, Versions, is_known, keep_types
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operators.base import MusterOperator
@@ -64,14 +65,27 @@ class JobOperator(MusterOperator):
         `airflow_queue` here.
     :param code: further files or folders that travel, relative to the Dag's folder.
     :param require_gpus: fail rather than run on CPUs where GPUs are missing.
+    :param pod_override: on a cluster, what is merged over each replica's pod: a ``V1Pod`` or the same as a
+        mapping, the ranks' container called ``base``. It may add tolerations, node selectors, variables, volumes
+        of your own and the like, and may not touch muster's volumes, the account or what security asks for. One
+        machine does not look at it. (templated)
     """
 
-    template_fields: Sequence[str] = ("job_params", "entrypoint", "command", "inputs", "outputs", "env")
+    template_fields: Sequence[str] = (
+        "job_params",
+        "entrypoint",
+        "command",
+        "inputs",
+        "outputs",
+        "env",
+        "pod_override",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "inputs": "json",
         "outputs": "json",
         "job_params": "json",
         "env": "json",
+        "pod_override": "json",
     }
     ui_color = "#e8f0fe"
     operator_extra_links = (JobLink(), VersionsLink(), ReportLink(), TrackingLink())
@@ -100,6 +114,7 @@ class JobOperator(MusterOperator):
         priority: str | None = None,
         code: str | Sequence[str] = (),
         require_gpus: bool = False,
+        pod_override: Any = None,
         **kwargs: Any,
     ) -> None:
         self.image: str = image  # type: ignore[assignment]  # none is refused below
@@ -127,6 +142,7 @@ class JobOperator(MusterOperator):
         with refusing(task_id, "code"):
             self.code = check_paths(code)
         self.require_gpus = require_gpus
+        self.pod_override = pod_field(task_id, pod_override)
         super().__init__(**kwargs)
         check_fields(self)
         self.add_outlets(asset for asset in outlets_of(self.outputs) if asset not in self.outlets)

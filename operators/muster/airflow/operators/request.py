@@ -27,7 +27,9 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     folder = DagFolder.of(task.context["dag"])
     store, code, roles = task.backend.store, operator.travelling(folder), operator.gang(folder)
     check_code(operator, code, roles)
-    refuse_secrets(command=operator.command, params=operator.job_params, env=operator.env)
+    refuse_secrets(
+        command=operator.command, params=operator.job_params, env=operator.env, pod=operator.pod_override
+    )
     inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
     return JobSpec(
         name=task.name,
@@ -39,6 +41,7 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
         outputs=outputs_of(operator.outputs),
         params=operator.job_params,
         env=operator.env,
+        pod_override=operator.pod_override,
         origin=task.origin,
         **limits_of(operator),
     )
@@ -61,8 +64,9 @@ def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None
 def refuse_secrets(
     *,
     command: Sequence[str] | None = None,
-    params: Mapping[str, Any],
+    params: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
+    pod: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse what was rendered to a value that Airflow masks: specs and records are kept, and shown to people.
 
@@ -72,7 +76,8 @@ def refuse_secrets(
 
     fields = {
         "command": command,
-        **{f"params[{name!r}]": value for name, value in params.items()},
+        "pod_override": pod,
+        **{f"params[{name!r}]": value for name, value in (params or {}).items()},
         **{f"env[{name!r}]": value for name, value in (env or {}).items()},
     }
     for field, value in fields.items():

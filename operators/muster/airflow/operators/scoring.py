@@ -61,7 +61,7 @@ def _spec(gate: GateOperator, task: TaskRun, candidate: Record, model: Pinned, e
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.operators.request import image_digest, refuse_secrets
 
-    refuse_secrets(params=gate.job_params)
+    refuse_secrets(params=gate.job_params, pod=gate.pod_override)
     folder = DagFolder.of(task.context["dag"])
     assert gate.scorer is not None
     return JobSpec(
@@ -79,6 +79,9 @@ def _spec(gate: GateOperator, task: TaskRun, candidate: Record, model: Pinned, e
         },
         params=gate.job_params,
         run_timeout_seconds=gate.run_timeout.total_seconds(),
+        queue=gate.job_queue,
+        priority=gate.priority,
+        pod_override=gate.pod_override,
         origin=task.origin,
     )
 

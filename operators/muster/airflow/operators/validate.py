@@ -13,10 +13,13 @@ from muster.airflow.authoring.checks import (
     check_file,
     check_flag,
     check_image,
+    check_queue,
     check_resources,
     check_some,
     check_span,
+    optional,
 )
+from muster.airflow.authoring.pods import check_pod, pod_field
 from muster.airflow.authoring.references import VersionReference, Versions
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
 from muster.airflow.operators.base import MusterOperator
@@ -56,9 +59,11 @@ class ValidateOperator(MusterOperator):
     :param result_volume: where the result goes; the volume's name with ``-validation`` where not given.
     :param retire_failed: retire what fails, so that no selector such as ``@latest`` finds it any more.
     :param resources: what the check asks for. `run_timeout` is its longest run.
+    :param queue: where it waits, `priority` its place there, and `pod_override` (templated) what is merged
+        over its pod: as of a ``JobOperator``.
     """
 
-    template_fields: Sequence[str] = ("volume",)
+    template_fields: Sequence[str] = ("volume", "pod_override")
     ui_color = "#e6f4ea"
     own: ClassVar[Mapping[str, Any]] = {"image": "validate"}
     operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
@@ -73,6 +78,9 @@ class ValidateOperator(MusterOperator):
         retire_failed: bool = True,
         resources: Resources | None = None,
         run_timeout: timedelta = timedelta(hours=1),
+        queue: str | None = None,
+        priority: str | None = None,
+        pod_override: Any = None,
         **kwargs: Any,
     ) -> None:
         self.volume = volume
@@ -82,6 +90,9 @@ class ValidateOperator(MusterOperator):
         self.retire_failed = retire_failed
         self.job_resources = Resources() if resources is None else resources
         self.run_timeout = run_timeout
+        self.job_queue = queue
+        self.priority = priority
+        self.pod_override = pod_field(kwargs.get("task_id", ""), pod_override)
         super().__init__(**kwargs)
         check_all(
             self,
@@ -91,6 +102,9 @@ class ValidateOperator(MusterOperator):
             retire_failed=check_flag,
             resources=check_resources,
             run_timeout=check_span,
+            queue=optional(check_queue),
+            priority=optional(check_queue),
+            pod_override=check_pod,
         )
         known = result_volume
         if known is None and (of := volume_of(volume)) is not None:
@@ -151,8 +165,9 @@ class ValidateOperator(MusterOperator):
 
     def _spec(self, task: TaskRun, data: Input) -> JobSpec:
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.request import image_digest
+        from muster.airflow.operators.request import image_digest, refuse_secrets
 
+        refuse_secrets(pod=self.pod_override)
         folder = DagFolder.of(task.context["dag"])
         volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
         partitions = {version.partition for version in data.versions}
@@ -168,6 +183,9 @@ class ValidateOperator(MusterOperator):
             },
             params={"suite": read_suite(folder, self.suite)},
             run_timeout_seconds=self.run_timeout.total_seconds(),
+            queue=self.job_queue,
+            priority=self.priority,
+            pod_override=self.pod_override,
             origin=task.origin,
         )
 

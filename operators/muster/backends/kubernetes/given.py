@@ -51,7 +51,7 @@ def mapping(given: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        where = f"{path}.{name}".lstrip(".")
+        where = f"{path}.{name}".strip(".")
         raise SpecError(f"pod override {where}: need a mapping, found {type(value).__name__}")
     return value
 

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from muster.backends.kubernetes import labels, secrets
+from muster.backends.kubernetes import labels, pods, secrets
 from muster.backends.kubernetes.given import items, mapping, name_of, only, refused, texts
 from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.wiring import Submission
 from muster.core.errors import SpecError
+from muster.core.job import JobSpec, Role
 from muster.core.names import check_variable
 
 _POD = frozenset({"apiVersion", "kind", "metadata", "spec"})
@@ -35,6 +37,25 @@ _SPEC = frozenset(
 )
 _CONTAINER = frozenset({"name", "env", "envFrom", "resources", "volumeMounts", "ports"})
 _VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"})
+
+
+_ANYWHERE = ClusterSite(
+    namespace="anywhere",
+    claim="not.known.yet",
+    store_url="http://anywhere",
+    images={"any": "any"},
+)
+_ANY_ROLE = Role(command=("any",))
+_ANY_JOB = JobSpec(name="any", image="any", image_digest="b3:" + "0" * 64, roles=(_ANY_ROLE,))
+
+
+def check(override: Mapping[str, Any]) -> None:
+    """Refuse what no site would take of any job, long before there is a cluster.
+
+    :raises SpecError: as :func:`merge`; that it reaches for the site's claim only that can tell.
+    """
+    submission = Submission(job=_ANY_JOB, job_id="any", attempt=1, site=_ANYWHERE)
+    merge(override, pods.template(submission, _ANY_ROLE), site=_ANYWHERE)
 
 
 def merge(override: Mapping[str, Any], template: Document, *, site: ClusterSite) -> Document:
