@@ -109,15 +109,12 @@ def _torchrun(
 
 
 def _horovod(replica: Replica, local_rank: int) -> dict[str, str]:
-    import socket
-
+    """All but where rank 0's meeting place is, which :mod:`muster.worker.rendezvous` finds out."""
     position, across = cross(replica, local_rank)
-    address = socket.gethostbyname(replica.master_address)  # gloo takes no names
-    interface = {"HOROVOD_GLOO_IFACE": "lo"} if address == LOOPBACK else {}
+    interface = {"HOROVOD_GLOO_IFACE": "lo"} if replica.master_address == LOOPBACK else {}
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(replica.master_port),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(HOROVOD_TIMEOUT_SECONDS),
         "HOROVOD_HOSTNAME": host_name(replica_number(replica)),

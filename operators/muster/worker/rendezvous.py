@@ -10,9 +10,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from muster.core.errors import SpecError
 from muster.core.replica import Replica
 from muster.worker.launchers import HOROVOD_TIMEOUT_SECONDS, LOOPBACK, host_name
 
@@ -35,16 +34,21 @@ server.serve_forever()
 """
 
 
-def meet(replica: Replica, environment: Mapping[str, str]) -> int | None:
+def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> int | None:
     """Serve the meeting place where rank 0 is ours and return its pid; elsewhere wait until it is there.
 
-    :raises SpecError: nobody serves it within :data:`HOROVOD_TIMEOUT_SECONDS`.
-    :raises OSError: the port is taken.
+    Its address is added to each rank's environment: gloo takes no names.
+
+    :raises OSError: the port is taken, or nobody serves it within :data:`HOROVOD_TIMEOUT_SECONDS`.
     """
+    server, address = None, LOOPBACK
     if replica.first_rank == 0:
-        return _serve(replica, environment)
-    _wait(replica.master_address, replica.master_port)
-    return None
+        server = _serve(replica, environments[0])
+    else:
+        address = _reached(replica.master_address, replica.master_port)
+    for environment in environments:
+        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = address
+    return server
 
 
 def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
@@ -60,17 +64,22 @@ def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
         )
 
 
-def _wait(address: str, port: int) -> None:
+def _reached(host: str, port: int) -> str:
+    """Return the address at which the meeting place answers.
+
+    A name may be known late, or still be that of a pod that is gone: it is looked up for each try.
+    """
     limit = time.monotonic() + HOROVOD_TIMEOUT_SECONDS
     while True:
         try:
+            address = socket.gethostbyname(host)
             socket.create_connection((address, port), timeout=5).close()
         except OSError as error:
             if time.monotonic() > limit:
-                raise SpecError(
-                    f"rank 0 does not serve its meeting place at {address}:{port} "
+                raise OSError(
+                    f"rank 0 does not serve its meeting place at {host}:{port} "
                     f"after {HOROVOD_TIMEOUT_SECONDS} s ({error}); see the log of its replica"
                 ) from error
             time.sleep(_RETRY_SECONDS)
         else:
-            return
+            return address

@@ -83,7 +83,7 @@ def _run_ranks(replica: Replica) -> Report:
         follows=lost_peer,
     )
     plans = plan_ranks(replica)
-    ended = ranks.run(plans, aside=_meet(replica, plans[0]))
+    ended = ranks.run(plans, aside=_meet(replica, plans))
     if ranks.hung:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
     found = faults(ended, world_size=spec.world_size)
@@ -99,12 +99,12 @@ def _run_ranks(replica: Replica) -> Report:
     return _failed(found, whole=whole) if found else _succeeded(replica, ended)
 
 
-def _meet(replica: Replica, plan: RankPlan) -> list[int]:
+def _meet(replica: Replica, plans: Sequence[RankPlan]) -> list[int]:
     if replica.spec.launcher is not Launcher.HOROVOD:
         return []
     from muster.worker.rendezvous import meet
 
-    server = meet(replica, plan.environment)
+    server = meet(replica, [plan.environment for plan in plans])
     return [] if server is None else [server]
 
 

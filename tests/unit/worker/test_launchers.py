@@ -82,7 +82,6 @@ def test_horovod_places_a_rank_within_and_across_hosts(bench, tmp_path: Path) ->
         "CUDA_VISIBLE_DEVICES": "",
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "29501",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
         "HOROVOD_GLOO_IFACE": "lo",
