@@ -45,6 +45,7 @@ _DISRUPTIONS = {
     ),
     "DeletionByTaintManager": (Cause.NODE_LOST, "was given up: its node no longer answers, or is not for it"),
     "DeletionByPodGC": (Cause.NODE_LOST, "was given up: its node is gone"),
+    "NodeLost": (Cause.NODE_LOST, "was given up"),  # by muster's reaper, who says why
 }
 # Why a kubelet ends or refuses a pod by itself (pod.status.reason).
 _KUBELET = {
