@@ -114,7 +114,7 @@ class Committer:
         """Begin to commit a job whose replicas have all sealed, once; call it :meth:`alone`."""
         status = self._store.ledger.status(job_id)
         if not status.state.ended and job_id not in self._begun:
-            self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason=""))
+            self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason="", verdict=None))
             self._begun.add(job_id)
             self._threads.submit(self._bring_to_end, job_id)
 

@@ -61,6 +61,7 @@ def _bundle(call: Call) -> Response:
         site.committer.check_going_on(job_id)
     staging = site.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
     _take_place(staging, f"{role}-{index}", pod)
+    site.starts.note(staging)
     return StreamingResponse(
         pack(_files(call)), media_type="application/x-tar", headers={ATTEMPT: str(staging.attempt)}
     )

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from muster.core.errors import Conflict, SpecError
 from muster.core.job import JobSpec
+from muster.core.status import JobState
 from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, translated, write_whole
 from muster.volumes.folder import FolderStore
@@ -83,6 +85,21 @@ class Starts:
         """Whether a pod has asked for this attempt; before that, nothing of it can run."""
         return any("." in name and became == attempt for name, became in self._table(job_id).items())
 
+    def note(self, staging: Staging) -> None:
+        """Write down that a gang runs, once the last of its pods has taken its place."""
+        job_id, spec = staging.job_id, self.store.ledger.spec(staging.job_id)
+        there = sum(1 for _ in (staging.root / PODS).iterdir())
+        if there < sum(role.replicas for role in spec.roles):
+            return
+        with self.committer.alone(job_id):
+            status = self.store.ledger.status(job_id)
+            if not status.state.ended and status.state is not JobState.COMMITTING:
+                started = status.started or time.time()
+                again = _restarts(self._table(job_id))
+                self.store.ledger.update(
+                    replace(status, state=JobState.RUNNING, started=started, restarts=again)
+                )
+
     def _told(self, job_id: str, name: str) -> str:
         """Write down which attempt `name` begins, if it is new; from here on the one before is fenced."""
         with self.committer.alone(job_id), translated(f"begin an attempt of job {job_id}"):
@@ -137,6 +154,12 @@ def _starts(table: dict[str, int], submitted: int) -> dict[str, int]:
     """The attempts of a gang's starts, by how often it was started again."""
     prefix = f"{submitted}."
     return {name.removeprefix(prefix): attempt for name, attempt in table.items() if name.startswith(prefix)}
+
+
+def _restarts(table: dict[str, int]) -> int:
+    """How often a job was started again, of all times that it was submitted."""
+    starts = [name.partition(".")[0] for name in table if "." in name]
+    return len(starts) - len(set(starts))
 
 
 def _count(restart: str) -> int:
