@@ -15,10 +15,14 @@ from muster.core.settings import Settings
 from muster.volumes.base import Store
 
 if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+    from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
 
 Resolve = Callable[[SecretRef], str]
 """Returns the value of a secret that this process has; raises KeyError for others."""
@@ -33,6 +37,13 @@ def choose_backend(settings: Settings | None = None, *, resolve: Resolve | None 
     :raises SpecError: a setting is wrong, or jobs cannot run on this operating system.
     """
     settings = settings or Settings.load()
+    if settings.cluster is not None:
+        from muster.backends.kubernetes.connection import connect
+        from muster.backends.kubernetes.written import read_file
+
+        file = read_file(settings.cluster)
+        api = connect(kubeconfig=file.kubeconfig, context=file.context)
+        return cluster_backend(file.settings, api, settings=settings, resolve=resolve)
     if sys.platform != "linux":
         raise SpecError(
             f"muster runs jobs on Linux, this is {sys.platform}: use WSL2 on Windows, "
@@ -44,13 +55,17 @@ def choose_backend(settings: Settings | None = None, *, resolve: Resolve | None 
     return LocalBackend(settings, resolve=resolve or from_environment)
 
 
-def choose_store(settings: Settings | None = None) -> Store:
-    """Return where volumes live under `settings`; see :func:`choose_backend`."""
+def choose_store(settings: Settings | None = None, *, patience_seconds: float = PATIENCE_SECONDS) -> Store:
+    """Return where volumes live under `settings`; see :func:`choose_backend`.
+
+    :param patience_seconds: how long a store service may be away before a call fails.
+    """
     settings = settings or Settings.load()
     if settings.cluster is not None:
         from muster.backends.kubernetes.written import read_file
 
-        return service_store(read_file(settings.cluster).settings, settings)
+        written = read_file(settings.cluster).settings
+        return service_store(written, settings, patience_seconds=patience_seconds)
     from muster.volumes.folder import FolderStore
 
     return FolderStore(settings.store)
@@ -78,9 +93,41 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
     return LocalCapacity(settings)
 
 
-def service_store(cluster: ClusterSettings, settings: Settings) -> ServiceStore:
-    """Return the store of a cluster; what is read of it is kept in the cache, each store's apart."""
+def cluster_backend(
+    cluster: ClusterSettings, api: ApiClient, *, settings: Settings, resolve: Resolve | None = None
+) -> KubernetesBackend:
+    """Return the backend of a cluster. What it deploys is served on this machine.
+
+    :param api: the connection to the cluster.
+    """
+    from muster.backends.kubernetes.backend import KubernetesBackend
+    from muster.backends.kubernetes.client import Client
+    from muster.backends.local.admission import from_environment
+    from muster.backends.local.deployments import LocalDeployments
+
+    store = service_store(cluster, settings)
+    return KubernetesBackend(
+        Client(api),
+        site=cluster.site,
+        store=store,
+        deployments=LocalDeployments(settings, store),
+        resolve=resolve or from_environment,
+    )
+
+
+def service_store(
+    cluster: ClusterSettings, settings: Settings, *, patience_seconds: float = PATIENCE_SECONDS
+) -> ServiceStore:
+    """Return the store of a cluster; what is read of it is kept in the cache, each store's apart.
+
+    :param patience_seconds: how long the store service may be away before a call fails.
+    """
     from muster.volumes.service.client import ServiceStore
 
     place = hashlib.sha256(f"{cluster.store_url} {cluster.site.namespace}".encode()).hexdigest()[:16]
-    return ServiceStore(cluster.store_url, token=cluster.token, cache=settings.cache / "stores" / place)
+    return ServiceStore(
+        cluster.store_url,
+        token=cluster.token,
+        cache=settings.cache / "stores" / place,
+        patience_seconds=patience_seconds,
+    )

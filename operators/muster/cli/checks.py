@@ -17,6 +17,7 @@ from muster.core.settings import Settings
 GIB = 1 << 30
 HOME_GIB = 2.0
 CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build
+FETCHED_GIB = 2.0
 MEMORY_GIB = 4.0
 LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
 
@@ -36,9 +37,17 @@ class Check:
 
 
 def all_checks(settings: Settings) -> Iterator[Check]:
-    """Look at everything; each check is made when it is asked for."""
-    for check in CHECKS:
-        yield check(settings)
+    """Look at everything; each check is made when it is asked for.
+
+    Where jobs go to a cluster, of this machine only what submits them and keeps what was fetched.
+    """
+    if settings.cluster is None:
+        yield from (check(settings) for check in CHECKS)
+        return
+    from muster.cli.cluster_checks import cluster_checks
+
+    yield from (check(settings) for check in (_python, _airflow, _fetched_disk))
+    yield from cluster_checks(settings)
 
 
 def _python(_: Settings) -> Check:
@@ -114,6 +123,11 @@ def _cache_disk(settings: Settings) -> Check:
     return _disk(
         "disk for MUSTER_CACHE", settings.cache, needed, "free some, or set MUSTER_CACHE to another disk"
     )
+
+
+def _fetched_disk(settings: Settings) -> Check:
+    advice = "free some, or set MUSTER_CACHE to another disk: what is read of volumes is kept there"
+    return _disk("disk for MUSTER_CACHE", settings.cache, FETCHED_GIB, advice)
 
 
 def _disk(name: str, folder: Path, wanted_gib: float, advice: str) -> Check:

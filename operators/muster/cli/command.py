@@ -68,9 +68,9 @@ def open_store(*, make: bool = False) -> Store:
     settings = Settings.load()
     if settings.cluster is None and not make:
         _check_home(settings)
-    from muster.backends.choose import choose_store
+    from muster.backends.choose import LOOK_SECONDS, choose_store
 
-    return choose_store(settings)
+    return choose_store(settings, patience_seconds=LOOK_SECONDS)
 
 
 def open_backend() -> Backend:

@@ -1,4 +1,4 @@
-"""``muster doctor``: whether this machine can run what muster runs, and what to do where it cannot."""
+"""``muster doctor``: whether this machine or cluster can run what muster runs, and what to do where not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from muster.core.settings import Settings
 
 
 def doctor(*, as_json: Json = False) -> None:
-    """Look at this machine and say what to mend.
+    """Look at this machine, or the cluster, and say what to mend.
 
-    The exit code is 1 where something will not work.
+    The cluster is the one that MUSTER_CLUSTER names; nothing is made there. The exit code is 1 where something will not work.
     """
     from muster.cli.checks import all_checks
 

@@ -222,6 +222,10 @@ class Client:
         answer = self._ask(Request(verb="create", kind=ACCESS_REVIEW), body=review)
         return bool(answer["status"].get("allowed"))
 
+    def version(self) -> str:
+        """Return the API server's version, such as ``v1.37.0``; everybody who may log in may ask."""
+        return str(self._ask(Request(verb="get"), path="/version").get("gitVersion", "?"))
+
     def served(self) -> frozenset[tuple[str, str]]:
         """Return everything that the API server serves: ``("batch/v1", "jobs")``. One request."""
         answer = self._ask(Request(verb="get"), path="/apis", accept=_DISCOVERY)

@@ -108,6 +108,17 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
     return token
 
 
+def expiry(text: str) -> float | None:
+    """Return when a token runs out, as it says itself and nobody has checked; None where it is none.
+
+    For whoever holds a token and not the keys: seconds since the epoch.
+    """
+    try:
+        return float(json.loads(_decode(text.partition(".")[0]))["expires"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def _signed(keys: Sequence[bytes], payload: str, mac: str) -> bool:
     if not (payload.isascii() and mac.isascii()):
         return False
