@@ -11,6 +11,8 @@ from tests.cluster.layout import Layout
 NAMESPACE = "muster-jobs"
 OPERATOR = "muster-operator"
 REAPER = "muster-reaper"
+JOB = "muster-job"
+STORE = "muster-store"
 
 
 def token(layout: Layout, account: str) -> str:

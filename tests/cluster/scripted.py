@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.cluster import kubectl
+from tests.cluster.accounts import JOB as JOB_ACCOUNT
 from tests.cluster.inside import IMAGE, NAMESPACE
 from tests.cluster.layout import API_URL, Layout
 
@@ -54,6 +55,7 @@ SITE = ClusterSite(
     store_url="http://127.0.0.1:9",
     images={"probe": IMAGE},
     queue="team-a",
+    service_account=JOB_ACCOUNT,
 )
 
 _RECORDINGS = "MUSTER_RECORDINGS"

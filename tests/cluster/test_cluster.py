@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster import accounts, cluster, daemons, kubectl, nodes, store
-from tests.cluster.accounts import OPERATOR, REAPER
+from tests.cluster import cluster, daemons, kubectl, nodes, store
 from tests.cluster.inside import NAMESPACE, condition, gang, layout, phases, pods_of, workload_of
 from tests.cluster.kubelet import GPU_CLASS
 from tests.cluster.layout import Layout, node_called
@@ -155,38 +154,3 @@ def test_the_store_service_outlives_a_kill(here: Layout, served: ServiceStore, t
     store.kill(here)
     kubectl.until("the store service answers again", lambda: store.is_ready(here))
     assert served.put(tmp_path, ["hello.py"]) == digest
-
-
-@pytest.mark.parametrize(
-    ("account", "words"),
-    [
-        (OPERATOR, ["get", "secrets"]),
-        (OPERATOR, ["create", "pods", "--subresource=exec"]),
-        (OPERATOR, ["delete", "pods"]),
-        (OPERATOR, ["update", "clusterqueues.kueue.x-k8s.io"]),
-        (OPERATOR, ["delete", "nodes"]),
-        (OPERATOR, ["get", "persistentvolumes"]),
-        (REAPER, ["create", "jobs.batch"]),
-        (REAPER, ["get", "secrets"]),
-        (REAPER, ["delete", "nodes"]),
-        ("default", ["get", "pods"]),
-    ],
-)
-def test_an_account_cannot_do_what_it_need_not(here: Layout, account: str, words: list[str]) -> None:
-    own = f"--kubeconfig={accounts.kubeconfig(here, account)}"
-    assert kubectl.ask(here, "auth", "can-i", *words, own).startswith("no")
-
-
-@pytest.mark.parametrize(
-    ("account", "words"),
-    [
-        (OPERATOR, ["create", "jobsets.jobset.x-k8s.io"]),
-        (OPERATOR, ["get", "nodes"]),
-        (OPERATOR, ["watch", "workloads.kueue.x-k8s.io"]),
-        (REAPER, ["delete", "pods"]),
-        (REAPER, ["get", "nodes"]),
-    ],
-)
-def test_an_account_can_do_its_work(here: Layout, account: str, words: list[str]) -> None:
-    own = f"--kubeconfig={accounts.kubeconfig(here, account)}"
-    assert kubectl.ask(here, "auth", "can-i", *words, own).startswith("yes")

@@ -1,0 +1,214 @@
+"""What each account may do, and everything else that it was seen to be refused.
+
+Each deed is tried by each account, as a request that the API server answers and does not carry out
+(``dryRun=All``). As a command it prints the table, inside the cluster::
+
+    python -m tests.cluster exec python -m tests.cluster.rights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.cluster.accounts import JOB, NAMESPACE, OPERATOR, REAPER, STORE
+from tests.cluster.inside import layout
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import connection
+
+from muster.backends.kubernetes import kinds
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.kinds import Kind
+from muster.backends.kubernetes.refusals import Request
+from muster.core.errors import Forbidden, MusterError
+
+ACCOUNTS = (OPERATOR, REAPER, JOB, STORE)
+ELSEWHERE = "kube-system"
+
+_ROLE = Kind(api_version="rbac.authorization.k8s.io/v1", name="Role", plural="roles")
+_BINDING = Kind(api_version="rbac.authorization.k8s.io/v1", name="RoleBinding", plural="rolebindings")
+_CLUSTER_BINDING = Kind(
+    api_version="rbac.authorization.k8s.io/v1",
+    name="ClusterRoleBinding",
+    plural="clusterrolebindings",
+    namespaced=False,
+)
+_ACCOUNT = Kind(api_version="v1", name="ServiceAccount", plural="serviceaccounts")
+_VOLUME = Kind(api_version="v1", name="PersistentVolume", plural="persistentvolumes", namespaced=False)
+_DEPLOYMENT = Kind(api_version="apps/v1", name="Deployment", plural="deployments")
+_DEFINITION = Kind(
+    api_version="apiextensions.k8s.io/v1",
+    name="CustomResourceDefinition",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
+
+
+@dataclass(frozen=True)
+class Deed:
+    """One thing to try.
+
+    :param verb: of a Role; ``deletecollection`` too.
+    """
+
+    verb: str
+    kind: Kind
+    subresource: str = ""
+    namespace: str = NAMESPACE
+
+    def __str__(self) -> str:
+        """As in ``delete pods``, with the place where it is not the jobs' own namespace."""
+        what = self.kind.resource + (f"/{self.subresource}" if self.subresource else "")
+        place = f" in {self.namespace}" if self.kind.namespaced and self.namespace != NAMESPACE else ""
+        return f"{self.verb} {what}{place}"
+
+
+def _on(kind: Kind, *verbs: str, subresource: str = "", namespace: str = NAMESPACE) -> tuple[Deed, ...]:
+    return tuple(Deed(verb, kind, subresource, namespace) for verb in verbs)
+
+
+_READ = ("get", "list")
+_CHANGE = ("update", "patch")
+
+_JOBS = tuple(
+    deed
+    for kind in (kinds.JOB_SET, kinds.JOB, kinds.POD_GROUP)
+    for deed in _on(kind, *_READ, "create", "delete")
+)
+_PODS = _on(kinds.POD, *_READ)
+
+MAY: Mapping[str, frozenset[Deed]] = {
+    OPERATOR: frozenset(
+        (
+            *_JOBS,
+            *_PODS,
+            *_on(kinds.POD, "get", subresource="log"),
+            *_on(kinds.EVENT, *_READ),
+            *_on(kinds.SECRET, "create", "delete"),
+            *_on(kinds.CLAIM, "get"),
+            *_on(kinds.WORKLOAD, *_READ),
+            *_on(kinds.LOCAL_QUEUE, *_READ),
+            *_on(kinds.QUEUE_VIEW, "get", subresource="pendingworkloads"),
+            *_on(kinds.NODE, *_READ),
+            *_on(kinds.CLUSTER_QUEUE, *_READ),
+            *_on(kinds.CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
+            *_on(kinds.RESOURCE_FLAVOR, *_READ),
+            *_on(kinds.TOPOLOGY, *_READ),
+            *_on(kinds.WORKLOAD_PRIORITY_CLASS, *_READ),
+            *_on(_DEFINITION, "get"),
+        )
+    ),
+    REAPER: frozenset(
+        (
+            *_on(kinds.POD, "list", "delete"),
+            *_on(kinds.POD, "patch", subresource="status"),
+            *_on(kinds.NODE, "get"),
+        )
+    ),
+    JOB: frozenset(),
+    STORE: frozenset(),
+}
+
+DEEDS: tuple[Deed, ...] = (
+    *_JOBS,
+    *(deed for kind in (kinds.JOB_SET, kinds.JOB, kinds.POD_GROUP) for deed in _on(kind, *_CHANGE)),
+    *_on(kinds.JOB, "patch", subresource="status"),
+    *_on(kinds.JOB_SET, "deletecollection"),
+    *_on(kinds.JOB, "create", namespace=ELSEWHERE),
+    *_PODS,
+    *_on(kinds.POD, "create", *_CHANGE, "delete", "deletecollection"),
+    *_on(kinds.POD, "patch", subresource="status"),
+    *_on(kinds.POD, "get", subresource="log"),
+    *_on(kinds.POD, "create", subresource="exec"),
+    *_on(kinds.POD, "create", subresource="attach"),
+    *_on(kinds.POD, "create", subresource="portforward"),
+    *_on(kinds.POD, "create", subresource="eviction"),
+    *_on(kinds.POD, "patch", subresource="ephemeralcontainers"),
+    *_on(kinds.POD, "list", "delete", namespace=ELSEWHERE),
+    *_on(kinds.EVENT, *_READ, "create"),
+    *_on(kinds.SECRET, *_READ, "create", *_CHANGE, "delete", "deletecollection"),
+    *_on(kinds.SECRET, *_READ, "create", "delete", namespace=ELSEWHERE),
+    *_on(kinds.CONFIG_MAP, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.SERVICE, *_READ, "create", "delete"),
+    *_on(_DEPLOYMENT, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.CLAIM, *_READ, "create", *_CHANGE, "delete"),
+    *_on(_VOLUME, *_READ, "create", "delete"),
+    *_on(_ACCOUNT, *_READ, "create"),
+    *_on(_ACCOUNT, "create", subresource="token"),
+    *_on(_ROLE, *_READ, "create", *_CHANGE),
+    *_on(_BINDING, *_READ, "create"),
+    *_on(_CLUSTER_BINDING, *_READ, "create"),
+    *_on(kinds.WORKLOAD, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.LOCAL_QUEUE, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.QUEUE_VIEW, "get", subresource="pendingworkloads"),
+    *_on(kinds.CLUSTER_QUEUE, *_READ, *_CHANGE, "delete"),
+    *_on(kinds.CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
+    *_on(kinds.RESOURCE_FLAVOR, *_READ, *_CHANGE),
+    *_on(kinds.TOPOLOGY, *_READ, *_CHANGE),
+    *_on(kinds.WORKLOAD_PRIORITY_CLASS, *_READ, "create", *_CHANGE),
+    *_on(kinds.NODE, *_READ, *_CHANGE, "delete"),
+    *_on(kinds.NODE, "get", subresource="proxy"),
+    *_on(kinds.NAMESPACE, *_READ, "create", *_CHANGE, "delete"),
+    *_on(_DEFINITION, *_READ, "create", "delete"),
+)
+
+_NAME = "nobody"  # of the objects: there are none, and it is for the asking that one is refused
+
+
+def may(client: Client, deed: Deed) -> bool:
+    """Try a deed: whether the API server would have done it, had there been what it is about.
+
+    :raises BackendError: the API server is not there to be asked.
+    """
+    namespace = deed.namespace if deed.kind.namespaced else None
+    collection = deed.verb in ("list", "deletecollection") or (deed.verb == "create" and not deed.subresource)
+    path = deed.kind.path(
+        namespace=namespace, name=None if collection else _NAME, subresource=deed.subresource
+    )
+    verb = "delete" if deed.verb == "deletecollection" else deed.verb
+    query = {} if deed.verb in _READ else {"dryRun": "All"}
+    body = None if deed.verb in _READ else _body(deed, namespace)
+    try:
+        client.transport.ask(
+            Request(verb=verb, kind=deed.kind, name=_NAME, namespace=namespace),
+            path=path,
+            query=query,
+            body=body,
+            content_type="application/merge-patch+json" if deed.verb == "patch" else "application/json",
+        )
+    except Forbidden:
+        return False
+    except MusterError:  # it may, and there is no such thing, or no such thing to be made
+        return True
+    return True
+
+
+def tried(of: Layout, account: str) -> dict[Deed, bool]:
+    """Try everything as one account."""
+    client = Client(connection(of, account), patience_seconds=10)
+    return {deed: may(client, deed) for deed in DEEDS}
+
+
+def table(found: Mapping[str, Mapping[Deed, bool]]) -> str:
+    """Write what was tried as a table, an account a column."""
+    width = max(len(str(deed)) for deed in DEEDS)
+    lines = [" ".join(["".ljust(width), *(account.rjust(16) for account in found)])]
+    for deed in DEEDS:
+        cells = ["may" if each[deed] else "refused" for each in found.values()]
+        lines.append(" ".join([str(deed).ljust(width), *(cell.rjust(16) for cell in cells)]))
+    return "\n".join(lines)
+
+
+def _body(deed: Deed, namespace: str | None) -> dict[str, object]:
+    if deed.verb in ("delete", "deletecollection"):
+        return {"dryRun": ["All"]}
+    place = {"namespace": namespace} if namespace else {}
+    return {
+        "apiVersion": deed.kind.api_version,
+        "kind": deed.kind.name,
+        "metadata": {"name": _NAME, **place},
+    }
+
+
+if __name__ == "__main__":
+    print(table({account: tried(layout(), account) for account in ACCOUNTS}))
