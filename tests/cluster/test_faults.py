@@ -1,0 +1,223 @@
+"""What may happen to a gang in training: it ends with the weights of one that nothing happened to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.cluster import cluster, kubectl, nodes, store
+from tests.cluster.accounts import NAMESPACE
+from tests.cluster.backend import backend
+from tests.cluster.inside import layout
+from tests.cluster.training import NEW, OLD, Training
+
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.local.environments import find_image, put_image
+from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
+from muster.core.shipped import shipped
+from muster.core.status import JobState
+
+pytestmark = pytest.mark.cluster
+
+MANY = 10
+# The first process is the pod's, its child the worker, and the worker's children are the ranks.
+KILL_A_RANK = """
+import os, signal
+parents = {}
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        parents[int(pid)] = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+ranks = [pid for pid, parent in parents.items() if parents.get(parent) == 1]
+os.kill(max(ranks), signal.SIGKILL)
+"""
+
+
+def nothing(_: Training) -> None:
+    """Heal what heals by itself."""
+
+
+def kill_a_rank(training: Training) -> None:
+    words = ("exec", training.pod(OLD), "--container=base", f"--namespace={NAMESPACE}")
+    kubectl.run(training.layout, *words, "--", "python3", "-c", KILL_A_RANK)
+
+
+def delete_a_pod(training: Training) -> None:
+    words = ("delete", "pod", training.pod(NEW), "--wait=false", f"--namespace={NAMESPACE}")
+    kubectl.run(training.layout, *words)
+
+
+class LoseANode:
+    """A node of the gang is lost, and comes back when the gang has ended; or while it waits for it.
+
+    :param cut: its network is, and what runs there goes on; else its power.
+    """
+
+    def __init__(self, role: str, *, cut: bool = False) -> None:
+        self._role, self._cut = role, cut
+
+    def strike(self, training: Training) -> None:
+        self._node = training.node(self._role)
+        lose = nodes.disconnect if self._cut else nodes.power_off
+        lose(training.layout, self._node)
+        if self._role == OLD:  # there is no other
+            kubectl.until("the node is lost", lambda: not nodes.is_ready(training.layout, self._node))
+            training.until("waiting", lambda status: status.state is not JobState.RUNNING)
+            nodes.power_on(training.layout, self._node)
+
+    def heal(self, training: Training) -> None:
+        if self._cut:
+            nodes.reconnect(training.layout, self._node)
+            kubectl.until(
+                "the node is back", lambda: nodes.is_ready(training.layout, self._node), seconds=120
+            )
+            nodes.wait_ready(training.layout, self._node)
+        elif self._role == NEW:
+            nodes.power_on(training.layout, self._node)
+
+
+def preempt(training: Training) -> None:
+    """Another job takes all the old cards for some seconds."""
+    resources = Resources(cpus=0.1, memory_gib=0.25, gpus=4, gpu_class=("gpu-k80",))
+    command = ("python", "-c", "import time; time.sleep(5)")
+    image = put_image(training.backend.store, find_image("python", [shipped("images")]))
+    urgent = JobSpec(
+        name="faults.urgent",
+        image="python",
+        image_digest=image,
+        roles=(Role(command=command, resources=resources),),
+        priority="high",
+    )
+    training.backend.submit(urgent, job_id=f"{training.job_id}-urgent")
+    training.until("preempted", lambda status: status.state is JobState.QUEUED)
+
+
+def restart(program: str) -> Callable[[Training], None]:
+    return lambda training: cluster.restart(training.layout, program)
+
+
+def kill_the_store(training: Training) -> None:
+    store.kill(training.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What happens during training.
+
+    :param again: the gang has to start again.
+    :param heal: what is done when it has ended.
+    """
+
+    strike: Callable[[Training], None]
+    heal: Callable[[Training], None] = nothing
+    again: bool = True
+
+
+def faults() -> dict[str, Fault]:
+    lost, cut, only = LoseANode(NEW), LoseANode(NEW, cut=True), LoseANode(OLD)
+    return {
+        "rank killed": Fault(strike=kill_a_rank),
+        "pod deleted": Fault(strike=delete_a_pod),
+        "node without power": Fault(strike=lost.strike, heal=lost.heal),
+        "node without network": Fault(strike=cut.strike, heal=cut.heal),
+        "only node of its class": Fault(strike=only.strike),
+        "preempted": Fault(strike=preempt),
+        "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
+        "Kueue restarted": Fault(strike=restart("kueue"), again=False),
+        "store service killed": Fault(strike=kill_the_store, again=False),
+    }
+
+
+FAULTS = faults()
+
+
+@dataclass(frozen=True)
+class Row:
+    fault: str
+    restarts: int
+    began_at: str
+    again_seconds: float
+    whole_seconds: float
+
+
+class Table:
+    """What came of each fault, printed at the end."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def __str__(self) -> str:
+        head = f"{'fault':24} {'restarts':>8} {'began at steps':>16} {'runs again s':>12} {'in all s':>9}"
+        lines = [
+            f"{row.fault:24} {row.restarts:8} {row.began_at:>16} {row.again_seconds:12.1f} {row.whole_seconds:9.1f}"
+            for row in self.rows
+        ]
+        return "\n".join(["", head, *lines, "of each: the same weights, one version, nothing left"])
+
+
+@pytest.fixture(scope="module")
+def table(request: pytest.FixtureRequest) -> Iterator[Table]:
+    found = Table()
+    yield found
+    reporter: Any = request.config.pluginmanager.get_plugin("terminalreporter")
+    reporter.write_line(str(found))
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
+    with backend(layout(), tmp_path_factory.mktemp("faults")) as made:
+        yield made
+
+
+def begin(there: KubernetesBackend, name: str) -> Training:
+    words = name.lower().replace(" ", "-")
+    job_id = f"f-{words}-{int(time.time()) % 100_000}"[-40:].lstrip("-")
+    training = Training(layout=layout(), backend=there, job_id=job_id, volume=f"faults/{job_id}")
+    training.begin()
+    return training
+
+
+@pytest.fixture(scope="module")
+def undisturbed(there: KubernetesBackend, table: Table) -> str:
+    """The weights of a run to which nothing happens."""
+    began = time.monotonic()
+    training = begin(there, "undisturbed")
+    ended = training.until_ended()
+    assert ended.state is JobState.SUCCEEDED, (ended, training.lines[-20:])
+    assert training.began_at() == [0]
+    seconds = time.monotonic() - began
+    table.rows.append(Row("none", ended.restarts, "0", 0.0, seconds))
+    return training.digest()
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, MANY + 1))]
+)
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_weights_are_the_same_after(
+    name: str, number: int, undisturbed: str, there: KubernetesBackend, table: Table
+) -> None:
+    fault, began = FAULTS[name], time.monotonic()
+    training = begin(there, f"{name}-{number}")
+    training.until_step(5 + 7 * number % 25)
+    struck = time.monotonic()
+    fault.strike(training)
+    try:
+        again = training.until_runs_again(struck, restarts=int(fault.again))
+        ended = training.until_ended()
+    finally:
+        fault.heal(training)
+    seconds = time.monotonic() - began
+
+    assert ended.state is JobState.SUCCEEDED, (ended, training.lines[-20:])
+    first, *later = training.began_at()
+    assert (first, bool(later)) == (0, fault.again)
+    assert all(step > 0 for step in later)
+    assert training.digest() == undisturbed
+    kubectl.until("nothing is left of it", lambda: not training.leaked(), seconds=120)
+    table.rows.append(Row(name, ended.restarts, ", ".join(map(str, (first, *later))), again, seconds))

@@ -1,0 +1,154 @@
+"""A gang in training on the test cluster, with what the tests of faults ask and do while it trains.
+
+Two replicas of two ranks, on a new card and an old one, so on two nodes: of the new ones there is
+another where one is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.cluster import groups, kubectl
+from tests.cluster.accounts import NAMESPACE
+from tests.cluster.layout import Layout, Node, node_called
+
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.labels import JOB, ROLE
+from muster.backends.local.environments import find_image, put_image
+from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.resources import Resources
+from muster.core.shipped import shipped
+from muster.core.status import JobState, JobStatus
+
+CODE = Path(__file__).with_name("code")
+NEW, OLD = "new", "old"
+STEPS = 40
+LONGEST_SECONDS = 300.0
+
+_BEGINS = re.compile(r"begins at step (\d+)")
+_KINDS = "jobsets,jobs.batch,pods,secrets,services,podgroups,workloads.kueue.x-k8s.io"
+
+
+def spec(backend: KubernetesBackend, *, volume: str, priority: str = "low") -> JobSpec:
+    """Return the job, whose model goes to `volume`."""
+    return JobSpec(
+        name="faults.train",
+        image="train",
+        image_digest=put_image(backend.store, find_image("train", [shipped("images")])),
+        code=backend.store.put(CODE, ["train.py"]),
+        roles=(_role(NEW, "gpu-a100"), _role(OLD, "gpu-k80")),
+        launcher=Launcher.TORCHRUN,
+        outputs={"model": Output(volume=volume)},
+        params={"steps": STEPS, "pause_seconds": 0.4},
+        grace_seconds=2.0,
+        priority=priority,
+    )
+
+
+def _role(name: str, gpu_class: str) -> Role:
+    resources = Resources(cpus=0.1, memory_gib=1.5, gpus=1, gpu_class=(gpu_class,))
+    return Role(name=name, replicas=1, ranks=2, entrypoint="train:train", resources=resources)
+
+
+@dataclass
+class Training:
+    """One job that was submitted, followed to its end as a task's trigger follows it."""
+
+    layout: Layout
+    backend: KubernetesBackend
+    job_id: str
+    volume: str
+    lines: list[str] = field(default_factory=list)
+    states: list[JobStatus] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def begin(self) -> None:
+        """Submit it, and follow it from here on."""
+        self.backend.submit(spec(self.backend, volume=self.volume), job_id=self.job_id)
+        threading.Thread(target=lambda: asyncio.run(self._follow()), daemon=True).start()
+
+    async def _follow(self) -> None:
+        async for event in self.backend.watch(self.job_id):
+            with self.changed:
+                self.lines += event.lines
+                if event.status is not None:
+                    self.states.append(event.status)
+                self.changed.notify_all()
+
+    def until(self, what: str, condition: Callable[[JobStatus], bool]) -> JobStatus:
+        """Return its status as soon as that is so."""
+        with self.changed:
+            if self.changed.wait_for(lambda: self._holds(condition), LONGEST_SECONDS):
+                return self.states[-1]
+        last = self.states[-1] if self.states else None
+        raise AssertionError(
+            f"{self.job_id} is not {what} after {LONGEST_SECONDS:g} s: {last}\n" + "\n".join(self.lines[-20:])
+        )
+
+    def _holds(self, condition: Callable[[JobStatus], bool]) -> bool:
+        return bool(self.states) and condition(self.states[-1])
+
+    def until_step(self, step: int) -> None:
+        """Return when it has done so many steps."""
+        self.until(f"at step {step}", lambda status: _step(status) >= step or status.state.ended)
+        assert not self.states[-1].state.ended, self.states[-1]
+
+    def until_ended(self) -> JobStatus:
+        return self.until("at its end", lambda status: status.state.ended)
+
+    def until_runs_again(self, since: float, *, restarts: int) -> float:
+        """Return after how many seconds the whole gang ran, started again so often."""
+
+        def whole(status: JobStatus) -> bool:
+            started = status.state is JobState.RUNNING and status.restarts >= restarts
+            return started or status.state.ended
+
+        self.until("running again", whole)
+        return time.monotonic() - since
+
+    def began_at(self) -> list[int]:
+        """From which step each of its starts went on."""
+        return [int(step) for line in self.lines for step in _BEGINS.findall(line)]
+
+    def pod(self, role: str) -> str:
+        """Return the name of a role's pod that is not about to end."""
+        return self._of_pod(role, "{.items[0].metadata.name}")
+
+    def node(self, role: str) -> Node:
+        """Return the node that a role runs on."""
+        return node_called(self._of_pod(role, "{.items[0].spec.nodeName}"))
+
+    def digest(self) -> str:
+        """Return the digest of the only version of its model."""
+        (version,) = self.backend.store.versions(self.volume)
+        return version.digest
+
+    def leaked(self) -> list[str]:
+        """Return what there is of it on the cluster: objects, and processes on any node."""
+        words = ("get", _KINDS, f"--namespace={NAMESPACE}", "--output=name", "--ignore-not-found")
+        objects = [name for name in kubectl.run(self.layout, *words).split() if self.job_id in name]
+        return objects + [str(pid) for pid in groups.pids(self.layout.group()) if _is_worker(pid)]
+
+    def _of_pod(self, role: str, path: str) -> str:
+        selector = f"--selector={JOB}={self.job_id},{ROLE}={role}"
+        return kubectl.run(
+            self.layout, "get", "pods", selector, f"--namespace={NAMESPACE}", f"--output=jsonpath={path}"
+        )
+
+
+def _step(status: JobStatus) -> float:
+    told = status.progress.get("step")
+    return 0 if told is None else told.value
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"worker.pyz" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
