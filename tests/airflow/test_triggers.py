@@ -36,11 +36,13 @@ class Clock:
 
 
 class Machine:
-    """Stands for the hub and its backend; what is waited for ends at a moment of the clock."""
+    """Stands for the hub and for a backend; what is waited for ends at a moment of the clock."""
 
     def __init__(self, clock: Clock, *, ends: float) -> None:
         self.clock, self.ends = clock, ends
-        self.backend = self
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
     async def follow(self, job_id: str, *, after: str | None) -> AsyncGenerator[Any, None]:
         await self.clock.sleep(self.ends)
@@ -90,6 +92,7 @@ def fires(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[f
             return [clock.now async for _ in trigger.run()]
 
         monkeypatch.setattr("muster.airflow.attempts.hub.hub", hub)
+        monkeypatch.setattr("muster.airflow.site.open_backend", hub)
         return asyncio.run(moments())
 
     return run

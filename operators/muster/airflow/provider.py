@@ -46,9 +46,19 @@ def get_provider_info() -> dict[str, Any]:
             "muster": {
                 "description": "How this Airflow's tasks find muster.",
                 "options": {
+                    "connection": {
+                        "description": "The connection, of type `kubernetes`, of the cluster that jobs go to; its "
+                        "extras say under `muster` which claim and store service. Empty: this machine, or the "
+                        "cluster that the file MUSTER_CLUSTER describes.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "gpu_cluster",
+                        "default": "",
+                    },
                     "instance": {
                         "description": "The name of this Airflow in the ids and records of its jobs. Two Airflows "
-                        "that share a store need two names. Empty: made once and kept in MUSTER_HOME.",
+                        "that share a store need two names. Empty: made once and kept in MUSTER_HOME; on a "
+                        "cluster it must be set.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "production",

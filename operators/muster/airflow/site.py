@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import threading
+from collections.abc import Callable
 
+from muster.airflow.connection import connect_cluster, connection_id
 from muster.backends.base import Backend
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
@@ -25,11 +28,42 @@ _FIELDS = {
 }
 
 
-def connect(settings: Settings | None = None) -> Backend:
-    """Return the backend that the settings name. Nothing is started, and it costs a few milliseconds."""
-    from muster.backends.local.backend import LocalBackend
+_opened: dict[tuple[int, Settings, str], Backend] = {}
+_opening = threading.Lock()
 
-    return LocalBackend(settings or Settings.load(), resolve=resolve_secret)
+
+def connect(settings: Settings | None = None) -> Backend:
+    """Return the backend that ``[muster] connection`` or the settings name; a process has one of a cluster.
+
+    Nothing is started, and it costs a few milliseconds. It is never closed: what stays open for days has
+    one of its own, by :func:`open_backend`.
+
+    :raises SpecError: a setting is wrong; the message names it.
+    """
+    settings, conn_id = settings or Settings.load(), connection_id()
+    if not conn_id and settings.cluster is None:
+        return open_backend(settings)
+    key = (os.getpid(), settings, conn_id)  # what a fork inherits is its parent's
+    with _opening:
+        if key not in _opened:
+            _opened[key] = open_backend(settings)
+        return _opened[key]
+
+
+def open_backend(
+    settings: Settings | None = None, *, resolve: Callable[[SecretRef], str] | None = None
+) -> Backend:
+    """Return a backend of the caller's own, to be closed: its settings and its token are read now.
+
+    :param resolve: :func:`resolve_secret` if it is not given.
+    :raises SpecError: a setting is wrong; the message names it.
+    """
+    from muster.backends.choose import choose_backend
+
+    settings, resolve, conn_id = settings or Settings.load(), resolve or resolve_secret, connection_id()
+    if conn_id:
+        return connect_cluster(conn_id, settings, resolve=resolve)
+    return choose_backend(settings, resolve=resolve)
 
 
 def resolve_secret(secret: SecretRef) -> str:
@@ -60,11 +94,17 @@ def resolve_secret(secret: SecretRef) -> str:
 def instance(settings: Settings) -> str:
     """Return the name of this Airflow: ``[muster] instance``, or one made once and kept in MUSTER_HOME.
 
-    :raises SpecError: the home cannot be written.
+    :raises SpecError: the home cannot be written, or jobs go to a cluster and the name is not set: the next
+        try of a task may run on another machine, and would not find its job under another name.
     """
     from airflow.sdk.configuration import conf
 
     configured = str(conf.get("muster", "instance", fallback=""))
+    if not configured and (connection_id() or settings.cluster is not None):
+        raise SpecError(
+            "[muster] instance is not set, and jobs go to a cluster: give this Airflow a name, the same on "
+            "every worker, triggerer and API server"
+        )
     return configured or kept_name(settings)
 
 

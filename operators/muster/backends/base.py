@@ -80,3 +80,6 @@ class Backend(Protocol):
 
     def retire(self, name: str) -> None:
         """Take a deployment away and leave no process; idempotent."""
+
+    def close(self) -> None:
+        """Give back what is held open to look at jobs; the backend is asked no more. Jobs go on."""

@@ -1,7 +1,8 @@
 """Looks after every waiting job of a triggerer: one loop and one thread, however many there are.
 
-It also lets jobs in that wait for room, and ends those that waited too long, since on one machine
-that is done by whoever looks.
+It has a backend of its own for as long as it waits for anything, so a cluster is followed with one watch
+a kind, and where a look fails it opens another: a token may have been renewed. On one machine it also lets
+jobs in that wait for room, and ends those that waited too long, since there that is done by whoever looks.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from muster.airflow.attempts.orphans import Origins
 from muster.backends.base import Backend
+from muster.core.errors import Corrupt, NotFound
 from muster.core.status import JobState, JobStatus
+from muster.volumes.base import Ledger
 
 T = TypeVar("T")
 
@@ -27,7 +31,8 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 # How often a job is looked at that has been in one state for less than so long.
 _STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
-_QUEUED_SECONDS = 2.0
+# One that waits for room may wait for days, and begins at any moment.
+_QUEUED_SECONDS = 1.0
 # By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
 _SWEEP_AFTER_SECONDS = 30.0
@@ -61,37 +66,46 @@ class _Follower:
     offset: int
     since: float = field(default_factory=time.monotonic)
     due: float = 0.0
-    state: object = None
+    state: JobState | None = None
     news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
 
     def note(self, found: News, now: float) -> None:
         """Hand it over, and choose when to look next: what has long been as it is is looked at less often."""
-        state = found.status and found.status.state
+        state = None if found.status is None else found.status.state
         if state is not self.state:
             self.state, self.since = state, now
         self.offset = int(found.cursor)
         step = next(step for age, step in _STEPS_SECONDS if now - self.since < age)
-        if state is JobState.QUEUED:  # who waits for room has nothing to say
-            step = max(step, _QUEUED_SECONDS)
+        if state is JobState.QUEUED:
+            step = _QUEUED_SECONDS
         self.due = (now // step + 1) * step  # so that those of one step are looked at together
         self.news.put_nowait(found)
 
 
-class Hub:
-    """Looks at the jobs of all triggers of one event loop, as long as there are any."""
+@dataclass(frozen=True)
+class _Question:
+    """What is asked of a job at one look. :param silent: nothing is to be read while it still waits for room."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    job_id: str
+    offset: int
+    silent: bool
+
+
+class Hub:
+    """Looks at the jobs of all triggers of one event loop, as long as there are any.
+
+    :param open_backend: opens the backend where they run; called in a thread, and again where it failed.
+    """
+
+    def __init__(self, open_backend: Callable[[], Backend]) -> None:
+        self._open = open_backend
+        self._backend: Backend | None = None  # of the thread below alone
+        self._origins = Origins()
         self._followers: set[_Follower] = set()
         self._task: asyncio.Task[None] | None = None
         self._sweep_at = time.monotonic() + _SWEEP_AFTER_SECONDS
         # Its own: the loop's threads are few, and other triggers may hold them all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-hub")
-
-    @property
-    def backend(self) -> Backend:
-        """Where the jobs run."""
-        return self._backend
 
     async def follow(self, job_id: str, *, after: str | None = None) -> AsyncGenerator[News, None]:
         """Yield what each look at a job shows, until it has ended or its supervisor is gone.
@@ -118,6 +132,14 @@ class Hub:
             )
 
     async def _run(self) -> None:
+        try:
+            while self._followers:  # some may have come while the backend was closed
+                await self._look_after_all()
+                await self._in_thread(self._close)
+        finally:
+            self._thread.submit(self._close)  # where the loop ends before its triggers do
+
+    async def _look_after_all(self) -> None:
         while self._followers:
             now = time.monotonic()
             if now > self._sweep_at:
@@ -129,7 +151,8 @@ class Hub:
             await asyncio.sleep(_TICK_SECONDS)
 
     async def _look(self, due: Sequence[_Follower]) -> None:
-        found = await self._in_thread(self._read, [(each.job_id, each.offset) for each in due])
+        asked = [_Question(each.job_id, each.offset, each.state is JobState.QUEUED) for each in due]
+        found = await self._in_thread(self._read, asked)
         now = time.monotonic()
         for follower, news in zip(due, found or (), strict=found is not None):
             follower.note(news, now)
@@ -140,7 +163,18 @@ class Hub:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         except Exception:  # a disk that is full or away, a defect: it is tried again
             log.warning("muster's hub failed at something and goes on", exc_info=True)
+            self._thread.submit(self._close)
             return None
+
+    def _opened(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._open()
+        return self._backend
+
+    def _close(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.close()
 
     def _sweep(self, followed: Collection[str]) -> None:
         """End what could not be ended: the triggerer was down, or had not begun to wait for it."""
@@ -149,21 +183,24 @@ class Hub:
         from muster.airflow.site import instance
         from muster.core.settings import Settings
 
-        for each in sweep(self._backend, instance(Settings.load()), ask, but=followed):
+        for each in sweep(self._opened(), instance(Settings.load()), ask, but=followed, known=self._origins):
             log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
 
-    def _read(self, asked: Sequence[tuple[str, int]]) -> list[News]:
-        statuses = self._backend.statuses({job_id for job_id, _ in asked})
-        return [self._news(job_id, offset, statuses.get(job_id)) for job_id, offset in asked]
+    def _read(self, asked: Sequence[_Question]) -> list[News]:
+        backend = self._opened()
+        statuses = backend.statuses({each.job_id for each in asked})
+        return [_news(backend.store.ledger, each, statuses.get(each.job_id)) for each in asked]
 
-    def _news(self, job_id: str, offset: int, status: JobStatus | None) -> News:
-        """Read the lines that came: after the status, so that all lines of an ended job are there."""
-        if status is None:
-            return News(status=None, lines=(), cursor=str(offset))
-        data, offset = self._backend.store.ledger.read(job_id, after=offset, limit_bytes=_AT_ONCE_BYTES)
-        return News(
-            status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), cursor=str(offset)
-        )
+
+def _news(ledger: Ledger, asked: _Question, status: JobStatus | None) -> News:
+    """Read the lines that came: after the status, so that all lines of an ended job are there."""
+    if status is None or (asked.silent and status.state is JobState.QUEUED):
+        return News(status=status, lines=(), cursor=str(asked.offset))
+    try:
+        data, offset = ledger.read(asked.job_id, after=asked.offset, limit_bytes=_AT_ONCE_BYTES)
+    except (NotFound, Corrupt):  # gc took it a moment ago: its task looks for itself
+        return News(status=None, lines=(), cursor=str(asked.offset))
+    return News(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), cursor=str(offset))
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
@@ -171,9 +208,9 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 def hub() -> Hub:
     """Return the hub of the running event loop: a triggerer has one."""
-    from muster.airflow.site import connect
+    from muster.airflow.site import open_backend
 
     loop = asyncio.get_running_loop()
     if loop not in _hubs:
-        _hubs[loop] = Hub(connect())
+        _hubs[loop] = Hub(open_backend)
     return _hubs[loop]

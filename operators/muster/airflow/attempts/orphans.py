@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,17 +39,55 @@ class Swept:
     reason: str
 
 
+class Origins:
+    """What never changes of the jobs that were looked at, so that a sweep reads of each only how it stands."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Origin] = {}
+        self._ended: set[str] = set()
+
+    def running(self, backend: Backend, *, but: Collection[str]) -> Iterator[tuple[JobStatus, Origin]]:
+        """Every job that has not ended, with the task that asked for it; those that cannot be read are left out."""
+        there = backend.store.ledger.jobs()
+        statuses = backend.statuses([each for each in there if each not in self._ended and each not in but])
+        self._ended = self._ended.intersection(there) | {
+            job_id for job_id, status in statuses.items() if status.state.ended
+        }
+        self._of = {job_id: origin for job_id, origin in self._of.items() if job_id in statuses}
+        for job_id, status in statuses.items():
+            if not status.state.ended:
+                with suppress(
+                    NotFound, Corrupt
+                ):  # gc took it meanwhile; what cannot be read is for fsck to tell
+                    yield status, self._origin(backend, job_id)
+
+    def _origin(self, backend: Backend, job_id: str) -> Origin:
+        if job_id not in self._of:
+            self._of[job_id] = backend.store.ledger.spec(job_id).origin
+        return self._of[job_id]
+
+
 def sweep(
-    backend: Backend, instance: str, states: States, *, but: Collection[str] = frozenset()
+    backend: Backend,
+    instance: str,
+    states: States,
+    *,
+    but: Collection[str] = frozenset(),
+    known: Origins | None = None,
 ) -> list[Swept]:
     """End the jobs of one Airflow that nobody owns; return which, and do not wait for their processes.
 
     :param instance: the Airflow's name; jobs of others are none of its business.
     :param states: is asked once for each task instance that has a job to judge.
     :param but: jobs that are known to be waited for.
+    :param known: what sweeps before this one have read.
     """
-    running = [(status, origin) for status, origin in _running(backend, instance) if status.job_id not in but]
-    return [swept for status, swept in unowned(running, states, now=time.time()) if _end(backend, status)]
+    mine = [
+        (status, origin)
+        for status, origin in (known or Origins()).running(backend, but=but)
+        if origin.instance == instance and origin.run_id
+    ]
+    return [swept for status, swept in unowned(mine, states, now=time.time()) if _end(backend, status)]
 
 
 def unowned(
@@ -72,19 +111,6 @@ def unowned(
             for status in grown
             if over(state) or status is not newest
         ]
-    return found
-
-
-def _running(backend: Backend, instance: str) -> list[tuple[JobStatus, Origin]]:
-    ledger, found = backend.store.ledger, []
-    for job_id in ledger.jobs():
-        try:
-            status = ledger.status(job_id)
-            origin = None if status.state.ended else ledger.spec(job_id).origin
-        except (NotFound, Corrupt):  # gc took it meanwhile; what cannot be read is for fsck to tell
-            continue
-        if origin is not None and origin.instance == instance and origin.run_id:
-            found.append((status, origin))
     return found
 
 

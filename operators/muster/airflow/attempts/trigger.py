@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing, closing
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -15,10 +15,6 @@ _RELEASE_SECONDS = 1.0
 # that for the end of the try, and it costs a retry (Airflow 3.3.2: "finished with state success, but
 # the task instance's state attribute is queued"). So no trigger fires before this.
 _SOONEST_SECONDS = 2.0
-
-if TYPE_CHECKING:
-    from muster.backends.base import Backend
-    from muster.core.job import Origin
 
 
 class JobTrigger(BaseTrigger):
@@ -67,10 +63,8 @@ class JobTrigger(BaseTrigger):
 
         Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
         """
-        if await asyncio.to_thread(self._is_wanted):
-            return
-        self.log.info("the task was ended or cleared, so job %s is ended", self.job_id)
-        await asyncio.to_thread(self._cancel)
+        if await asyncio.to_thread(self._cancel_unless_wanted):
+            self.log.info("the task was ended or cleared, so job %s is ended", self.job_id)
 
     async def _follow(self) -> None:
         from muster.airflow.attempts.hub import hub
@@ -87,24 +81,18 @@ class JobTrigger(BaseTrigger):
         finally:
             log.close()
 
-    def _is_wanted(self) -> bool:
-        """Whether the task still waits for the job, or a try that goes on."""
+    def _cancel_unless_wanted(self) -> bool:
+        """End the job where the task does not wait for it, nor a try that goes on; whether that was so."""
         from muster.airflow.attempts.standing import ask, ended_by_hand
+        from muster.airflow.site import open_backend
 
-        state = ask(self._origin())
-        return state is not None and not ended_by_hand(state)
-
-    def _origin(self) -> Origin:
-        return self._backend().store.ledger.spec(self.job_id).origin
-
-    def _cancel(self) -> None:
-        # Airflow waits 30 seconds for this, and ranks may take longer to save; their end is certain.
-        self._backend().cancel(self.job_id, owner=self.owner, wait=False)
-
-    def _backend(self) -> Backend:
-        from muster.airflow.site import connect
-
-        return connect()
+        with closing(open_backend()) as backend:
+            state = ask(backend.store.ledger.spec(self.job_id).origin)
+            if state is not None and not ended_by_hand(state):
+                return False
+            # Airflow waits 30 seconds for this, and ranks may take longer to save; their end is certain.
+            backend.cancel(self.job_id, owner=self.owner, wait=False)
+            return True
 
 
 class DeploymentTrigger(BaseTrigger):
@@ -143,18 +131,18 @@ class DeploymentTrigger(BaseTrigger):
         yield event(ended=serves is not None, serving=bool(serves), deadline=self.deadline)
 
     async def _outcome(self) -> bool:
-        from muster.airflow.attempts.hub import hub
+        from muster.airflow.site import open_backend
         from muster.core.errors import NotFound
 
-        backend = hub().backend
-        while True:
-            try:
-                status = await asyncio.to_thread(backend.deployment, self.name)
-            except NotFound:  # somebody retired it
-                return False
-            if (serves := status.settled(self.model)) is not None:
-                return serves
-            await asyncio.sleep(_RELEASE_SECONDS)
+        with closing(await asyncio.to_thread(open_backend)) as backend:
+            while True:
+                try:
+                    status = await asyncio.to_thread(backend.deployment, self.name)
+                except NotFound:  # somebody retired it
+                    return False
+                if (serves := status.settled(self.model)) is not None:
+                    return serves
+                await asyncio.sleep(_RELEASE_SECONDS)
 
 
 def event(**payload: Any) -> TriggerEvent:

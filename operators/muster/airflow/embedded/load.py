@@ -103,10 +103,13 @@ def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: Listener) -> None:
-    """Check what can be checked without running anything, and build the environments that are missing.
+    """Check what can be checked without running anything, and build the environments that this machine needs.
+
+    On a cluster an image is a container, which whoever keeps its registry has pushed.
 
     :raises MusterError: the first thing that is wrong.
     """
+    from muster.backends.local.backend import LocalBackend
     from muster.backends.local.environments import Environments, put_image
 
     folder, images = loaded.folder, dict[str, Path]()
@@ -114,9 +117,11 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
         operator.check_ready(folder, backend)
         with operator.refusing("image"):
             images.update({name: folder.image(name, home.settings) for name in operator.images()})
-    environments = Environments(home.settings.cache)
+    environments, here = Environments(home.settings.cache), isinstance(backend, LocalBackend)
     for name, lock in images.items():
-        environments.ensure(name, lock, put_image(backend.store, lock), listener.note)
+        digest = put_image(backend.store, lock)
+        if here:
+            environments.ensure(name, lock, digest, listener.note)
 
 
 def _typed(schema: Mapping[str, Any], value: Any) -> Any:

@@ -15,7 +15,6 @@ from starlette.datastructures import MutableHeaders
 from muster.airflow.plugin.access import plugins
 from muster.airflow.plugin.board import Board
 from muster.airflow.plugin.routes import Json, Site, api, documents
-from muster.backends.choose import choose_backend
 from muster.core.errors import Conflict, MusterError, NotFound, SpecError
 from muster.core.job import SecretRef
 
@@ -78,7 +77,9 @@ def create_app() -> FastAPI:
 
 def open_site() -> Site:
     """Open what the page reads. It has no secrets, so a job that needs some waits for one who does."""
-    backend = choose_backend(resolve=_no_secret)
+    from muster.airflow.site import open_backend
+
+    backend = open_backend(resolve=_no_secret)
     return Site(backend, Board(backend))
 
 

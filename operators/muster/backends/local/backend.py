@@ -93,6 +93,9 @@ class LocalBackend:
         """Take a deployment away and leave no process; idempotent."""
         self._deployments.retire(name)
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
     @property
     def _deployments(self) -> LocalDeployments:
         from muster.backends.local.deployments import LocalDeployments  # jobs need none of it

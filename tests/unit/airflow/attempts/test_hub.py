@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from muster.airflow.attempts import hub as module
 from muster.airflow.attempts.hub import Hub, News
-from muster.core.errors import StoreError
+from muster.core.errors import NotFound, StoreError
 from muster.core.status import JobState, JobStatus
 
 
@@ -24,7 +25,9 @@ class Machine:
         self.known: dict[str, JobStatus] = {}
         self.logs: dict[str, bytes] = {}
         self.looks: list[set[str]] = []
+        self.reads: list[str] = []
         self.away = 0
+        self.opened = self.closed = 0
 
     @property
     def store(self) -> Any:
@@ -34,8 +37,16 @@ class Machine:
     def ledger(self) -> Any:
         return self
 
-    def begin(self, job_id: str, log: bytes = b"") -> None:
-        self.known[job_id] = JobStatus(job_id=job_id, state=JobState.RUNNING, submitted=1.0)
+    def open(self) -> Any:
+        assert self.opened == self.closed, "one at a time"
+        self.opened += 1
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def begin(self, job_id: str, log: bytes = b"", *, state: JobState = JobState.RUNNING) -> None:
+        self.known[job_id] = JobStatus(job_id=job_id, state=state, submitted=1.0)
         self.logs[job_id] = log
 
     def end(self, job_id: str, state: JobState = JobState.SUCCEEDED, **changes: Any) -> None:
@@ -49,6 +60,9 @@ class Machine:
         return {job_id: self.known[job_id] for job_id in self.looks[-1] if job_id in self.known}
 
     def read(self, job_id: str, *, after: int, limit_bytes: int) -> tuple[bytes, int]:
+        self.reads.append(job_id)
+        if job_id not in self.logs:
+            raise NotFound(job_id)
         data = self.logs[job_id][after : after + limit_bytes]
         return data, after + len(data)
 
@@ -57,7 +71,12 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(module, "_STEPS_SECONDS", ((math.inf, 0.01),))
+    monkeypatch.setattr(module, "_QUEUED_SECONDS", 0.01)
     return Machine()
+
+
+def opened(machine: Machine) -> Hub:
+    return Hub(machine.open)
 
 
 async def follow(hub: Hub, job_id: str, after: str | None = None) -> list[News]:
@@ -72,7 +91,7 @@ def test_two_hundred_jobs_are_one_look(machine: Machine) -> None:
     names = [f"job-{number}" for number in range(200)]
 
     async def main() -> list[list[News]]:
-        hub = Hub(machine)  # type: ignore[arg-type]
+        hub = opened(machine)
         for name in names:
             machine.begin(name, name.encode() + b" says\n")
             machine.end(name)
@@ -88,7 +107,7 @@ def test_lines_go_on_behind_the_cursor_and_come_once(machine: Machine) -> None:
     machine.begin("a", b"one\ntwo\n")
 
     async def main() -> list[News]:
-        hub, found = Hub(machine), []  # type: ignore[arg-type, var-annotated]
+        hub, found = opened(machine), []  # type: ignore[var-annotated]
         async with aclosing(hub.follow("a", after="4")) as looks:
             async for news in looks:
                 found.append(news)
@@ -108,15 +127,103 @@ def test_a_job_whose_supervisor_is_gone_is_the_last_news(machine: Machine, known
     machine.known["a"] = replace(machine.known["a"], alive=False)
     if not known:  # it was deleted, or cannot be read
         del machine.known["a"]
-    assert asyncio.run(follow(Hub(machine), "a"))[-1].last  # type: ignore[arg-type]
+    assert asyncio.run(follow(opened(machine), "a"))[-1].last
 
 
 def test_a_store_that_is_away_for_a_while_fails_nobody(machine: Machine) -> None:
     machine.begin("a")
     machine.end("a", JobState.FAILED)
     machine.away = 3
-    assert asyncio.run(follow(Hub(machine), "a"))[-1].last  # type: ignore[arg-type]
+    assert asyncio.run(follow(opened(machine), "a"))[-1].last
     assert len(machine.looks) == 4
+    assert machine.opened == 4, "each time anew, for its token may have been renewed"
+
+
+def test_a_thousand_that_wait_for_room_are_one_question_and_no_log_is_read(machine: Machine) -> None:
+    names = [f"job-{number}" for number in range(1000)]
+
+    async def main() -> None:
+        hub = opened(machine)
+        for name in names:
+            machine.begin(name, b"a warning\n", state=JobState.QUEUED)
+        followers = [hub.follow(name) for name in names]
+        first = await asyncio.gather(*(anext(each) for each in followers))
+        assert text(first) == ["a warning"] * 1000, "what it said before it waited is not lost"
+        machine.reads.clear()
+        for _ in range(3):
+            await asyncio.gather(*(anext(each) for each in followers))
+        assert machine.reads == []
+        machine.known["job-7"] = replace(machine.known["job-7"], state=JobState.RUNNING)
+        machine.logs["job-7"] += b"begins\n"
+        assert (await _line(followers[7])) == "begins"
+        assert {*machine.reads} == {"job-7"}
+        for each in followers:
+            await each.aclose()
+
+    asyncio.run(main())
+    assert all(look == {*names} for look in machine.looks)
+    assert machine.opened == machine.closed == 1
+
+
+async def _line(looks: AsyncGenerator[News, None]) -> str:
+    async for news in looks:
+        if news.lines:
+            return news.lines[0]
+    raise AssertionError("it ended without a line")
+
+
+def test_a_job_that_gc_takes_while_it_is_read_keeps_no_other(machine: Machine) -> None:
+    machine.begin("a")
+    machine.begin("b")
+    del machine.logs["a"]
+    machine.end("b")
+
+    async def main() -> list[list[News]]:
+        hub = opened(machine)
+        return await asyncio.gather(follow(hub, "a"), follow(hub, "b"))
+
+    found = asyncio.run(main())
+    assert [each[-1].status and each[-1].status.job_id for each in found] == [None, "b"]
+    assert machine.opened == 1
+
+
+def test_the_backend_is_closed_with_the_loop_too(machine: Machine) -> None:
+    machine.begin("a")
+
+    async def main() -> None:
+        looks = opened(machine).follow("a")
+        await anext(looks)  # and the loop ends with the trigger still waiting
+
+    asyncio.run(main())
+    assert eventually(lambda: machine.closed) == machine.opened == 1
+
+
+def test_who_comes_while_it_is_closed_is_looked_after(machine: Machine) -> None:
+    machine.begin("a")
+    machine.begin("b")
+    machine.end("a")
+    machine.end("b")
+
+    async def main() -> News:
+        hub = opened(machine)
+        closing, late = asyncio.Event(), asyncio.Event()
+        loop, close = asyncio.get_running_loop(), machine.close
+
+        def slow() -> None:
+            loop.call_soon_threadsafe(closing.set)
+            asyncio.run_coroutine_threadsafe(late.wait(), loop).result()
+            close()
+
+        machine.close = slow  # type: ignore[method-assign]
+        await follow(hub, "a")
+        await closing.wait()
+        coming = asyncio.ensure_future(follow(hub, "b"))
+        await asyncio.sleep(0)  # it stands in line
+        machine.close = close  # type: ignore[method-assign]
+        late.set()
+        return (await coming)[-1]
+
+    assert asyncio.run(main()).last
 
 
 def test_nobody_is_looked_at_when_nobody_follows(machine: Machine) -> None:
@@ -125,7 +232,7 @@ def test_nobody_is_looked_at_when_nobody_follows(machine: Machine) -> None:
     machine.end("b")
 
     async def main() -> int:
-        hub = Hub(machine)  # type: ignore[arg-type]
+        hub = opened(machine)
         async with aclosing(hub.follow("a")) as looks:
             await anext(looks)
         before = len(machine.looks)

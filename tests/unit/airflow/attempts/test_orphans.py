@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
+from muster.airflow.attempts.orphans import YOUNG_SECONDS, Origins, sweep, unowned
 from muster.airflow.attempts.standing import GONE, ended_by_hand, over
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Origin
@@ -89,6 +90,9 @@ class Machine:
         self.origins = origins
         self.failing: dict[str, Exception] = {}
         self.ended: list[tuple[str, str | None]] = []
+        self.over: set[str] = set()
+        self.asked: list[str] = []
+        self.read: list[str] = []
 
     @property
     def store(self) -> Any:
@@ -101,12 +105,22 @@ class Machine:
     def jobs(self) -> list[str]:
         return list(self.origins)
 
-    def status(self, job_id: str) -> JobStatus:
-        if isinstance(failing := self.failing.get(job_id), (Corrupt, NotFound)):
-            raise failing
-        return replace(job(job_id), submitted=time.time() - 120)
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        self.asked = [*job_ids]
+        return {
+            job_id: replace(
+                job(job_id),
+                submitted=time.time() - 120,
+                state=JobState.FAILED if job_id in self.over else JobState.RUNNING,
+            )
+            for job_id in self.asked
+            if not isinstance(self.failing.get(job_id), Corrupt)
+        }
 
     def spec(self, job_id: str) -> Any:
+        if isinstance(failing := self.failing.get(job_id), NotFound):
+            raise failing
+        self.read.append(job_id)
         return type("Spec", (), {"origin": self.origins[job_id]})
 
     def cancel(self, job_id: str, *, owner: str | None, wait: bool) -> None:
@@ -139,3 +153,18 @@ def test_one_that_cannot_be_ended_or_read_keeps_no_other() -> None:
         "stuck": BackendError("processes [7] do not die"),
     }
     assert swept(machine) == ["a"]
+
+
+def test_what_was_read_once_is_not_read_again() -> None:
+    machine, known = Machine(goes_on=TASK, over=TASK, followed=TASK), Origins()
+    machine.over = {"over"}
+    for _ in range(2):
+        sweep(machine, "i", lambda _: "running", but={"followed"}, known=known)  # type: ignore[arg-type]
+    assert machine.asked == ["goes_on"]
+    assert machine.read == ["goes_on"]
+    del machine.origins["over"]  # gc took it, and its name is forgotten
+    machine.over = set()
+    sweep(machine, "i", lambda _: "running", but={"followed"}, known=known)  # type: ignore[arg-type]
+    machine.origins["over"] = TASK
+    sweep(machine, "i", lambda _: "running", known=known)  # type: ignore[arg-type]
+    assert machine.asked == ["goes_on", "followed", "over"]
