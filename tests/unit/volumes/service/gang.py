@@ -99,5 +99,9 @@ class Gang:
     def finish(self, files: Mapping[str, bytes], *, index: int = 0) -> None:
         """Do all that a replica does."""
         self.bundle(index).raise_for_status()
-        self.write(files, index=index)
+        self.finish_started(files, index=index)
+
+    def finish_started(self, files: Mapping[str, bytes], *, index: int = 0, restart: str = "0") -> None:
+        """Do all that a replica does which has its bundle."""
+        self.write(files, index=index, restart=restart)
         self.seal(self.sealing(files, index=index), index=index).raise_for_status()
