@@ -89,8 +89,12 @@ class Pods:
 
     def logged(self) -> list[str]:
         """The lines in the ledger."""
-        lines, _ = self.gang.service.client().ledger.read(self.gang.job_id)
-        return lines.decode().splitlines()
+        ledger, text, after = self.gang.service.client().ledger, b"", 0
+        while True:
+            more, after = ledger.read(self.gang.job_id, after=after)
+            if not more:
+                return text.decode().splitlines()
+            text += more
 
     def status(self) -> JobStatus:
         return self.gang.service.client().ledger.status(self.gang.job_id)
@@ -140,19 +144,26 @@ def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
 
 
 COUNT = """
-    import os, time
+    import itertools, os, time
     from pathlib import Path
     def f(out: Path):
-        for number in range(LINES):
+        for number in itertools.count():
+            if number >= LINES and not Path("GOING_ON").exists():
+                break
             print("line", number, flush=True)
             time.sleep(PAUSE)
-        (out / os.environ["MUSTER_RANK"]).write_text("weights")
+        (out / os.environ["MUSTER_RANK"]).write_text(str(number))
         return {"loss": 0.5}
 """
 
 
-def counting(lines: int, *, pause: float = 0.0) -> str:
-    return COUNT.replace("LINES", str(lines)).replace("PAUSE", str(pause))
+def counting(lines: int, *, pause: float = 0.0, while_there: str = "") -> str:
+    """Count at least so far, and on while a file is there."""
+    return (
+        COUNT.replace("LINES", str(lines))
+        .replace("PAUSE", str(pause))
+        .replace("GOING_ON", while_there or "/-")
+    )
 
 
 def whole(lines: list[str], *, ranks: int, count: int) -> bool:
@@ -179,16 +190,20 @@ def test_a_gang_seals_and_the_service_commits(pods_of):
     assert pods.said() == Report(exit_code=ExitCode.SEALED)
 
 
-def test_no_line_is_lost_or_doubled_where_the_service_is_killed_again_and_again(pods_of):
-    pods = pods_of(counting(3000, pause=0.001), ranks=2)
+def test_no_line_is_lost_or_doubled_where_the_service_is_killed_again_and_again(pods_of, tmp_path):
+    going_on = tmp_path / "going-on"
+    going_on.touch()
+    pods = pods_of(counting(0, pause=0.001, while_there=str(going_on)))
     process = pods.start()
     for _ in range(3):
         seen = len(pods.logged())
         until(pods.logged, lambda lines, seen=seen: len(lines) > seen)
         pods.gang.service.kill()
         pods.gang.service.start()
+    going_on.unlink()
     assert process.wait(SECONDS) == ExitCode.SEALED
-    assert whole(pods.logged(), ranks=2, count=3000)
+    count = len(pods.printed())
+    assert whole(pods.logged(), ranks=1, count=count)
     assert pods.ended().state is JobState.SUCCEEDED
 
 
@@ -274,6 +289,19 @@ def test_a_pod_of_a_start_that_is_over_stops_its_ranks(pods_of):
     assert process.wait(SECONDS) == ExitCode.STOPPED
     assert "this start of the gang is over" in pods.said().verdict.message
     assert "[rank 0] saved" in pods.printed()
+
+
+def test_a_replica_that_only_lost_its_peer_lets_the_culprit_end_first(pods_of):
+    pods = pods_of(
+        "def f(out):\n    raise RuntimeError('Connection closed by peer [10.0.0.7]:4711')\n", replicas=2
+    )
+    process = pods.start()
+    until(pods.logged, len)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == ExitCode.RANK_LOST
+    assert "Connection closed by peer" in pods.said().verdict.message
 
 
 def test_a_worker_that_is_killed_is_a_lost_rank(pods_of):

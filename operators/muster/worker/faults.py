@@ -107,14 +107,19 @@ def hang(ranks: Sequence[Rank], *, seconds: float) -> Fault:
 
 def lost_peer(rank: Rank) -> bool:
     """Whether a rank that ended badly says only that a peer is gone."""
-    return _names_lost_peer(last_words(rank))
+    return names_lost_peer(last_words(rank).message)
+
+
+def names_lost_peer(message: str) -> bool:
+    """Whether a rank's last words are those of one whose peer is gone."""
+    return any(text in message for text in _LOST_PEER)
 
 
 def _fault(rank: Rank, *, world_size: int) -> Fault:
     said = last_words(rank)
     if rank.status == -signal.SIGKILL and rank.stopped is None and not said.kind:
         said = LastWords()  # what it logged before is not why it was killed
-    lost = world_size > 1 and _names_lost_peer(said)
+    lost = world_size > 1 and names_lost_peer(said.message)
     at = said.at or rank.traced or rank.ended
     stopped = rank.stopped is not None and (not said.message or at > rank.stopped)
     return Fault(
@@ -160,7 +165,3 @@ def _ending(status: int) -> str:
         return "killed by SIGKILL (kill -9, or the kernel for want of memory)"
     names = {number.value: number.name for number in signal.Signals}
     return f"killed by {names.get(-status, f'signal {-status}')} ({signal.strsignal(-status)})"
-
-
-def _names_lost_peer(said: LastWords) -> bool:
-    return any(text in said.message for text in _LOST_PEER)

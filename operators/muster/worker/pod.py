@@ -24,6 +24,7 @@ from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
 from muster.worker import outcome
+from muster.worker.faults import names_lost_peer
 from muster.worker.memory import oom_kills
 from muster.worker.processes import die_with_parent
 
@@ -31,6 +32,7 @@ STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE"
 
 PATIENCE_SECONDS = 600.0  # with a service that is away, for a replica that is done
 LAST_LINES_SECONDS = 60.0  # for one that failed: its pod is to start again, or to say why it does not
+CULPRIT_SECONDS = 5.0  # a replica that only lost its peers gives the one at fault so long to end
 OWN_SECONDS = 4.0  # of what a pod gets to end beyond its ranks' grace
 _READ_BYTES = 1 << 20
 _LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
@@ -190,10 +192,20 @@ class Pod:
             report = self._seal(report)
         else:
             self._courier.finish(seconds=self._left())
+            if report.verdict is not None and names_lost_peer(report.verdict.message):
+                self._let_culprit_go_first()
         if self._courier.stale:
             report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._courier.stale}")
         self._leave_word(report)
         return report.exit_code
+
+    def _let_culprit_go_first(self) -> None:
+        """Wait to be told to stop: how the gang goes on is decided by the first of its pods that ends badly."""
+        until = time.monotonic() + CULPRIT_SECONDS
+        while self._stop_at is None and (left := until - time.monotonic()) > 0:
+            select.select([self._wake_read], [], [], left)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
 
     def _left(self) -> float:
         """For how long it is worth to try: told to stop, a pod is killed soon."""
