@@ -1,0 +1,91 @@
+"""GPUs and the queue of one machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.backends.test_queue import Started
+
+from muster.backends.capacity import Line, Place
+from muster.backends.local.capacity import LocalCapacity
+from muster.backends.local.machine import GIB, Machine
+from muster.backends.local.places import Places
+from muster.backends.local.queue import PRIORITIES, Queue, Ticket
+from muster.core.job import JobSpec, Role
+from muster.core.settings import Settings
+from muster.volumes.folder import FolderStore
+
+MACHINE = Machine(memory_gib=4, gpus=("0", "1"))
+SPEC = JobSpec(
+    name="flights.train", image="train", image_digest="b3:" + "0" * 64, roles=(Role(entrypoint="a.b:c"),)
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home", cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def capacity(settings: Settings) -> LocalCapacity:
+    return LocalCapacity(settings, machine=MACHINE)
+
+
+def hold(settings: Settings, job_id: str, *, gpus: int) -> Started:
+    """Let a job run that holds `gpus` cards, until the answer is closed."""
+    started = Started(Queue(Places(settings.home), MACHINE))
+    started.queue.enter(ticket(job_id, gpus=gpus))
+    assert started.admit() == [job_id]
+    return started
+
+
+def ticket(job_id: str, *, gpus: int, priority: str = "normal", submitted: float | None = None) -> Ticket:
+    now = submitted or time.time()
+    return Ticket(
+        job_id=job_id,
+        submitted=now,
+        deadline=time.time() + 1000,
+        memory_gib=1,
+        gpus=gpus,
+        rank=PRIORITIES[priority],
+    )
+
+
+def test_nothing_is_made_by_looking(capacity: LocalCapacity, settings: Settings) -> None:
+    assert capacity.queues().lines == (Line(name="local", waiting=0, running=0),)
+    assert capacity.gpus().by_class[0].free == 2
+    assert capacity.parts("nobody-1") == ()
+    assert not settings.home.exists()
+
+
+def test_a_machine_without_gpus(settings: Settings) -> None:
+    found = LocalCapacity(settings, machine=Machine(memory_gib=4)).gpus()
+    assert (found.by_class, found.by_node) == ((), ())
+
+
+def test_cards_that_jobs_hold(capacity: LocalCapacity, settings: Settings) -> None:
+    started = hold(settings, "runs-1", gpus=1)
+    (cards,) = capacity.gpus().by_class
+    assert (cards.total, cards.used, cards.free) == (2, 1, 1)
+    started.close()
+    assert capacity.gpus().by_node[0].used == 0
+
+
+def test_what_waits_with_its_place_and_why(capacity: LocalCapacity, settings: Settings) -> None:
+    store = FolderStore(settings.store)
+    started = hold(settings, "runs-1", gpus=2)
+    for job_id in ("waits-1", "first-1"):
+        store.ledger.create(job_id, SPEC)
+    started.queue.enter(ticket("waits-1", gpus=1, submitted=1000.0))
+    started.queue.enter(ticket("first-1", gpus=2, priority="high", submitted=2000.0))
+    found = capacity.queues()
+    assert found.lines == (Line(name="local", waiting=2, running=1),)
+    first, second = found.waiting
+    assert (first.job_id, first.title, first.place) == ("first-1", "flights.train", Place(number=1, of=2))
+    assert (first.why, first.since) == ("waits for 2 GPUs: 0 of 2 free", 2000.0)
+    assert first.needs == {"memory": GIB, "nvidia.com/gpu": 2.0}
+    assert (second.job_id, second.priority, first.priority) == ("waits-1", 0, 1)
+    assert second.why == "waits for 1 GPU: 0 of 2 free; 1 job before it"
+    started.close()
