@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from muster.core.errors import BadOutput, Conflict, MusterError, NotFound
+from muster.core.errors import BadOutput, MusterError, NotFound
 from muster.core.progress import Told, heard
 from muster.core.replica import Report
 from muster.core.status import JobResult, JobState, JobStatus
@@ -26,6 +26,7 @@ from muster.volumes.base import Staging
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
+from muster.volumes.service.refusals import Over
 
 PATIENCE_SECONDS = 600.0
 AT_ONCE = 4
@@ -94,14 +95,14 @@ class Committer:
     def check_going_on(self, job_id: str) -> None:
         """Refuse what comes too late; call it :meth:`alone`.
 
-        :raises Conflict: the job has ended, or all have sealed.
+        :raises Over: the job has ended, or all have sealed.
         """
         state = self._store.ledger.status(job_id).state
         if state.ended:
-            raise Conflict(f"job {job_id} has ended ({state.value}): nothing of it runs or seals any more")
+            raise Over(f"job {job_id} has ended ({state.value}): nothing of it runs or seals any more")
         if self.decided(job_id):
             self.commit(job_id)
-            raise Conflict(f"job {job_id} has sealed: it is committed, never run again")
+            raise Over(f"job {job_id} has sealed: it is committed, never run again")
 
     def update(self, status: JobStatus) -> None:
         """Record what somebody else says of a job, unless its end is decided."""

@@ -10,7 +10,8 @@
          two lines, a Report and a PartManifest: with the last replica's the service commits
 
 A is the attempt that the gang was submitted with, R how often the cluster has started it again since.
-409 means that the gang was started again without this pod, or that its job has ended.
+409 means that the gang was started again without this pod, 410 that its job has come to its end: a
+cluster that does not know yet, and starts the gang again, is told so by pods that fail for good.
 """
 
 from __future__ import annotations

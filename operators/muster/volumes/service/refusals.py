@@ -11,9 +11,15 @@ from muster.core import errors
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError, NotFound, SpecError, StoreError
 from muster.volumes.service.tokens import Refused
 
+
+class Over(Conflict):
+    """The job has come to its end: unlike a start that another has followed, no start of it goes on."""
+
+
 _STATUS: tuple[tuple[type[MusterError], int], ...] = (
     (Refused, 401),
     (NotFound, 404),
+    (Over, 410),
     (Conflict, 409),
     (BadOutput, 422),
     (SpecError, 400),

@@ -213,12 +213,12 @@ class TestSeal:
         assert ended(store, gang.job_id).state is JobState.SUCCEEDED
         with pytest.raises(Conflict, match="has ended"):
             store.stage(gang.job_id)
-        assert gang.bundle(restart="1").status_code == 409
+        assert gang.bundle(restart="1").status_code == 410
 
     def test_a_cancelled_job_is_not_sealed(self, gang, store):
         gang.bundle()
         store.ledger.update(JobStatus(job_id=gang.job_id, state=JobState.CANCELLED, submitted=1.0))
-        assert gang.seal(gang.sealing({"out/x": b"1"})).status_code == 409
+        assert gang.seal(gang.sealing({"out/x": b"1"})).status_code == 410
 
     def test_what_cannot_become_a_version_ends_the_job_with_a_verdict(self, gang, store, volume):
         for index in range(2):
