@@ -129,6 +129,8 @@ class Watch:
                 if self._closed.is_set():
                     return
                 for line in transport.lines(request, response):
+                    if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
+                        return
                     self._heard = time.monotonic()
                     yield _change(request, json.loads(line))
             finally:
