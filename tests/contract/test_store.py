@@ -476,6 +476,17 @@ class StoreContract:
         assert won.count(True) == 1
         assert store.ledger.status("a-1").owner == str(won.index(True))
 
+    def test_many_are_asked_about_at_once(self, store, again):
+        names = [f"a-{number}" for number in range(250)]
+        for name in names:
+            store.ledger.create(name, replace(ONE, name=f"of {name}"))
+        asked = [*names, "gone"]
+        assert {status.job_id for status in again.ledger.statuses(asked)} == {*names}
+        specs = again.ledger.specs(asked)
+        assert {name: spec.name for name, spec in specs.items()} == {name: f"of {name}" for name in names}
+        assert again.ledger.statuses([]) == []
+        assert again.ledger.specs([]) == {}
+
     def test_the_log_is_read_in_whole_lines(self, store, again):
         store.ledger.create("a-1", ONE)
         assert store.ledger.read("a-1") == (b"", 0)

@@ -147,6 +147,15 @@ class Ledger(Protocol):
     def jobs(self) -> list[str]:
         """Every job_id, oldest first."""
 
+    def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
+        """Return what was last recorded of many jobs, at little more than the cost of one.
+
+        Those that cannot be found or read are left out.
+        """
+
+    def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Return what was asked for by many jobs, as :meth:`statuses` does."""
+
 
 class Store(Protocol):
     """Where volumes live."""

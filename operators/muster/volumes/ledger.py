@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,22 @@ class FolderLedger:
             with suppress(FileNotFoundError):  # gc takes it away
                 entered.append(((folder / "spec.json").stat().st_mtime_ns, folder.name))
         return [name for _, name in sorted(entered)]
+
+    def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
+        """Return what was last recorded of many jobs; those that cannot be found or read are left out."""
+        found = []
+        for job_id in job_ids:
+            with suppress(NotFound, Corrupt):
+                found.append(self.status(job_id))
+        return found
+
+    def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Return what was asked for by many jobs; those that cannot be found or read are left out."""
+        found = {}
+        for job_id in job_ids:
+            with suppress(NotFound, Corrupt):
+                found[job_id] = self.spec(job_id)
+        return found
 
     def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
         new = temporary(folder)

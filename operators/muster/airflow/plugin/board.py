@@ -58,6 +58,7 @@ class Board:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._ended: dict[str, Job] = {}
+        self._asked: dict[str, JobSpec] = {}  # of those that go on, which never changes
 
     def listed(
         self, *, permitted: Callable[[str], bool], state: str, text: str, offset: int, limit: int
@@ -90,14 +91,24 @@ class Board:
 
     def _jobs(self) -> Iterable[Job]:
         ledger = self._backend.store.ledger
-        found = [job for job_id in reversed(ledger.jobs()) if (job := self._recorded(ledger, job_id))]
+        names = ledger.jobs()
+        asked = [job_id for job_id in names if job_id not in self._ended]
+        statuses = {status.job_id: status for status in ledger.statuses(asked)}
+        self._asked |= ledger.specs([job_id for job_id in asked if job_id not in self._asked])
+        found = [
+            job
+            for job_id in reversed(names)
+            if (job := self._ended.get(job_id) or self._recorded(ledger, job_id, statuses.get(job_id)))
+        ]
         self._ended = {job.job_id: job for job in found if job.ended}  # what gc took away goes here too
+        self._asked = {job.job_id: job.spec for job in found if job.spec and not job.ended}
         return found
 
-    def _recorded(self, ledger: Ledger, job_id: str) -> Job | None:
-        if job_id in self._ended:
-            return self._ended[job_id]
-        try:
+    def _recorded(self, ledger: Ledger, job_id: str, status: JobStatus | None) -> Job | None:
+        spec = self._asked.get(job_id)
+        if status is not None and spec is not None:
+            return Job(job_id=job_id, status=status, spec=spec)
+        try:  # what is wrong with it is told by itself
             return Job(job_id=job_id, status=ledger.status(job_id), spec=ledger.spec(job_id))
         except NotFound:
             return None  # gc took it away

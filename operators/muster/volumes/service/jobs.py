@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from starlette.responses import Response
 from starlette.routing import Route
 
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.status import JobStatus
 from muster.volumes.service.calls import Call, route
@@ -15,11 +15,13 @@ from muster.volumes.service.journal import ONCE
 from muster.volumes.service.messages import (
     CURSOR,
     LIMIT_LINES_BYTES,
+    MOST_SPECS,
     Answer,
     Count,
     Names,
     NewJob,
     Ownership,
+    Specs,
     Statuses,
 )
 from muster.volumes.service.site import Site
@@ -31,6 +33,7 @@ def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
     yield route("GET", "/v1/jobs", _jobs, site=site)
     yield route("POST", "/v1/statuses", _statuses, site=site)
+    yield route("POST", "/v1/specs", _specs, site=site)
     yield route("PUT", _JOB, _create, site=site)
     yield route("GET", f"{_JOB}/spec", _spec, site=site)
     yield route("GET", f"{_JOB}/status", _status, site=site)
@@ -53,8 +56,15 @@ def _known(call: Call, names: tuple[str, ...]) -> Iterator[JobStatus]:
     for name in names:
         try:
             yield _news(call, name)
-        except NotFound:
+        except (NotFound, Corrupt):
             continue  # gc took it: whoever asks for many does not want to stumble over one
+
+
+def _specs(call: Call) -> Specs:
+    names = call.message(Names).names
+    if len(names) > MOST_SPECS:
+        raise SpecError(f"{len(names)} specs are asked for: ask for {MOST_SPECS} at a time, they may be long")
+    return Specs(specs=call.site.store.ledger.specs(names))
 
 
 def _create(call: Call) -> Answer:

@@ -11,11 +11,13 @@ from muster.core.status import JobStatus
 from muster.volumes.service.connection import Connection
 from muster.volumes.service.messages import (
     CURSOR,
+    MOST_SPECS,
     Answer,
     Count,
     Names,
     NewJob,
     Ownership,
+    Specs,
     Statuses,
 )
 
@@ -45,6 +47,14 @@ class ServiceLedger:
         """Return what was last recorded of many jobs, in one request; those that gc took are left out."""
         names = Names(names=tuple(map(check_job_id, job_ids)))
         return list(self._connection.send("POST", "/v1/statuses", Statuses, names).statuses)
+
+    def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Return what was asked for by many jobs, in a few requests; those that cannot be found or read are left out."""
+        names, found = [check_job_id(job_id) for job_id in job_ids], dict[str, JobSpec]()
+        for first in range(0, len(names), MOST_SPECS):
+            asked = Names(names=tuple(names[first : first + MOST_SPECS]))
+            found |= self._connection.send("POST", "/v1/specs", Specs, asked).specs
+        return found
 
     def update(self, status: JobStatus) -> None:
         """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped."""

@@ -18,6 +18,7 @@ LIMIT_JSON_BYTES = 16 * MIB
 LIMIT_LINES_BYTES = 4 * MIB
 LIMIT_SEAL_BYTES = 256 * MIB
 LIMIT_WORKER_BYTES = 16 * MIB
+MOST_SPECS = 200
 
 CURSOR = "muster-cursor"
 """The header that says after which offset of a log the next line begins."""
@@ -59,6 +60,13 @@ class Statuses:
     """What is recorded of some jobs."""
 
     statuses: tuple[JobStatus, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specs:
+    """What some jobs are, by their id."""
+
+    specs: Mapping[str, JobSpec]
 
 
 @dataclass(frozen=True, kw_only=True)
