@@ -1,0 +1,206 @@
+"""The same Dags, under Airflow, on the cluster: what differs from one machine is a file of settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster import accounts, kubectl, reaper, store
+from tests.cluster.inside import NAMESPACE, layout
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import CLAIM
+from tests.e2e.author import MUSTER, Author, stages
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+MOST_SECONDS = 1800  # a training on a machine that other things share
+OURS = "muster.dev/job"
+
+DAG = """
+    from datetime import datetime
+    from airflow.sdk import Param, dag
+    from muster.airflow import GangOperator, JobOperator, Resources
+
+    SMALL = {"cpus": 0.1, "memory_gib": 0.25}
+
+    @dag(
+        schedule=None,
+        start_date=datetime(2024, 1, 1),
+        params={"rows": Param(10, type="integer"), "fail": Param(False, type="boolean")},
+        default_args={"muster": {"image": "python"}},
+    )
+    def small() -> None:
+        rows = JobOperator(
+            task_id="rows",
+            entrypoint="small.steps:rows",
+            outputs={"table": "small/table"},
+            params={"count": "{{ params.rows }}"},
+            resources=Resources(**SMALL),
+            pod_override={"spec": {"containers": [{"name": "base", "env": [{"name": "SEEN", "value": "{{ run_id }}"}]}]}},
+        )
+        GangOperator(
+            task_id="train",
+            entrypoint="small.steps:train",
+            replicas=2,
+            inputs={"table": rows.versions["table"]},
+            outputs={"model": "small/model"},
+            params={"fail": "{{ params.fail }}"},
+            queue="team-a",
+            priority="high",
+            resources=Resources(**SMALL, gpus=1, gpu_class=("gpu-a100", "gpu-k80")),
+        )
+
+    small()
+"""
+STEPS = """
+    import os
+    import socket
+    from pathlib import Path
+
+
+    def rows(table: Path, *, count: int) -> dict[str, float]:
+        print("seen", os.environ.get("SEEN", "nothing"))
+        (table / "rows.csv").write_text("".join(f"{n}\\n" for n in range(count)))
+        return {"rows": count}
+
+
+    def train(table: Path, model: Path, *, fail: bool) -> dict[str, float]:
+        total = sum(map(int, (table / "rows.csv").read_text().split()))
+        print("on", socket.gethostname(), "of", os.environ["WORLD_SIZE"])
+        if fail:
+            raise ValueError("the tape is torn")
+        if os.environ["RANK"] == "0":
+            (model / "total").write_text(str(total))
+        return {"total": total}
+"""
+
+
+@pytest.fixture(scope="module")
+def here() -> Layout:
+    return layout()
+
+
+@pytest.fixture(scope="module")
+def author(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
+    """A person with the reference Dags, and a file that says which cluster they go to."""
+    folder = tmp_path_factory.mktemp("author")
+    shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    store.deploy(here)
+    reaper.deploy(here)
+    (folder / "token").write_text(store.operator_token(here))
+    settings = {
+        "namespace": NAMESPACE,
+        "claim": CLAIM,
+        "store_url": store.URL,
+        "token_file": "token",
+        "kubeconfig": str(accounts.kubeconfig(here, accounts.OPERATOR)),
+        "queue": "team-a",
+        "image_prefix": "localhost",
+        "service_account": accounts.JOB,
+    }
+    file = folder / "cluster.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+    with Author(folder, MUSTER_CLUSTER=str(file)) as author:
+        author.write("small", DAG, steps=STEPS)
+        yield author
+    reaper.remove(here)
+    store.remove(here)
+
+
+def run(author: Author, *words: str) -> Any:
+    """``muster run``'s document, however it ended; what it said goes to where pytest shows it."""
+    done = subprocess.run(
+        [MUSTER, "run", *words, "--json"],
+        cwd=author.folder,
+        env=author.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MOST_SECONDS,
+    )
+    print(done.stderr[-20000:])
+    assert done.stdout, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@contextmanager
+def places(here: Layout, into: Path) -> Iterator[Path]:
+    """Write down, as the API tells it, on which node each of our pods ran."""
+    columns = "custom-columns=JOB:.metadata.labels.muster\\.dev/job,POD:.metadata.name,NODE:.spec.nodeName"
+    words = ["get", "pods", "--watch", "--no-headers", f"--namespace={NAMESPACE}", f"--selector={OURS}"]
+    with into.open("w") as file:
+        kubectl_of = [str(here.programs / "kubectl"), f"--kubeconfig={here.kubeconfig}"]
+        process = subprocess.Popen([*kubectl_of, *words, f"--output={columns}"], stdout=file)
+        try:
+            yield into
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def ran(into: Path) -> dict[str, set[str]]:
+    """The nodes of each job that were written down."""
+    found: dict[str, set[str]] = {}
+    for line in into.read_text().splitlines():
+        job_id, _, node = line.split()
+        if node != "<none>":
+            found.setdefault(job_id, set()).add(node)
+    return found
+
+
+def left(here: Layout) -> str:
+    """What of ours is on the cluster."""
+    kinds = "jobsets,jobs,pods,services,secrets"
+    return kubectl.run(
+        here,
+        "get",
+        kinds,
+        f"--namespace={NAMESPACE}",
+        f"--selector={OURS}",
+        "--ignore-not-found",
+        "--output=name",
+    ).strip()
+
+
+def test_a_dag_runs_on_the_cluster_and_leaves_nothing(here: Layout, author: Author) -> None:
+    with places(here, author.folder / "places") as file:
+        document = run(author, "small", "--param", "rows=20")
+    assert document["state"] == "success", document
+    done = stages(document)
+    assert done["rows"]["metrics"] == {"rows": 20}
+    assert done["train"]["metrics"] == {"total": 190}
+    assert (
+        author.ask("volumes", "show", done["train"]["versions"]["model"][0])["record"]["job_name"]
+        == "small.train"
+    )
+    nodes = {stages(document)[name]["job_id"]: name for name in done}
+    where = {nodes[job_id]: on for job_id, on in ran(file).items() if job_id in nodes}
+    assert where["train"] <= {"a100-0", "a100-1"}, "new cards before old ones"
+    assert where.keys() == {"rows", "train"}
+    log = author.muster("jobs", "logs", done["rows"]["job_id"]).stdout
+    assert f"seen {document['run_id']}" in log, "the override reached the pod, filled in"
+    kubectl.until("nothing is left", lambda: not left(here))
+
+
+def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
+    document = run(author, "small", "--param", "fail=true")
+    assert document["state"] == "failed"
+    message = stages(document)["train"]["message"]
+    assert message.splitlines()[0] == "user error, rank 0"
+    assert "ValueError: the tape is torn" in message
+    kubectl.until("nothing is left", lambda: not left(here))
+
+
+@pytest.mark.soak
+def test_the_reference_pipeline_runs_unchanged(here: Layout, author: Author) -> None:
+    with places(here, author.folder / "places") as file:
+        document = run(author, "flights")
+    print(json.dumps(document, indent=1), file.read_text())
+    assert document["state"] == "success"
