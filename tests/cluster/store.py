@@ -26,15 +26,17 @@ _MANIFEST = Path(__file__).with_name("manifests") / "store.yaml"
 _DAY_SECONDS = 86_400.0
 
 
-def deploy(layout: Layout, *, seconds: float = 60) -> None:
-    """Run the service, and return when it answers."""
+def deploy(layout: Layout, *, folder: str = FOLDER, seconds: float = 60) -> None:
+    """Run the service, and return when it answers. :param folder: of the claim, where its store is."""
     keys = _keys(layout)
     if not keys.exists():
         keys.touch(mode=0o600)
         keys.write_text(secrets.token_hex(32) + "\n")
     kubectl.apply(layout, [_secret(keys.read_text())])
-    kubectl.run(layout, "apply", "--server-side", f"--filename={_MANIFEST}")
-    kubectl.until("the store service answers", lambda: is_ready(layout), seconds=seconds)
+    manifest = _MANIFEST.read_text().replace(f"--store=/claim/{FOLDER},", f"--store=/claim/{folder},")
+    kubectl.run(layout, "apply", "--server-side", "--filename=-", stdin=manifest)
+    words = ("rollout", "status", "deployment/muster-store", _NAMESPACE, f"--timeout={seconds:.0f}s")
+    kubectl.run(layout, *words)
 
 
 def remove(layout: Layout) -> None:

@@ -1,4 +1,4 @@
-"""What every backend promises about jobs, and the processes of one machine that keep it."""
+"""What every backend promises about jobs, and those that keep it: processes of one machine, pods of a cluster."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import asyncio
 import functools
 import os
 import random
+import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster import inside, kubectl, scripted
+from tests.cluster import store as store_service
+from tests.cluster.images import USER
 from tests.waiting import GUARD_SECONDS, eventually, until
 
 from muster.backends.base import Backend
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.kinds import JOB, JOB_SET, POD, Document, Kind
+from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local import processes
+from muster.backends.local.admission import from_environment
 from muster.backends.local.backend import LocalBackend
+from muster.backends.local.deployments import LocalDeployments
 from muster.backends.local.environments import find_image, image_folders, put_image
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
@@ -29,6 +40,7 @@ from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.core.wire import loads
+from muster.volumes.service.client import ServiceStore
 
 SMALL = Resources(memory_gib=0.5)
 PRINT_RANK = "import os; print('rank', os.environ['MUSTER_RANK'], 'of', os.environ['MUSTER_WORLD_SIZE'])"
@@ -49,15 +61,30 @@ def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
 
 
 class BackendContract:
-    """Inherit it and give a `backend` with room for 4 GiB of memory and no GPU, and `leftovers`."""
+    """Inherit it and give a `backend` with room for 4 GiB of memory and no GPU, `leftovers` and `touch`.
+
+    :cvar pace: how much longer everything may take than on one machine.
+    :cvar no_room: what a job that waits for memory says of that.
+    """
+
+    pace = 1.0
+    no_room = "GiB"
 
     @pytest.fixture
     def backend(self) -> Backend:
         raise NotImplementedError
 
-    def leftovers(self, job_id: str) -> list[int]:
+    def leftovers(self, job_id: str) -> Sequence[object]:
         """Whatever still runs on behalf of a job."""
         raise NotImplementedError
+
+    def touch(self, backend: Backend, job_id: str, output: str, name: str) -> None:
+        """Make an empty file where replica main-0 writes an output."""
+        raise NotImplementedError
+
+    def written(self, tmp_path: Path) -> Iterator[Path]:
+        """Every file that a job may have left anywhere."""
+        return (path for path in tmp_path.rglob("*") if path.is_file())
 
     @pytest.fixture
     def job_on(self, tmp_path: Path) -> Callable[..., JobSpec]:
@@ -113,9 +140,7 @@ class BackendContract:
             "loss": "0.5",
         }
         assert dict(status.links) == {"MLflow": "https://example.com/1"}
-        staging = backend.store.staging("one")
-        assert staging is not None
-        (staging.output("main", 0, "made") / "go").touch()
+        self.touch(backend, "one", "made", "go")
         status, lines = finish(backend, "one")
         assert str(status.progress["epoch"]) == "3/3"
         assert status.result is not None
@@ -128,10 +153,10 @@ class BackendContract:
         code = (
             "import os, time\n"
             "for step in range(20):\n"
-            "    time.sleep(0.1)\n"
+            f"    time.sleep({0.1 * self.pace})\n"
             "    if os.environ['MUSTER_RANK'] == '0': print('step', step, flush=True)"
         )
-        backend.submit(job(code, replicas=2, hang_timeout_seconds=0.8), job_id="quiet")
+        backend.submit(job(code, replicas=2, hang_timeout_seconds=0.8 * self.pace), job_id="quiet")
         status, _ = finish(backend, "quiet")
         assert status.state is JobState.SUCCEEDED
 
@@ -139,7 +164,7 @@ class BackendContract:
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         code = "import time\ndef waits(): time.sleep(600)\nprint('up', flush=True); waits()"
-        spec = job(code, replicas=2, hang_timeout_seconds=0.8, max_restarts=1)
+        spec = job(code, replicas=2, hang_timeout_seconds=0.8 * self.pace, max_restarts=1)
         backend.submit(spec, job_id="hangs")
         status, lines = finish(backend, "hangs")
         assert status.verdict is not None
@@ -197,10 +222,10 @@ class BackendContract:
         backend.submit(job(SLEEP, replicas=2, resources=big), job_id="first")
         eventually(lambda: backend.status("first").state is JobState.RUNNING)
         backend.submit(job(PRINT_RANK, replicas=2, resources=big), job_id="second")
+        eventually(lambda: self.no_room in backend.status("second").reason)
         waiting = backend.status("second")
         assert waiting.state is JobState.QUEUED
         assert waiting.alive
-        assert "3 GiB of memory" in waiting.reason
         assert backend.store.ledger.read("second") == (b"", 0)
         assert not self.leftovers("second")
         backend.cancel("first")
@@ -359,20 +384,6 @@ class BackendContract:
         with pytest.raises(NotFound):
             backend.status("imageless")
 
-    def test_an_image_that_cannot_be_built_is_a_verdict(
-        self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
-    ) -> None:
-        folder = tmp_path / "broken"
-        folder.mkdir()
-        (folder / "requirements.txt").write_text("!! this is no requirement\n")
-        backend.submit(
-            job("pass", image="broken", image_digest=put_image(backend.store, folder)), job_id="bad"
-        )
-        status, _ = finish(backend, "bad")
-        assert status.verdict is not None
-        assert status.verdict.cause is Cause.IMAGE_UNAVAILABLE
-        assert "broken" in status.verdict.message
-
     def test_a_replica_that_outgrows_its_memory_is_named(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
@@ -394,21 +405,10 @@ class BackendContract:
         with pytest.raises(CannotSchedule, match="9 GiB"):
             backend.submit(job("pass", resources=Resources(memory_gib=9)), job_id="huge")
 
-    def test_a_gang_without_gpus_runs_on_cpus_with_one_warning(
-        self, backend: Backend, job: Callable[..., JobSpec]
-    ) -> None:
-        spec = job(PRINT_RANK, replicas=2, resources=Resources(memory_gib=0.5, gpus=1))
-        (warning,) = backend.check(spec)
-        assert "2 GPUs" in warning
-        backend.submit(spec, job_id="cpus")
-        status, lines = finish(backend, "cpus")
-        assert status.state is JobState.SUCCEEDED
-        assert len([line for line in lines if "GPU" in line]) == 1
-
     def test_a_gang_that_requires_gpus_is_refused(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        with pytest.raises(CannotSchedule, match="GPU"):
+        with pytest.raises(CannotSchedule, match=r"(?i)gpu"):
             backend.check(job("pass", resources=Resources(gpus=1), require_gpus=True))
 
     def test_a_job_that_runs_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
@@ -424,7 +424,6 @@ class BackendContract:
         status, _ = finish(backend, "second")
         assert status.verdict is not None
         assert status.verdict.cause is Cause.QUEUE_TIMEOUT
-        assert "GiB" in status.verdict.message
         backend.cancel("first")
 
     def test_a_secret_arrives_and_is_nowhere_else(
@@ -438,10 +437,7 @@ class BackendContract:
         backend.submit(spec, job_id="secretive")
         _, lines = finish(backend, "secretive")
         assert "[rank 0] token *** 12" in lines
-        written = [
-            path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()
-        ]
-        assert written == []
+        assert [path for path in self.written(tmp_path) if b"s3cr3t-value" in path.read_bytes()] == []
 
     def test_a_secret_that_is_not_here_is_refused_by_name(
         self, backend: Backend, job: Callable[..., JobSpec]
@@ -492,12 +488,51 @@ class TestLocalBackend(BackendContract):
     def leftovers(self, job_id: str) -> list[int]:
         return processes.marked(self.places.mark(job_id))
 
+    def touch(self, backend: Backend, job_id: str, output: str, name: str) -> None:
+        staging = backend.store.staging(job_id)
+        assert staging is not None
+        (staging.output("main", 0, output) / name).touch()
+
     def supervisor(self, settings: Settings, job_id: str) -> processes.Process | None:
         try:
             text = Places(settings.home).job(job_id).supervisor.read_text()
         except FileNotFoundError:
             return None
         return loads(processes.Process, text) if text else None
+
+    def test_an_image_that_cannot_be_built_is_a_verdict(
+        self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "broken"
+        folder.mkdir()
+        (folder / "requirements.txt").write_text("!! this is no requirement\n")
+        backend.submit(
+            job("pass", image="broken", image_digest=put_image(backend.store, folder)), job_id="bad"
+        )
+        status, _ = finish(backend, "bad")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.IMAGE_UNAVAILABLE
+        assert "broken" in status.verdict.message
+
+    def test_a_gang_without_gpus_runs_on_cpus_with_one_warning(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        spec = job(PRINT_RANK, replicas=2, resources=Resources(memory_gib=0.5, gpus=1))
+        (warning,) = backend.check(spec)
+        assert "2 GPUs" in warning
+        backend.submit(spec, job_id="cpus")
+        status, lines = finish(backend, "cpus")
+        assert status.state is JobState.SUCCEEDED
+        assert len([line for line in lines if "GPU" in line]) == 1
+
+    def test_a_job_that_waited_too_long_says_for_what(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id="first")
+        backend.submit(job("pass", queue_timeout_seconds=0.2), job_id="second")
+        status, _ = finish(backend, "second")
+        assert status.verdict is not None
+        assert "GiB" in status.verdict.message
 
     @pytest.mark.slow
     def test_libraries_that_report_home_write_nothing_there(self, tmp_path: Path) -> None:
@@ -737,3 +772,85 @@ class TestLocalBackend(BackendContract):
         assert "queue team-a" in warned
         assert "priority urgent" in warned
         assert "disk_gib" in warned
+
+
+@pytest.mark.cluster
+class TestKubernetesBackend(BackendContract):
+    pace = 6.0
+    no_room = "memory of flavor cpu"
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Iterator[KubernetesBackend]:
+        self.here = inside.layout()
+        self.folder = f"contract-{secrets.token_hex(4)}"  # a store of its own for each test
+        store_service.deploy(self.here, folder=self.folder)
+        kubectl.apply(self.here, room("contract", memory_gib=4))
+        self.client = Client(scripted.connection(self.here))
+        site = ClusterSite(
+            namespace=inside.NAMESPACE,
+            claim=scripted.CLAIM,
+            folder=self.folder,
+            store_url=store_service.URL,
+            image_prefix="localhost",
+            queue="contract",
+        )
+        token = store_service.operator_token(self.here)
+        store = ServiceStore(store_service.URL, token=token, cache=tmp_path / "fetched")
+        backend = KubernetesBackend(
+            self.client,
+            site=site,
+            store=store,
+            deployments=LocalDeployments(Settings(home=tmp_path, cache=tmp_path), store),
+            resolve=from_environment,
+        )
+        yield backend
+        for job_id in store.ledger.jobs():
+            backend.cancel(job_id)
+            assert not self.leftovers(job_id)
+            eventually(functools.partial(self.is_cleared, job_id))
+        backend.close()
+
+    def leftovers(self, job_id: str) -> Sequence[object]:
+        return [pod for pod in self.objects(POD, job_id) if pod["status"]["phase"] in ("Pending", "Running")]
+
+    def objects(self, kind: Kind, job_id: str) -> Sequence[Document]:
+        return self.client.find(kind, namespace=inside.NAMESPACE, labels=f"{labels.JOB}={job_id}")
+
+    def is_cleared(self, job_id: str) -> bool:
+        return not any(self.objects(kind, job_id) for kind in (JOB_SET, JOB, POD))
+
+    def touch(self, backend: Backend, job_id: str, output: str, name: str) -> None:
+        staging = backend.store.staging(job_id)
+        assert staging is not None
+        folder = self.here.claim / staging.output("main", 0, output).relative_to("/claim")
+        (folder / name).touch()
+        os.chown(folder / name, USER, USER)
+
+    def written(self, tmp_path: Path) -> Iterator[Path]:
+        roots = (tmp_path, self.here.claim / self.folder)
+        return (path for root in roots for path in root.rglob("*") if path.is_file())
+
+
+def room(name: str, *, memory_gib: int) -> list[Document]:
+    """A queue of its own with quota for so much memory, many processors and no GPU."""
+    quotas = {"cpu": "100", "memory": f"{memory_gib}Gi", "nvidia.com/gpu": "0"}
+    flavor = {
+        "name": "cpu",
+        "resources": [{"name": key, "nominalQuota": text} for key, text in quotas.items()],
+    }
+    group = {"coveredResources": list(quotas), "flavors": [flavor]}
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    return [
+        {
+            **head,
+            "kind": "ClusterQueue",
+            "metadata": {"name": name},
+            "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
+        },
+        {
+            **head,
+            "kind": "LocalQueue",
+            "metadata": {"name": name, "namespace": inside.NAMESPACE},
+            "spec": {"clusterQueue": name},
+        },
+    ]

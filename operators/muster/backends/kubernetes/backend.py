@@ -12,7 +12,7 @@ from muster.backends.kubernetes.jobs import Jobs
 from muster.backends.kubernetes.sight import Sight
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.submitting import Submitter
-from muster.backends.kubernetes.survey import Survey
+from muster.backends.kubernetes.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.sweep import sweep
 from muster.core.deployment import DeploymentSpec, DeploymentStatus
 from muster.core.job import JobSpec
@@ -64,12 +64,13 @@ class KubernetesBackend:
         self._store = store
         self._deployments = deployments
         self._survey = Survey(client, site)
-        self._sight = Sight(client, site=site, survey=self._survey)
-        self._ending = Ending(client, site=site, store=store, sight=self._sight)
+        quick = client.patient(QUICK_SECONDS)
+        self._sight = Sight(quick, site=site, survey=self._survey)
+        self._ending = Ending(quick, site=site, store=store, sight=self._sight)
         self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
         self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
         self._jobs = Jobs(
-            client, site=site, store=store, survey=self._survey, sight=self._sight, ending=self._ending
+            quick, site=site, store=store, survey=self._survey, sight=self._sight, ending=self._ending
         )
 
     @property

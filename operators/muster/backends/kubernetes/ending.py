@@ -8,12 +8,12 @@ stands. An end is recorded only when nothing of the job runs any more, so it com
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import Document
-from muster.backends.kubernetes.observe import Observed
+from muster.backends.kubernetes.observe import Observed, merged
 from muster.backends.kubernetes.roots import delete_root, find_root
 from muster.backends.kubernetes.seen import seconds
 from muster.backends.kubernetes.sight import Sight
@@ -46,19 +46,18 @@ class Ending:
         self._sight = sight
         self._clock = clock
 
-    def begin(
+    def end(
         self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None
     ) -> JobStatus:
         """Write down why a job ends, and end it as far as that goes without waiting."""
-        if observed is not None:
-            status = replace(
-                status,
-                state=status.state if observed.state is JobState.FAILED else observed.state,
-                started=status.started or observed.started,
-                restarts=max(status.restarts, observed.restarts),
-            )
-        self._store.ledger.update(replace(status, verdict=verdict, reason=_reason(verdict)))
+        self.decide(status, verdict, observed=observed)
         return self.go_on(job, status.job_id)
+
+    def decide(self, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None) -> None:
+        """Write down why a job ends. From here on it does, unless all of its replicas have sealed."""
+        if observed is not None:
+            status = merged(status, observed)
+        self._store.ledger.update(replace(status, verdict=verdict, reason=_reason(verdict)))
 
     def go_on(self, job: JobSpec, job_id: str) -> JobStatus:
         """Do what is left of a job's end, and return what is recorded of it now. Idempotent, and does not wait.
@@ -102,8 +101,3 @@ class Ending:
 
 def _reason(verdict: Verdict) -> str:
     return f"is being ended ({verdict.cause.value})"
-
-
-def names(pods: Iterable[str]) -> str:
-    """A few names, for a message."""
-    return ", ".join(sorted(pods)[:5])

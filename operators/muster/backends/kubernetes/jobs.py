@@ -6,6 +6,7 @@ objects: how a job is now, and why it ended without success, which whoever sees 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -14,27 +15,39 @@ from functools import lru_cache
 
 from muster.backends.capacity import Place
 from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.ending import Ending, names
-from muster.backends.kubernetes.observe import Observed, observe
+from muster.backends.kubernetes.ending import Ending
+from muster.backends.kubernetes.facts import condition
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.observe import Observed, completed, merged, observe
 from muster.backends.kubernetes.pods import OWN_SECONDS
 from muster.backends.kubernetes.queueing import reckoned_places
+from muster.backends.kubernetes.restarts import Heralds
 from muster.backends.kubernetes.roots import find_root
-from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.seen import Seen, seconds
 from muster.backends.kubernetes.sight import Sight
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
 from muster.backends.kubernetes.verdicts import overdue, vanished, verdict
-from muster.core.errors import BackendError, Corrupt, NotFound, SpecError
+from muster.core.errors import BackendError, Corrupt, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobState, JobStatus
-from muster.core.verdict import Cause, Verdict
+from muster.core.verdict import Cause, Verdict, one_line
 from muster.volumes.service.client import ServiceStore
+
+log = logging.getLogger(__name__)
 
 CANCELLED = Verdict(
     cause=Cause.CANCELLED,
     message="somebody asked for its end: by muster jobs cancel, or by ending its task in Airflow",
     advice="run it again if that was not meant",
 )
+
+UNSEALED = Verdict(
+    cause=Cause.BACKEND_ERROR,
+    message="every pod of it ended well, and the store has no seal of one or more of them",
+    advice="see whether the store was put back to an earlier state, or its service is of another release",
+)
+UNSEALED_SECONDS = 60.0
 
 _SPECS = 4096
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 0.5
@@ -62,19 +75,21 @@ class Jobs:
         self._sight = sight
         self._ending = ending
         self._clock = clock
+        self._heralds = Heralds(store)
         self.spec = lru_cache(_SPECS)(store.ledger.spec)
 
     def status(self, job_id: str) -> JobStatus:
         """Report the job as it is now, and bring it to its end if it has come to one."""
-        return self._look(self._store.ledger.status(job_id))
+        return self._look(self._store.ledger.status(job_id), self._places())
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         """Report many jobs at once: one question to the store, and none to the cluster once it is followed."""
         recorded = self._store.ledger.statuses(list(job_ids))
         if any(not status.state.ended for status in recorded):
-            self._sight.follow()
+            with suppress(Unreachable):  # then what is recorded is all that can be told
+                self._sight.follow()
         places = self._places()
-        found = {}
+        found: dict[str, JobStatus] = {}
         for status in recorded:
             with suppress(NotFound, Corrupt):
                 found[status.job_id] = self._look(status, places)
@@ -104,14 +119,15 @@ class Jobs:
         """
         status = self._store.ledger.status(job_id)
         job = self.spec(job_id)
-        if status.state.ended:
-            self._ending.clear(job, job_id)
+        if not status.state.ended and owner not in (None, status.owner):
             return
-        if owner not in (None, status.owner):
-            return
-        if status.verdict is None and status.state is not JobState.COMMITTING:
-            status = self._ending.begin(job, status, CANCELLED, observed=self._observed(job, job_id))
-        if wait and not status.state.ended:
+        if not status.state.ended and status.verdict is None and status.state is not JobState.COMMITTING:
+            self._ending.decide(status, CANCELLED, observed=self._observed(job, job_id))
+        try:
+            self._ending.go_on(job, job_id)
+        except Unreachable as error:  # its end is written down: whoever looks next goes on with it
+            log.warning("job %s is ended as soon as the cluster answers: %s", job_id, error)
+        if wait:
             self._await_end(job, job_id)
 
     def _news(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
@@ -120,8 +136,9 @@ class Jobs:
         if status.state.ended:
             self._ending.clear(self.spec(job_id), job_id)
         else:
-            self._sight.follow()
-            status = self._look(status)
+            with suppress(Unreachable):
+                self._sight.follow()
+            status = self._look(status, self._places())
         parts: list[bytes] = []
         while True:
             data, offset = self._store.ledger.read(job_id, after=offset)
@@ -129,22 +146,29 @@ class Jobs:
                 return status, b"".join(parts), offset
             parts.append(data)
 
-    def _look(self, status: JobStatus, places: Mapping[str, Place] | None = None) -> JobStatus:
-        """Add to what is recorded of a job what the cluster shows of it."""
-        job_id = status.job_id
+    def _look(self, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
+        """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
         if status.state.ended:
+            self._heralds.forget(status.job_id)
             return status
-        job = self.spec(job_id)
+        try:
+            return self._looked(self.spec(status.job_id), status, places)
+        except Unreachable as error:  # what runs goes on
+            return replace(status, reason=one_line(f"nothing can be seen of it now: {error}"))
+
+    def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
         if status.verdict is not None:
-            return self._ending.go_on(job, job_id)
+            return self._ending.go_on(job, status.job_id)
         if status.state is JobState.COMMITTING:
             return replace(status, reason="every replica has sealed")
-        seen = self._sight.seen(job, job_id)
+        seen = self._sight.seen(job, status.job_id)
         if seen.root is None:
             return self._rootless(job, status)
-        if self._judge(job, status, seen)[0] is not None:
-            return self._end(job, job_id)
-        return _merged(status, observe(seen, job, place=_place(seen, places or {})))
+        found, observed = self._judge(job, status, seen)
+        if found is not None:
+            return self._end(job, status.job_id)
+        self._heralds.tell(job, status.job_id, seen)
+        return merged(status, observe(seen, job, place=_place(seen, places)) if places else observed)
 
     def _end(self, job: JobSpec, job_id: str) -> JobStatus:
         """End a job that has come to its end, if that is what the API server says too."""
@@ -154,58 +178,67 @@ class Jobs:
             return self._ending.go_on(job, job_id)
         found, observed = self._judge(job, status, seen)
         if found is None:
-            return _merged(status, observed)
-        return self._ending.begin(job, status, found, observed=observed)
+            return merged(status, observed)
+        return self._ending.end(job, status, found, observed=observed)
 
     def _judge(self, job: JobSpec, status: JobStatus, seen: Seen) -> tuple[Verdict | None, Observed]:
         observed, now = observe(seen, job), self._clock()
-        found = verdict(seen, job, now=now, cluster=self._survey.cluster())
+        unplaced = any(not pod["spec"].get("nodeName") for pod in seen.pods)
+        found = verdict(seen, job, now=now, cluster=self._survey.last() if unplaced else None)
         started = status.started or observed.started
         late = overdue(job, state=observed.state, submitted=status.submitted, started=started, now=now)
-        return found or late, observed
+        return found or late or self._unsealed(status.job_id, seen, now), observed
+
+    def _unsealed(self, job_id: str, seen: Seen, now: float) -> Verdict | None:
+        """Look for the seals of a job whose pods have all ended well: it is committed, unless some are missing."""
+        if seen.root is None or not completed(seen.root):
+            return None
+        ended = condition(seen.root, "Completed") or condition(seen.root, "Complete")
+        if now - (seconds(ended.get("lastTransitionTime")) or now) < UNSEALED_SECONDS:
+            return None
+        return UNSEALED if self._store.sealed(job_id) is None else None
 
     def _rootless(self, job: JobSpec, status: JobStatus) -> JobStatus:
         """Say what it means that a job has no objects: a mirror may be a moment behind."""
         job_id = status.job_id
         _, taken = self._store.attempt(job_id)
         if find_root(self._client, job, job_id, namespace=self._site.namespace) is not None:
-            return _merged(status, observe(self._sight.asked(job, job_id), job))
+            return merged(status, observe(self._sight.asked(job, job_id), job))
         status = self._store.ledger.status(job_id)
         if status.state.ended or status.verdict is not None:
             return self._ending.go_on(job, job_id)
         if taken and status.state is not JobState.COMMITTING:
-            return self._ending.begin(job, status, vanished(job_id))
+            return self._ending.end(job, status, vanished(job_id))
         lost = "it has no objects on the cluster; submit it again to have them made"
         return replace(status, alive=False, reason=lost)
 
     def _observed(self, job: JobSpec, job_id: str) -> Observed | None:
-        seen = self._sight.seen(job, job_id)
+        try:
+            seen = self._sight.seen(job, job_id)
+        except Unreachable:  # it is ended all the same
+            return None
         return None if seen.root is None else observe(seen, job)
 
     def _places(self) -> Mapping[str, Place]:
         return reckoned_places(self._sight.workloads())
 
     def _await_end(self, job: JobSpec, job_id: str) -> None:
+        """Return when nothing runs and the end is recorded: ranks have their grace, a commit takes as long as it takes."""
         deadline = self._clock() + job.grace_seconds + OWN_SECONDS + _CANCEL_MARGIN_SECONDS
-        while not self._ending.go_on(job, job_id).state.ended:
-            running = self._ending.running(job_id)
+        while goes_on := self._goes_on(job, job_id):
             if self._clock() > deadline:
-                raise BackendError(
-                    f"job {job_id} is being ended, and {names(running) or 'its commit'} goes on; "
-                    f"`kubectl get pods --selector=muster.dev/job={job_id}` shows where"
-                )
+                raise BackendError(f"job {job_id} is being ended, and that takes too long: {goes_on}")
             time.sleep(_CANCEL_PAUSE_SECONDS)
 
-
-def _merged(status: JobStatus, observed: Observed) -> JobStatus:
-    state = status.state if observed.state is JobState.FAILED else observed.state
-    return replace(
-        status,
-        state=state,
-        reason=observed.reason,
-        started=status.started or observed.started,
-        restarts=max(status.restarts, observed.restarts),
-    )
+    def _goes_on(self, job: JobSpec, job_id: str) -> str:
+        """Say what keeps a job from having ended; nothing where it has, and no pod of it runs."""
+        try:
+            running = self._ending.running(job_id)
+            if running:
+                return f"{', '.join(running[:5])} runs; `kubectl get pods --selector={JOB_LABEL}={job_id}` shows where"
+            return "" if self._ending.go_on(job, job_id).state.ended else "the store service commits it"
+        except Unreachable as error:
+            return str(error)
 
 
 def _place(seen: Seen, places: Mapping[str, Place]) -> Place | None:

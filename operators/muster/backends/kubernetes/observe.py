@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,7 @@ from muster.backends.kubernetes.facts import condition, holds
 from muster.backends.kubernetes.kinds import JOB_SET
 from muster.backends.kubernetes.seen import Seen, SeenPod
 from muster.core.job import JobSpec
-from muster.core.status import JobState
+from muster.core.status import JobState, JobStatus
 from muster.core.verdict import one_line
 
 _MORE_NEEDED = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+?), (\S+) more needed")
@@ -76,6 +76,18 @@ def observe(seen: Seen, job: JobSpec, *, place: Place | None = None) -> Observed
         sealed=sum(pod.sealed for pod in pods),
         ranks_running=sum(ranks.get(pod.role, 1) for pod in running),
         nodes={pod.replica: pod.node for pod in pods if pod.node},
+    )
+
+
+def merged(status: JobStatus, observed: Observed) -> JobStatus:
+    """Add to what is recorded of a job that has not ended what was observed of it."""
+    return replace(
+        status,
+        # That it has failed is for its verdict to say.
+        state=status.state if observed.state is JobState.FAILED else observed.state,
+        reason=observed.reason,
+        started=status.started or observed.started,
+        restarts=max(status.restarts, observed.restarts),
     )
 
 

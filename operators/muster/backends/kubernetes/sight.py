@@ -14,6 +14,7 @@ from muster.backends.kubernetes.roots import root_kind
 from muster.backends.kubernetes.seen import Seen
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
+from muster.core.errors import Forbidden
 from muster.core.job import JobSpec
 
 _FIRST_SECONDS = 30.0
@@ -38,6 +39,7 @@ class Sight:
         """
         with self._lock:
             if self._mirror is None:
+                self._check_rights()
                 mirror = Mirror(self._client, namespace=self._site.namespace, kinds=self._survey.kinds())
                 try:
                     mirror.wait(timeout_seconds=_FIRST_SECONDS)
@@ -46,6 +48,17 @@ class Sight:
                     raise
                 self._mirror = mirror
             return self._mirror
+
+    def _check_rights(self) -> None:
+        """A watch that is refused tries again for ever: somebody may grant it. So it is asked about first."""
+        namespace = self._site.namespace
+        for kind in self._survey.kinds():
+            for verb in ("list", "watch"):
+                if not self._client.allowed(verb, kind, namespace=namespace):
+                    raise Forbidden(
+                        f"this account may not {verb} {kind.resource} in namespace {namespace}: give it a Role "
+                        f'with apiGroups: ["{kind.group}"], resources: ["{kind.plural}"], verbs: ["{verb}"]'
+                    )
 
     def close(self) -> None:
         """End the mirror, if there is one."""

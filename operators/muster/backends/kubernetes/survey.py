@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.discovery import discover
 from muster.backends.kubernetes.facts import Cluster
 from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Kind
 from muster.backends.kubernetes.site import ClusterSite
+from muster.core.errors import Unreachable
 
 FRESH_SECONDS = 1.0
+QUICK_SECONDS = 5.0  # of patience: whoever only looks does not wait for a cluster that is away
 _YOUNG_SECONDS = 60.0
 
 
@@ -31,14 +34,24 @@ class Survey:
 
     def cluster(self, *, younger_than: float = _YOUNG_SECONDS) -> Cluster:
         """Return what there is. :param younger_than: seconds; what is older is looked up again."""
-        with self._lock:
-            if self._found is None or self._clock() - self._looked > younger_than:
-                self._found = discover(self._client, namespace=self._site.namespace, claim=self._site.claim)
-                self._looked = self._clock()
-            return self._found
+        return self._look(self._client, younger_than)
+
+    def last(self) -> Cluster | None:
+        """Return what was found last, looked up where that is old and it can be; None where nothing was ever."""
+        with suppress(Unreachable):
+            return self._look(self._client.patient(QUICK_SECONDS), _YOUNG_SECONDS)
+        self._looked = self._clock()  # not at each look, while it is away
+        return self._found
 
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of objects that a job may have here."""
         cluster = self.cluster()
         served = {JOB_SET: cluster.job_set, WORKLOAD: cluster.kueue, POD_GROUP: cluster.pod_group}
         return JOB, POD, EVENT, *(kind for kind, there in served.items() if there)
+
+    def _look(self, client: Client, younger_than: float) -> Cluster:
+        with self._lock:
+            if self._found is None or self._clock() - self._looked > younger_than:
+                self._found = discover(client, namespace=self._site.namespace, claim=self._site.claim)
+                self._looked = self._clock()
+            return self._found
