@@ -22,18 +22,24 @@ if TYPE_CHECKING:
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 90.0  # an API server that restarts, or moves, is back by then
 
 Resolve = Callable[[SecretRef], str]
 """Returns the value of a secret that this process has; raises KeyError for others."""
 
 
-def choose_backend(settings: Settings | None = None, *, resolve: Resolve | None = None) -> Backend:
+def choose_backend(
+    settings: Settings | None = None,
+    *,
+    resolve: Resolve | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> Backend:
     """Return where jobs run under `settings`, those of this process's environment if none are given.
 
     Nothing is asked over the network, and nothing is started.
 
     :param resolve: variables of this process if it is not given.
+    :param patience_seconds: how long a cluster, or its store, may be away before a call fails.
     :raises SpecError: a setting is wrong, or jobs cannot run on this operating system.
     """
     settings = settings or Settings.load()
@@ -43,7 +49,9 @@ def choose_backend(settings: Settings | None = None, *, resolve: Resolve | None 
 
         file = read_file(settings.cluster)
         api = connect(kubeconfig=file.kubeconfig, context=file.context)
-        return cluster_backend(file.settings, api, settings=settings, resolve=resolve)
+        return cluster_backend(
+            file.settings, api, settings=settings, resolve=resolve, patience_seconds=patience_seconds
+        )
     if sys.platform != "linux":
         raise SpecError(
             f"muster runs jobs on Linux, this is {sys.platform}: use WSL2 on Windows, "
@@ -94,7 +102,12 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
 
 
 def cluster_backend(
-    cluster: ClusterSettings, api: ApiClient, *, settings: Settings, resolve: Resolve | None = None
+    cluster: ClusterSettings,
+    api: ApiClient,
+    *,
+    settings: Settings,
+    resolve: Resolve | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> KubernetesBackend:
     """Return the backend of a cluster. What it deploys is served on this machine.
 
@@ -105,9 +118,9 @@ def cluster_backend(
     from muster.backends.local.admission import from_environment
     from muster.backends.local.deployments import LocalDeployments
 
-    store = service_store(cluster, settings)
+    store = service_store(cluster, settings, patience_seconds=patience_seconds)
     return KubernetesBackend(
-        Client(api),
+        Client(api, patience_seconds=patience_seconds),
         site=cluster.site,
         store=store,
         deployments=LocalDeployments(settings, store),

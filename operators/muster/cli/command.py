@@ -73,14 +73,18 @@ def open_store(*, make: bool = False) -> Store:
     return choose_store(settings, patience_seconds=LOOK_SECONDS)
 
 
-def open_backend() -> Backend:
-    """Open the backend: this machine's, or the cluster's. :raises NotFound: nothing was ever run here."""
+def open_backend(*, patient: bool = False) -> Backend:
+    """Open the backend: this machine's, or the cluster's.
+
+    :param patient: wait for a cluster that is away as long as a job would, and not as a person does.
+    :raises NotFound: nothing was ever run here.
+    """
     settings = Settings.load()
     if settings.cluster is None:
         _check_home(settings)
-    from muster.backends.choose import choose_backend
+    from muster.backends.choose import LOOK_SECONDS, PATIENCE_SECONDS, choose_backend
 
-    return choose_backend(settings)
+    return choose_backend(settings, patience_seconds=PATIENCE_SECONDS if patient else LOOK_SECONDS)
 
 
 def open_capacity() -> Capacity:

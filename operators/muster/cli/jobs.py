@@ -274,7 +274,7 @@ def _tail(ledger: Ledger, job_id: str, count: int | None) -> Iterator[str]:
 def _follow(job: str) -> None:
     import asyncio
 
-    backend = open_backend()
+    backend = open_backend(patient=True)
     job_id = find_newest(backend.store.ledger, job)
     try:
         asyncio.run(_watch(backend, job_id))
@@ -301,7 +301,7 @@ def cancel(job: Which) -> None:
 
     A job that has ended stays as it is.
     """
-    backend = open_backend()
+    backend = open_backend(patient=True)
     job_id = find(backend.store.ledger, job)
     before = backend.status(job_id)
     if before.state.ended:
