@@ -6,13 +6,19 @@ It ends with 0, or as the worker would: 65 where asking again cannot help, 68 wh
 this start of the gang is over.
 """
 
+# ruff: noqa: E402 - what takes long to import comes after what reacts to a signal
 from __future__ import annotations
+
+import os
+import signal
+
+KILLED = 128 + signal.SIGTERM
+if __name__ == "__main__":  # a pod's first process, which no signal ends that it does not handle
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(KILLED))
 
 import http.client
 import json
-import os
 import shutil
-import signal
 import socket
 import sys
 import tarfile
@@ -22,7 +28,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 SPEC_ERROR, RANK_LOST, STOPPED = 65, 68, 70
-KILLED = 128 + signal.SIGTERM
 _SHUT = {
     401: "refuses this job's token",
     403: "refuses this job's token",
@@ -218,5 +223,4 @@ if __name__ == "__main__":
         sys.exit(
             _end(SPEC_ERROR, f"the image has Python {sys.version.split()[0]}, muster needs 3.10 or newer")
         )
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(KILLED))  # as a pod's first process it would not end
     sys.exit(main(json.loads(sys.argv[1])))

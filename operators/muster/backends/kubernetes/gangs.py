@@ -172,7 +172,11 @@ def _role(submission: Submission, role: Role, template: Document) -> Document:
 
 
 def _job(submission: Submission, templates: Mapping[str, Document]) -> Document:
-    """A Job that starts its one pod again itself, and tells it how often it did."""
+    """A Job that starts its one pod again itself, and tells it how often it did.
+
+    It waits 10 s before that, and twice as long each time, whatever failed and whatever is asked of it
+    (DefaultJobPodFailureBackOff in Kubernetes' pkg/controller/job): a JobSet's restart is a new Job.
+    """
     (role,) = submission.job.roles
     stale = _ended("Ignore", labels.BOOTSTRAP, "In", [int(ExitCode.STOPPED)])
     document = _object(JOB, submission)

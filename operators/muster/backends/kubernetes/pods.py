@@ -103,6 +103,11 @@ def _affinity(classes: Sequence[str]) -> Document:
 
 
 def _bootstrap(submission: wiring.Submission, role: Role) -> Document:
+    """The init container.
+
+    It costs a second or more, since a kubelet looks once a second whether it has ended; but what the main
+    container mounts of the store is there, and this start's own, only when the store has answered.
+    """
     program = f"{wiring.TOLD}/{wiring.BOOTSTRAP}"
     return {
         "name": labels.BOOTSTRAP,
