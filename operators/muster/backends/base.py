@@ -61,6 +61,12 @@ class Backend(Protocol):
             is certain on return, and its ranks may still have their grace.
         """
 
+    def sweep(self) -> tuple[str, ...]:
+        """Take away what ended jobs left where they ran because nobody looked any more; return which jobs.
+
+        Idempotent, and any number of us may do it at once.
+        """
+
     def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test.
 

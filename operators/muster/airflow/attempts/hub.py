@@ -37,6 +37,7 @@ _QUEUED_SECONDS = 1.0
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
 _SWEEP_AFTER_SECONDS = 30.0
 _SWEEP_EVERY_SECONDS = 60.0
+_LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
 _AT_ONCE_BYTES = 4 << 20
 
 
@@ -103,7 +104,7 @@ class Hub:
         self._origins = Origins()
         self._followers: set[_Follower] = set()
         self._task: asyncio.Task[None] | None = None
-        self._sweep_at = time.monotonic() + _SWEEP_AFTER_SECONDS
+        self._sweep_at = self._leftovers_at = time.monotonic() + _SWEEP_AFTER_SECONDS
         # Its own: the loop's threads are few, and other triggers may hold them all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-hub")
 
@@ -185,6 +186,10 @@ class Hub:
 
         for each in sweep(self._opened(), instance(Settings.load()), ask, but=followed, known=self._origins):
             log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
+        if time.monotonic() > self._leftovers_at:
+            self._leftovers_at = time.monotonic() + _LEFTOVERS_EVERY_SECONDS
+            for job_id in self._opened().sweep():
+                log.info("job %s has ended: what it left is taken away", job_id)
 
     def _read(self, asked: Sequence[_Question]) -> list[News]:
         backend = self._opened()

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class SweepOperator(MusterOperator):
-    """End the jobs of this Airflow that none of its tasks owns any more.
+    """End the jobs of this Airflow that none of its tasks owns any more, and take away what ended jobs left.
 
     It returns the ids of those that it ended. Jobs of another Airflow, and what people started
-    themselves, it does not touch.
+    themselves, it does not end.
     """
 
     ui_color = "#f1f3f4"
@@ -27,8 +27,11 @@ class SweepOperator(MusterOperator):
         from muster.core.settings import Settings
 
         settings = Settings.load()
-        swept = sweep(connect(settings), instance(settings), ask)
+        backend = connect(settings)
+        swept = sweep(backend, instance(settings), ask)
         for each in swept:
             self.log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
         self.log.info("%d jobs were ended that nobody owned", len(swept))
+        for job_id in backend.sweep():
+            self.log.info("job %s has ended: what it left is taken away", job_id)
         return {"swept": [each.job_id for each in swept]}

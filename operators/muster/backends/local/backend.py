@@ -77,6 +77,10 @@ class LocalBackend:
         """Return the pids of a job's ranks that run now, in the order of the ranks; those of this user."""
         return ranks(Places(self._settings.home).mark(job_id))
 
+    def sweep(self) -> tuple[str, ...]:
+        """Nothing: a supervisor leaves nothing, and where it was killed, whoever asks for its job's end sees to it."""
+        return ()
+
     def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""
         self._deployments.deploy(spec, allow_older=allow_older)
