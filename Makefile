@@ -45,8 +45,9 @@ check: $(READY)  ## Lint, types, layers and the fast tests
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) -q -m "not slow and not soak and not horovod and not cluster" -n 2 --dist loadfile
 
-soak: $(READY)  ## Many faults and long loads (an hour or so)
+soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -m "soak and not cluster"
+	$(BIN)/python -m tests.cluster test -m "soak and cluster"
 
 cluster-up: $(READY)  ## Bring up a Kubernetes for the tests (root; the first time builds its programs, 15 to 25 minutes)
 	@$(BIN)/python -m tests.cluster up
@@ -67,7 +68,7 @@ bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY)  ## Resolve every lock again from its .in file
-	@for folder in . images/*/; do \
+	@for folder in . images/*/ tests/cluster/go/; do \
 	  test -f $$folder/requirements.in || continue; \
 	  echo "$$folder"; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

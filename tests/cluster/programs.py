@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster import golang
+
 from muster.backends.local.places import locked
-from muster.core.errors import BackendError
 from muster.core.settings import Settings
 
-GO = Path(__file__).with_name("go")
 KUBERNETES = "v1.37.0"
 _VERSION = {"gitVersion": KUBERNETES, "gitMajor": "1", "gitMinor": "37"}
 
@@ -44,7 +43,7 @@ class Program:
 
     def digest(self) -> str:
         """What its build depends on, beside Go itself."""
-        files = sorted((GO / self.module).iterdir())
+        files = sorted((golang.GO / self.module).iterdir())
         parts = [
             f"{self.package} {self.names} {dict(self.variables)}".encode(),
             *(f.read_bytes() for f in files),
@@ -84,19 +83,16 @@ def build(cache: Path | None = None) -> Path:
     """Build what is not there yet, and return the folder of the programs.
 
     :param cache: where programs and Go's own caches are kept; that of the settings where not given.
-    :raises BackendError: there is no Go.
+    :raises BackendError: there is no Go, nor can it be had.
     :raises subprocess.CalledProcessError: Go said why, on the terminal.
     """
     root = (cache or Settings.load().cache) / "cluster"
     root.mkdir(parents=True, exist_ok=True)
     if not all(_is_built(program, root) for program in PROGRAMS):
-        if not shutil.which("go"):
-            raise BackendError(
-                "the cluster's programs are built with Go, of the version in go.mod or newer: install it"
-            )
         with locked(root / "build.lock"):
+            go = golang.command(root)
             for program in PROGRAMS:
-                _build(program, root)
+                _build(program, root, go)
     return root / "bin"
 
 
@@ -109,11 +105,11 @@ def _made(program: Program, root: Path) -> Path:
     return root.resolve() / "programs" / f"{program.module}-{program.digest()}"
 
 
-def _build(program: Program, root: Path) -> None:
+def _build(program: Program, root: Path, go: Path) -> None:
     made = _made(program, root)
     if not made.exists():
         made.parent.mkdir(exist_ok=True)
-        _compile(program, root, to=made.with_name(f".{made.name}"))
+        _compile(program, root, go, to=made.with_name(f".{made.name}"))
         made.with_name(f".{made.name}").replace(made)
     (root / "bin").mkdir(exist_ok=True)
     for name in program.names:
@@ -123,12 +119,12 @@ def _build(program: Program, root: Path) -> None:
         link.replace(root / "bin" / name)
 
 
-def _compile(program: Program, root: Path, *, to: Path) -> None:
+def _compile(program: Program, root: Path, go: Path, *, to: Path) -> None:
     began = time.monotonic()
     print(f"building {', '.join(program.names)}", file=sys.stderr, flush=True)
     subprocess.run(
-        ["go", "build", "-mod=readonly", "-trimpath", "-ldflags", program.flags(), "-o", to, program.package],
-        cwd=GO / program.module,
+        [go, "build", "-mod=readonly", "-trimpath", "-ldflags", program.flags(), "-o", to, program.package],
+        cwd=golang.GO / program.module,
         env=go_environment(root),
         check=True,
     )

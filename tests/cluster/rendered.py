@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster.programs import GO, PROGRAMS, go_environment
+from tests.cluster import golang
+from tests.cluster.programs import PROGRAMS, go_environment
 
 Document = dict[str, Any]
 _KEPT = ("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -47,9 +48,9 @@ def render(module: str, programs: Path) -> Path:
 
 
 def _module_folder(module: str, path: str, cache: Path) -> Path:
-    command = ["go", "mod", "download", "-json", path]
+    command = [golang.command(cache), "mod", "download", "-json", path]
     done = subprocess.run(
-        command, cwd=GO / module, env=go_environment(cache), capture_output=True, text=True, check=True
+        command, cwd=golang.GO / module, env=go_environment(cache), capture_output=True, text=True, check=True
     )
     return Path(json.loads(done.stdout)["Dir"])
 
