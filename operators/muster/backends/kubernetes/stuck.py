@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from muster.backends.kubernetes.facts import condition
+from muster.backends.kubernetes.facts import Cluster, condition
 from muster.backends.kubernetes.faults import ADVICE, overfull
 from muster.backends.kubernetes.observe import plain_reason
 from muster.backends.kubernetes.seen import Container, Seen, SeenPod, seconds
@@ -17,13 +17,9 @@ SETTLE_SECONDS = 30.0
 # A registry that is away may be back; a node that cannot mount may be mended.
 IMAGE_SECONDS, MOUNT_SECONDS = 180.0, 300.0
 
-_QUOTA_NEVER = (
-    "maximum capacity",
-    "unavailable in ClusterQueue",
-    "doesn't match node affinity",
-    "untolerated taint",
-)
+_QUOTA_NEVER = ("maximum capacity", "unavailable in ClusterQueue")
 _QUOTA_LATER = ("insufficient unused quota", "topology", "preempt")
+_FLAVOR = re.compile(r"\bflavor ([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)")
 _NO_QUEUE = re.compile(r"(LocalQueue|ClusterQueue) \S+ doesn't exist")
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
 _REFUSED_PULL = re.compile(
@@ -32,12 +28,13 @@ _REFUSED_PULL = re.compile(
 _MISSING = re.compile(r"secret|configmap|runAsNonRoot|non-root|couldn't find key", re.IGNORECASE)
 
 
-def stuck(seen: Seen, *, now: float) -> Verdict | None:
+def stuck(seen: Seen, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
     """Return why a job that has not ended can never go on; None where it may.
 
     :param now: seconds since the epoch, by a clock like the API server's.
+    :param cluster: what the cluster has, to see whether Kueue tells of every flavor.
     """
-    found = _workload(seen.workload, now) if seen.workload is not None else None
+    found = _workload(seen.workload, now, cluster) if seen.workload is not None else None
     found = found or _events(seen, now)
     if found is not None:
         return found
@@ -48,7 +45,7 @@ def stuck(seen: Seen, *, now: float) -> Verdict | None:
     return None
 
 
-def _workload(workload: Mapping[str, Any], now: float) -> Verdict | None:
+def _workload(workload: Mapping[str, Any], now: float, cluster: Cluster | None) -> Verdict | None:
     evicted = condition(workload, "Evicted")
     if evicted.get("status") == "True" and str(evicted.get("reason", "")).startswith("Deactivated"):
         return _deactivated(str(evicted.get("message") or ""))
@@ -62,7 +59,9 @@ def _workload(workload: Mapping[str, Any], now: float) -> Verdict | None:
             message=f"it waits in queue {queue}, and {said}",
             advice="make the queue, or name another",
         )
-    if any(map(_never, said.split("; couldn't assign"))):
+    known = cluster.queues.get(str(queue)) if cluster is not None else None
+    flavors = frozenset(known.limits or ()) if known is not None else frozenset()
+    if any(_never(each, flavors) for each in said.split("; couldn't assign")):
         return Verdict(
             cause=Cause.UNSCHEDULABLE,
             message=f"queue {queue} can never hold it: {plain_reason(said)}",
@@ -71,8 +70,15 @@ def _workload(workload: Mapping[str, Any], now: float) -> Verdict | None:
     return None
 
 
-def _never(said: str) -> bool:
-    """Whether Kueue's reason for one role names no flavor that may become free."""
+def _never(said: str, flavors: frozenset[str]) -> bool:
+    """Whether Kueue's reason for one role names no flavor that may become free.
+
+    It goes on with the flavor after the one that it tried last, and tells only of those that it then tries:
+    where some of `flavors` are not named, they may do.
+    """
+    tried = _FLAVOR.findall(said)
+    if tried and not flavors <= set(tried):
+        return False
     return any(text in said for text in _QUOTA_NEVER) and not any(text in said for text in _QUOTA_LATER)
 
 

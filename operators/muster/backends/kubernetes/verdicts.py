@@ -36,7 +36,11 @@ def verdict(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = N
         return None
     if failed(seen.root):
         return _again(_failed(seen, job), restarts=seen.restarts)
-    return _hopeless(seen, job) or stuck(seen, now=now) or _no_node(seen, job, now=now, cluster=cluster)
+    return (
+        _hopeless(seen, job)
+        or stuck(seen, now=now, cluster=cluster)
+        or _no_node(seen, job, now=now, cluster=cluster)
+    )
 
 
 def overdue(

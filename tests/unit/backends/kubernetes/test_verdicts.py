@@ -365,6 +365,7 @@ class TestQueue:
                 ),
                 False,
             ),
+            ("couldn't assign flavors to pod set w: flavor gpu-k80 doesn't match node affinity", False),
             ("The workload is waiting for evaluation", False),
         ],
     )
@@ -373,6 +374,22 @@ class TestQueue:
         found = judge(recording)
         assert (found is not None) is never
         assert found is None or found.cause is Cause.UNSCHEDULABLE
+
+    @pytest.mark.parametrize(
+        ("tried", "never"), [(("cpu", "gpu-a100", "gpu-k80"), True), (("gpu-k80",), False)]
+    )
+    def test_of_flavors_that_were_not_tried_nothing_is_known(
+        self, tried: tuple[str, ...], never: bool
+    ) -> None:
+        """Kueue goes on with the flavor after the one that it tried last."""
+        too_much = (
+            "insufficient quota for nvidia.com/gpu in flavor {}, previously considered podsets requests (0) + "
+            "current podset request (20) > maximum capacity (16)"
+        )
+        said = "couldn't assign flavors to pod set w: " + ", ".join(map(too_much.format, tried))
+        recording = _reserved(recorded("low-queued"), said)
+        found = verdict(recording.seen, recording.job, now=recording.now, cluster=cluster())
+        assert (found is not None) is never
 
     def test_a_queue_that_somebody_is_just_making(self) -> None:
         recording = recorded("no-queue")
