@@ -121,13 +121,13 @@ class Fault:
 def faults() -> dict[str, Fault]:
     lost, cut, only = LoseANode(NEW), LoseANode(NEW, cut=True), LoseANode(OLD)
     return {
+        "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
         "rank killed": Fault(strike=kill_a_rank),
         "pod deleted": Fault(strike=delete_a_pod),
         "node without power": Fault(strike=lost.strike, heal=lost.heal),
         "node without network": Fault(strike=cut.strike, heal=cut.heal),
         "only node of its class": Fault(strike=only.strike),
         "preempted": Fault(strike=preempt),
-        "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
         "Kueue restarted": Fault(strike=restart("kueue"), again=False),
         "store service killed": Fault(strike=kill_the_store, again=False),
     }
