@@ -1,0 +1,61 @@
+"""What is wrong with a gang is noted, whichever way it comes about; needs no cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.cluster.replay import AdmissionSample, PodSample, Replay, Sample
+
+LET_IN = AdmissionSample(version=1, gang="g", pods=2, finished=False)
+FIRST = PodSample(version=2, gang="g", name="g-0", phase="Pending", room="", ran=(None, None), gone=False)
+SECOND = replace(FIRST, version=3, name="g-1")
+
+
+def started(pod: PodSample, version: int, ran: tuple[float, float | None] = (10.0, None)) -> PodSample:
+    return replace(pod, version=version, phase="Running", ran=ran)
+
+
+WELL: list[Sample] = [
+    LET_IN,
+    FIRST,
+    SECOND,
+    started(FIRST, 4),
+    started(SECOND, 5, (12.0, None)),
+    replace(started(FIRST, 6, (10.0, 13.0)), phase="Succeeded"),
+    replace(started(SECOND, 7, (12.0, 14.0)), phase="Succeeded"),
+    replace(LET_IN, version=8, finished=True),
+]
+
+
+def replay(samples: list[Sample]) -> Replay:
+    return Replay(sizes={"g": 2}, cards={"g": 4}).run(sorted(samples, key=lambda sample: sample.version))
+
+
+def test_a_gang_that_is_whole() -> None:
+    found = replay(WELL)
+    gang = found.gangs["g"]
+    assert (gang.admitted, gang.wrong, gang.together(), gang.spread_seconds()) == ([2], [], True, 2.0)
+    assert (found.samples, found.most_gangs, found.most_cards) == (8, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("samples", "wrong"),
+    [
+        ([FIRST, replace(LET_IN, version=5)], "no room was set aside for its gang"),
+        ([LET_IN, started(FIRST, 4), replace(SECOND, room="0/4 nodes")], "1 of 2 pods run"),
+        ([LET_IN, started(FIRST, 4), replace(LET_IN, version=5, pods=0)], "its room was taken away"),
+    ],
+)
+def test_a_gang_that_has_begun_and_cannot_go_on(samples: list[Sample], wrong: str) -> None:
+    assert wrong in " ".join(replay(samples).gangs["g"].wrong)
+
+
+def test_pods_that_never_ran_at_the_same_time() -> None:
+    late = replace(started(SECOND, 9, (20.0, 21.0)), phase="Succeeded")
+    assert not replay([*WELL, late]).gangs["g"].together()
+
+
+def test_one_that_was_let_in_twice() -> None:
+    again = [replace(LET_IN, version=9, pods=0), replace(LET_IN, version=10)]
+    assert replay([LET_IN, *again]).gangs["g"].admitted == [2, 2]
