@@ -1,4 +1,4 @@
-"""A job as Kubernetes' objects: a Job where it is one pod, else a JobSet, with a PodGroup where there is no Kueue.
+"""A job as Kubernetes' objects: a JobSet, with a PodGroup where there is no Kueue; a Job where there are no JobSets.
 
 Pure: a spec in, documents out. How a gang fails is in them too, so that a cluster with nobody watching
 ends what cannot get better and starts the rest again: the worker's exit codes
@@ -63,7 +63,7 @@ def documents(
     :param override: a V1Pod in the API's own form, merged over each pod.
     :raises SpecError: a secret is missing, or an override reaches too far.
     """
-    submission = Submission(job=job, job_id=job_id, attempt=attempt, site=site)
+    submission = Submission(job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set)
     templates = templates_of(submission, cluster=cluster, queue=queue, override=override)
     owner = (_job if submission.single else _job_set)(submission, templates)
     if queue is not None:
@@ -113,7 +113,7 @@ def owned_by(document: Document, owner: Document) -> Document:
 
 
 def _grouped(submission: Submission, cluster: Cluster, queue: str | None) -> bool:
-    return not submission.single and queue is None and cluster.gangs is Gangs.POD_GROUP
+    return not submission.alone and queue is None and cluster.gangs is Gangs.POD_GROUP
 
 
 def _job_set(submission: Submission, templates: Mapping[str, Document]) -> Document:

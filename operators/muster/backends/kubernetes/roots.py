@@ -1,4 +1,4 @@
-"""The one object of a job that owns all others: its JobSet, or its Job where it is one pod."""
+"""The one object of a job that owns all others: its JobSet, or its Job where the cluster has no JobSets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from muster.core.errors import Conflict
 from muster.core.job import JobSpec
 
 
-def root_kind(job: JobSpec) -> Kind:
-    """What a job's root is."""
-    return JOB if sum(role.replicas for role in job.roles) == 1 else JOB_SET
+def root_kinds(job: JobSpec) -> tuple[Kind, ...]:
+    """What a job's root may be, which is one of them."""
+    alone = sum(role.replicas for role in job.roles) == 1
+    return (JOB_SET, JOB) if alone else (JOB_SET,)
 
 
 def find_root(client: Client, job: JobSpec, job_id: str, *, namespace: str) -> Document | None:
     """Return a job's root. :raises Conflict: one is called so that is somebody else's."""
-    kind = root_kind(job)
-    found = client.get(kind, labels.object_name(job_id), namespace=namespace)
-    if found is not None and (found["metadata"].get("labels") or {}).get(labels.JOB) != job_id:
-        raise Conflict(
-            f"{kind.name} {found['metadata']['name']} in namespace {namespace} is not of job {job_id}, and "
-            "stands in its way: delete it if it is left over"
-        )
-    return found
+    name = labels.object_name(job_id)
+    for kind in root_kinds(job):
+        found = client.get(kind, name, namespace=namespace)
+        if found is None:
+            continue
+        if (found["metadata"].get("labels") or {}).get(labels.JOB) != job_id:
+            raise Conflict(
+                f"{kind.name} {name} in namespace {namespace} is not of job {job_id}, and stands in its way: "
+                "delete it if it is left over"
+            )
+        return found
+    return None
 
 
 def delete_root(client: Client, root: Mapping[str, object]) -> None:

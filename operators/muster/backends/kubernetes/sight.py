@@ -10,7 +10,7 @@ from muster.backends.kubernetes.kinds import EVENT, JOB, POD, POD_GROUP, WORKLOA
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.mirror import Mirror
-from muster.backends.kubernetes.roots import root_kind
+from muster.backends.kubernetes.roots import root_kinds
 from muster.backends.kubernetes.seen import Seen
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
@@ -76,7 +76,7 @@ class Sight:
         of_job = selector({JOB_LABEL: job_id})
         kinds = self._survey.kinds()
         found: list[Document] = []
-        for kind in {root_kind(job), JOB, POD, POD_GROUP} & {*kinds}:
+        for kind in {*root_kinds(job), JOB, POD, POD_GROUP} & {*kinds}:
             found += self._find(kind, labels=of_job)
         root = Seen.of(found).root
         if root is not None and WORKLOAD in kinds:

@@ -20,7 +20,7 @@ from muster.backends.kubernetes.admission import Admission
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.gangs import Documents, owned_by
 from muster.backends.kubernetes.kinds import SECRET, Document
-from muster.backends.kubernetes.roots import attempt_of, delete_root, find_root, root_kind
+from muster.backends.kubernetes.roots import attempt_of, delete_root, find_root
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.worker_archive import zipapp
 from muster.core.errors import BackendError, Conflict, NotFound, SpecError
@@ -61,7 +61,7 @@ class Submitter:
             if time.monotonic() > deadline:
                 raise BackendError(
                     f"job {job_id}: objects of an attempt that is over stay on the cluster; see "
-                    f"`kubectl describe {root_kind(job).resource} {labels.object_name(job_id)}`, then submit it again"
+                    f"`kubectl get jobsets,jobs {labels.object_name(job_id)}`, then submit it again"
                 )
             time.sleep(_PAUSE_SECONDS)
 

@@ -54,17 +54,24 @@ class Submission:
     """One job on its way to the cluster.
 
     :param attempt: the one that the store staged for it.
+    :param job_sets: whether the cluster has any.
     """
 
     job: JobSpec
     job_id: str
     attempt: int
     site: ClusterSite
+    job_sets: bool = True
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one pod, which meets nobody."""
+        return sum(role.replicas for role in self.job.roles) == 1
 
     @property
     def single(self) -> bool:
-        """Whether it is one pod: a Job, which meets nobody. All others are a JobSet."""
-        return sum(role.replicas for role in self.job.roles) == 1
+        """Whether it is a Job; all others are a JobSet, which starts again in 3 s and not in 10, 20, 40."""
+        return self.alone and not self.job_sets
 
     @property
     def restart(self) -> str:
@@ -73,7 +80,7 @@ class Submission:
 
     def host(self, role: Role, index: int) -> str:
         """The name of one replica: JobSet makes it, and a Service that knows it before it is ready."""
-        if self.single:
+        if self.alone:
             return LOOPBACK
         name = labels.object_name(self.job_id)
         group = dict(zip(self.job.roles, labels.group_names(self.job_id, self.job.roles), strict=True))[role]
@@ -87,7 +94,7 @@ class Submission:
     @property
     def meets(self) -> bool:
         """Whether every rank looks for rank 0 as its first act."""
-        return not self.single and self.job.launcher is not Launcher.PLAIN
+        return not self.alone and self.job.launcher is not Launcher.PLAIN
 
     @property
     def staging(self) -> str:
@@ -202,7 +209,7 @@ def _tensorflow(submission: Submission, role: Role) -> dict[str, str]:
     """``TF_CONFIG``, where every role is one of TensorFlow's task types (tf.distribute's own form)."""
     job, roles = submission.job, submission.job.roles
     tasks = all(each.name in _TF_TASKS for each in roles)
-    if submission.single or job.launcher is not Launcher.PLAIN or not tasks:
+    if submission.alone or job.launcher is not Launcher.PLAIN or not tasks:
         return {}
     cluster = {
         each.name: [f"{submission.host(each, index)}:{TF_PORT}" for index in range(each.replicas)]

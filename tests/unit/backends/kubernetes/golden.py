@@ -30,7 +30,7 @@ SITE = ClusterSite(
 )
 KUEUE = Cluster(namespace="team-a", job_set=True, kueue=True, topology=True)
 POD_GROUP = Cluster(namespace="team-a", job_set=True, pod_group=True)
-BARE = Cluster(namespace="team-a", job_set=True)
+BARE = Cluster(namespace="team-a")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,9 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 
 def submission(name: str) -> wiring.Submission:
     example = EXAMPLES[name]
-    return wiring.Submission(job=example.job, job_id=example.job_id, attempt=2, site=example.site)
+    return wiring.Submission(
+        job=example.job, job_id=example.job_id, attempt=2, site=example.site, job_sets=example.cluster.job_set
+    )
 
 
 POD = {"MUSTER_REPLICA": "1", "MUSTER_RESTART": "4", "MUSTER_POD": "uid-1"}
@@ -76,11 +78,11 @@ def test_the_init_container_asks_for_its_own_bundle() -> None:
 
 @pytest.mark.parametrize(("failures", "ignored", "start"), [("0", "0", "0-0"), ("1", "2", "1-2")])
 def test_a_job_names_its_starts_by_two_counts(failures: str, ignored: str, start: str) -> None:
-    single = submission("single")
+    single = submission("single-bare")
     pod = {**POD, "MUSTER_FAILURES": failures, "MUSTER_IGNORED": ignored}
     told = json.loads(expanded(wiring.bootstrap_orders(single, single.job.roles[0]), pod))
     assert f"/bundle?attempt=2&restart={start}&role=main&" in told["url"]
-    assert expanded(single.staging, pod) == f"store/staging/features-0a1b2c3d4e5f-1/2.{start}"
+    assert expanded(single.staging, pod) == f"store/staging/2013-etl-0a1b2c3d4e5f-1/2.{start}"
 
 
 def test_every_variable_that_others_name_is_given_before_them() -> None:
