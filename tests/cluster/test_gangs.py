@@ -22,7 +22,7 @@ from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
@@ -296,11 +296,44 @@ def test_a_pod_that_is_deleted_starts_the_gang_again_from_its_checkpoint(site: S
     status = site.succeeded(job_id)
     assert status.restarts == 1
     made, log = site.files(status), site.log(job_id)
+    assert {"[rank 2] saved", "[rank 3] saved"} <= set(log)
     for rank in range(4):
         said, first = numbers(log, rank), int(made[str(rank)])
         assert first > 0
         assert sorted(set(said)) == list(range(200)), (first, said)
         assert said[-(200 - first) :] == list(range(first, 200))
+
+
+def test_a_job_of_one_pod_reads_its_input_and_goes_on_when_its_rank_is_killed(site: Site) -> None:
+    code = """
+        import os
+        import signal
+        from pathlib import Path
+
+        def run(rows: Path, out: Path, checkpoints: Path):
+            mark = checkpoints / "killed"
+            if not mark.exists():
+                mark.touch()
+                print("begins", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            print("goes on", flush=True)
+            (out / "rows.txt").write_bytes((rows / "rows.txt").read_bytes())
+            try:
+                (rows / "rows.txt").write_text("changed")
+            except OSError as error:
+                print("not changed:", error.strerror)
+    """
+    source = site.folder / "rows.txt"
+    source.write_text("1 2 3")
+    version = site.store.add("gangs/rows", source)
+    given = Input(versions=(Pinned(address=version.address, digest=version.digest),))
+    role = Role(entrypoint="t:run", resources=SMALL)
+    job_id = site.submit("one", role, code=code, inputs={"rows": given})
+    status = site.succeeded(job_id)
+    assert status.restarts == 1
+    assert site.files(status) == {"rows.txt": b"1 2 3"}
+    said = [line for line in site.log(job_id) if line.startswith("[rank 0] ")]
+    assert said == ["[rank 0] begins", "[rank 0] goes on", "[rank 0] not changed: Read-only file system"]
 
 
 def test_memory_that_outgrows_its_limit_is_final(site: Site) -> None:
