@@ -113,11 +113,13 @@ def _state(line: Line) -> str:
 def _show_waiting(found: Queues, *, now: float) -> None:
     if found.lines:
         say()
-    table = Table(["queue", ">place", "job", "name", "needs", ">since", "why"])
+    table = Table(["queue", ">place", "job", "name", "needs", ">waited", "why"])
     for each in found.waiting:
         place = f"{each.place.number} of {each.place.of}" if each.place else None
-        since = seconds(max(0.0, now - each.since))
-        table.add(each.queue, place, each.job_id or each.name, each.title, needs(each.needs), since, each.why)
+        waited = seconds(max(0.0, now - each.since))
+        table.add(
+            each.queue, place, each.job_id or each.name, each.title, needs(each.needs), waited, each.why
+        )
     table.show(empty="")
 
 

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from muster.backends.kubernetes.client import Client
     from muster.backends.kubernetes.facts import Cluster, Queue
     from muster.backends.kubernetes.written import ClusterSettings
-    from muster.volumes.base import Store
+    from muster.volumes.service.client import ServiceStore
 
 _DAY_SECONDS = 86_400.0
 _SOON_DAYS = 7
-_JOBS_LOOKED_AT = 200
 
 
 def cluster_checks(settings: Settings) -> Iterator[Check]:
@@ -90,7 +89,7 @@ def _store_checks(site: _Site) -> Iterator[Check]:
     yield _token(site.written.token)
 
 
-def _service(store: Store, site: _Site) -> Check:
+def _service(store: ServiceStore, site: _Site) -> Check:
     advice = (
         f"see that the store service runs in namespace {site.namespace}, and that outside_store_url is where "
         "this machine reaches it"
@@ -131,14 +130,10 @@ def _token(text: str) -> Check:
     return Check(name="store token", state="ok", found=found)
 
 
-def _jobs(store: Store) -> Check:
-    from muster.core.status import JobState
-
-    ledger = store.ledger
-    states = [ledger.status(job_id).state for job_id in ledger.jobs()[-_JOBS_LOOKED_AT:]]
-    going = sum(not state.ended for state in states)
-    waiting = states.count(JobState.QUEUED)
-    return Check(name="jobs", state="ok", found=f"{going - waiting} running, {waiting} waiting")
+def _jobs(store: ServiceStore) -> Check:
+    known = store.ledger.jobs()
+    going = [status for status in store.ledger.statuses(known) if not status.state.ended]
+    return Check(name="jobs", state="ok", found=f"{len(known)} known, {len(going)} have not ended")
 
 
 def _images(site: _Site) -> Check:

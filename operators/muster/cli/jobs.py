@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -16,6 +17,7 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
+    from muster.backends.capacity import Part
     from muster.core.job import JobSpec
     from muster.volumes.base import Ledger
 
@@ -126,14 +128,17 @@ def show(job: Newest, *, as_json: Json = False) -> None:
         emit({"status": plain(status), "spec": plain(spec), "parts": [plain(part) for part in parts]})
         return
     say(typer.style(job_id, bold=True))
-    fields(_status_fields(status))
-    fields((part.name, f"{part.process} on {part.node}" if part.node else part.process) for part in parts)
+    fields(chain(_status_fields(status), map(_where, parts)))
     say()
     fields(_spec_fields(spec))
     if status.verdict is not None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():
             say(safe(line), style="red")
+
+
+def _where(part: Part) -> tuple[str, str]:
+    return part.name, f"{part.process} on {part.node}" if part.node else part.process
 
 
 def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:

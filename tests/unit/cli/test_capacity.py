@@ -62,7 +62,7 @@ class TestMachine:
             Ticket(job_id="train-1", submitted=now - 65, deadline=now + 100, memory_gib=1 << 20, gpus=0)
         )
         head, row = muster("queue").out.splitlines()[-2:]
-        assert head.split() == ["queue", "place", "job", "name", "needs", "since", "why"]
+        assert head.split() == ["queue", "place", "job", "name", "needs", "waited", "why"]
         assert row.startswith("local  1 of 1  train-1  flights.train  1.049e+06 GiB  1 min 05 s  waits for")
         (waiting,) = muster("queue", "--json").json()["waiting"]
         assert (waiting["job_id"], waiting["place"]) == ("train-1", {"number": 1, "of": 1})

@@ -120,7 +120,7 @@ class TestStore:
         from tests.unit.cli.conftest import make_spec
 
         site.service.client().ledger.create("train-1", make_spec())
-        assert site.check("jobs")["found"] == "0 running, 1 waiting"
+        assert site.check("jobs")["found"] == "1 known, 1 have not ended"
 
 
 class TestApi:

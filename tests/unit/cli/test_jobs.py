@@ -118,7 +118,7 @@ class TestReading:
             {"name": "rank 1", "process": "pid 42", "node": ""},
         ]
         monkeypatch.setattr(capacity, "ranks", lambda _: [42])
-        assert "a rank  pid 42" in muster("jobs", "show", RUNNING).out
+        assert "a rank     pid 42" in muster("jobs", "show", RUNNING).out
         assert muster("jobs", "show", DONE, "--json").json()["parts"] == []
 
     def test_show_json(self, muster: Run) -> None:

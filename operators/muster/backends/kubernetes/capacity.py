@@ -78,8 +78,8 @@ class ClusterCapacity:
             by_class=_with_reserved(counted.by_class, owned),
             shares=owned,
             unseen=(
-                f"cards of a node that pods of other namespaces than {self._namespace} hold count as free: "
-                "these credentials may not list pods in the whole cluster"
+                f"node by node only pods of namespace {self._namespace} count: these credentials may not list "
+                "pods in the whole cluster"
             ),
         )
 

@@ -174,15 +174,22 @@ def _waits(workload: Mapping[str, Any], place: Place | None) -> str:
 
 def waits_for(workload: Mapping[str, Any]) -> str:
     """Say what a Workload of Kueue waits for."""
-    evicted = condition(workload, "Evicted")
-    before = ""
-    if evicted.get("status") == "True":
-        before = _EVICTED.get(str(evicted.get("reason")), f"was put back ({evicted.get('reason')})") + "; "
+    before = _put_back(workload)
     if holds(workload, "QuotaReserved"):
         return f"{before}has its quota, waits for {_checks(workload)}"
     # Kueue leaves those that are like one that has just been put back without a word of their own.
     message = str(condition(workload, "QuotaReserved").get("message") or "waits its turn")
     return before + plain_reason(message)
+
+
+def _put_back(workload: Mapping[str, Any]) -> str:
+    """Say why a workload that had been let in waits again; nothing of one that never was."""
+    if not holds(workload, "Evicted"):
+        return ""
+    reason = str(condition(workload, "Evicted").get("reason"))
+    if reason == "Preempted" and str(condition(workload, "Preempted").get("reason")).startswith("InCohort"):
+        return "gave back what its team had borrowed and waits again; "
+    return f"{_EVICTED.get(reason, f'was put back ({reason})')}; "
 
 
 def _checks(workload: Mapping[str, Any]) -> str:

@@ -104,7 +104,7 @@ class TestGpus:
             ("gpu-k80", 0, 4),
         ]
         assert [(each.name, each.used) for each in found.by_node][:2] == [("a100-0", 8), ("a100-1", 0)]
-        assert "other namespaces than muster-jobs" in found.unseen
+        assert "only pods of namespace muster-jobs count" in found.unseen
 
     def test_without_kueue_there_are_no_shares(self, site: SiteApi, capacity: ClusterCapacity) -> None:
         site.missing |= {CLUSTER_QUEUE, RESOURCE_FLAVOR}

@@ -205,6 +205,11 @@ class TestWaiting:
         found = look(recorded("low-queued").changed("Workload", reserved))
         assert found.reason == "in queue team-a: has its quota, waits for the admission check nodes"
 
+    def test_another_team_took_back_what_it_had_lent(self) -> None:
+        preempted = set_condition("Preempted", reason="InCohortReclamation")
+        found = look(recorded("low-queued").changed("Workload", preempted))
+        assert "gave back what its team had borrowed and waits again; needs " in found.reason
+
     def test_kueue_has_not_seen_it(self, running: Recording) -> None:
         recording = running.changed("JobSet", lambda root: root["spec"].update(suspend=True))
         found = look(recording.without("Workload").without("Pod"))
