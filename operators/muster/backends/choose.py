@@ -123,7 +123,7 @@ def cluster_backend(
         Client(api, patience_seconds=patience_seconds),
         site=cluster.site,
         store=store,
-        deployments=LocalDeployments(settings, store),
+        deployments=LocalDeployments(settings, store, copies=True),
         resolve=resolve or from_environment,
     )
 

@@ -18,6 +18,55 @@ from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError
 from muster.core.job import Pinned
 from muster.core.settings import Settings
+from muster.volumes.folder import FolderStore
+
+
+class Elsewhere:
+    """A store that only whoever deploys can reach."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pins: set[tuple[str, str]] = set()
+
+    def pin(self, address: str, *, reason: str) -> None:
+        self.pins.add((address, reason))
+
+    def unpin(self, address: str, *, reason: str) -> None:
+        self.pins.discard((address, reason))
+
+    def path(self, address: str) -> Path:
+        return self.folder / address[-1]
+
+
+def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
+    store: Any = Elsewhere(tmp_path)
+    served: Any = deployments.LocalDeployments(
+        Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True
+    )
+    folder, nothing = DeploymentFolder(tmp_path / "home", "f"), None
+    state = DeploymentState(name="f", port=1)
+    own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
+    keeper: Any = room.Keeper(folder, own, nothing, nothing)  # type: ignore[arg-type]
+    for number in (1, 2, 3):
+        (tmp_path / str(number) / "deep").mkdir(parents=True)
+        (tmp_path / str(number) / "deep" / "model.onnx").write_text(f"model {number}")
+        (tmp_path / str(number) / "deep").chmod(0o555)  # as in a store
+        model = Pinned(address=f"volume://f/model@{number}", digest=f"b3:{number:064}")
+        spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
+        served._copy(folder, spec)
+        with folder.changing():
+            state = state.want(spec)
+            folder.write(state)
+        assert (keeper._model(spec) / "deep" / "model.onnx").read_text() == f"model {number}"
+        state = state.promoted()
+        with folder.changing():
+            folder.write(state)
+        keeper._unpin_past()
+        assert [path.name for path in (folder.path / "models").iterdir()] == [f"{number:064}"]
+    assert store.pins == {(f"volume://f/model@{number}", "deployment/f") for number in (2, 3)}
+    served._remove(folder, state)
+    assert store.pins == set()
+    assert not folder.path.exists()
 
 
 class Server:

@@ -5,6 +5,7 @@
     HOME/deployments/NAME/state.json    port, what serves, what is wanted, every revision so far
                           keeper.json   who keeps it: pid, boot id, start time
                           locks/HEX/    the lock and recipe of each image that serves or did
+                          models/HEX/   the models, where their store is not on this machine
                           *.log         what keeper and server say
     HOME/deployments/.locks/            NAME.state: held to change the state
                                         NAME.keeper: held by the keeper as long as it lives
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,6 +207,29 @@ class DeploymentFolder:
     def lock(self, digest: str) -> Path:
         """Return the folder of that copy."""
         return self.path / "locks" / digest.removeprefix("b3:")
+
+    def keep_model(self, digest: str, source: Path) -> None:
+        """Keep a copy of a model whose store the keeper cannot reach, whole or not at all.
+
+        :raises BackendError: the disk is full or not ours to write.
+        """
+        kept = self.model(digest)
+        if kept.is_dir():
+            return
+        part = kept.with_name(f".{kept.name}")
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            for file in filter(Path.is_file, source.rglob("*")):
+                target = part / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            part.rename(kept)
+        except OSError as error:
+            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
+
+    def model(self, digest: str) -> Path:
+        """Return the folder of that copy."""
+        return self.path / "models" / digest.removeprefix("b3:")
 
     @property
     def _state(self) -> Path:

@@ -46,11 +46,16 @@ _DETACH = "import os, runpy; os.fork() and os._exit(0); runpy.run_module('muster
 
 
 class LocalDeployments:
-    """The deployments of one MUSTER_HOME on one machine."""
+    """The deployments of one MUSTER_HOME on one machine.
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    :param copies: the store is elsewhere, and who keeps a deployment cannot reach it: it is given a copy
+        of the model.
+    """
+
+    def __init__(self, settings: Settings, store: Store, *, copies: bool = False) -> None:
         self._settings = settings
         self._store = store
+        self._copies = copies
         self._root = settings.home / "deployments"
 
     @property
@@ -71,6 +76,8 @@ class LocalDeployments:
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         model = self._check(spec)
         folder = self._folder(spec.name)
+        if self._copies:
+            self._copy(folder, spec)
         while not self._want(folder, spec, model=None if allow_older else model):
             self.retire(spec.name)  # somebody is at it, or was killed before it was cleared away
 
@@ -142,6 +149,16 @@ class LocalDeployments:
             state = folder.read()
             if state and state.retired:
                 self._remove(folder, state)
+
+    def _copy(self, folder: DeploymentFolder, spec: DeploymentSpec) -> None:
+        """Pin the version and fetch it; give the pins of those back that serve no more."""
+        self._store.pin(spec.model.address, reason=pin_reason(spec.name))
+        folder.keep_model(spec.model.digest, self._store.path(spec.model.address))
+        state = folder.read()
+        for model in past_models(state) if state else ():
+            if model != spec.model:
+                with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
+                    self._store.unpin(model.address, reason=pin_reason(spec.name))
 
     def _check(self, spec: DeploymentSpec) -> Version:
         if spec.server not in SERVERS:

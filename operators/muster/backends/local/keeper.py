@@ -8,6 +8,7 @@ keeper goes on where one was killed. It has one thread, because the kernel ends 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import time
@@ -236,7 +237,9 @@ class Keeper:
         return self._environments.ensure(spec.image, lock, spec.image_digest, progress)
 
     def _model(self, spec: DeploymentSpec) -> Path:
-        """Pin the version and return its folder."""
+        """Pin the version and return its folder; a copy was pinned by whoever made it."""
+        if (copy := self._folder.model(spec.model.digest)).is_dir():
+            return copy
         version = self._store.pin(spec.model.address, reason=pin_reason(spec.name))
         if version.digest != spec.model.digest:
             raise Corrupt(f"{version.address} is {version.digest}, expected {spec.model.digest}")
@@ -277,6 +280,9 @@ class Keeper:
         """Let gc have the versions that neither serve nor are wanted."""
         state = self._folder.read()
         for model in past_models(state) if state else ():
+            if (copy := self._folder.model(model.digest)).is_dir():
+                shutil.rmtree(copy)  # its pin goes with the next release: only that sees the store
+                continue
             try:
                 self._store.unpin(model.address, reason=pin_reason(self._folder.name))
             except NotFound:
