@@ -18,6 +18,7 @@ BENCHMARKS = {
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU while 200 jobs wait, against sleeping triggers and inline waits",
     "serving": "server CPU a request, against KServe's default and a bare loop",
+    "cluster": "gangs beside JobSets applied by hand, and 1,000 that wait (root; brings the test cluster up)",
 }
 
 

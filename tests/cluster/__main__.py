@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster import cluster, environments, inside, machine, network, programs
+from tests.cluster import cluster, inside, machine, network
 from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
@@ -30,11 +30,8 @@ def main() -> int:
 
 
 def _up(layout: Layout, asked: argparse.Namespace) -> int:
-    if not cluster.is_up(layout):
-        machine.check()
-        programs.build()
-        environments.build()
-    cluster.up(layout, lambda line: print(line, file=sys.stderr, flush=True))
+    cluster.build(layout)
+    cluster.up(layout, _say)
     if asked.json:
         _print(layout)
     return 0
@@ -70,14 +67,13 @@ def _exec(layout: Layout, asked: argparse.Namespace) -> int:
 
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
-    was_up = cluster.is_up(layout)
-    _up(layout, argparse.Namespace(json=False))
     command = [sys.executable, "-m", "pytest", "-m", "cluster and not soak", *asked.words]
-    try:
+    with cluster.borrowed(layout, _say):
         return subprocess.run(command, check=False, env=inside.environment(layout)).returncode
-    finally:
-        if not was_up:
-            cluster.down(layout)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _print(layout: Layout) -> None:

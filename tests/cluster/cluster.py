@@ -10,12 +10,26 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import control_plane, daemons, extensions, groups, images, kubectl, network, nodes, proxy
+from tests.cluster import (
+    control_plane,
+    daemons,
+    environments,
+    extensions,
+    groups,
+    images,
+    kubectl,
+    machine,
+    network,
+    nodes,
+    programs,
+    proxy,
+)
 from tests.cluster.daemons import Daemon
 from tests.cluster.layout import NODES, Layout
 
@@ -36,6 +50,30 @@ class Left:
 
     def __bool__(self) -> bool:
         return bool(self.processes or self.namespaces or self.mounts or self.groups)
+
+
+def build(layout: Layout) -> None:
+    """Build what a cluster is made of and the cache lacks, unless it is up.
+
+    :raises BackendError: the machine cannot hold one, and why.
+    """
+    if not is_up(layout):
+        machine.check()
+        programs.build()
+        environments.build()
+
+
+@contextmanager
+def borrowed(layout: Layout, progress: Progress) -> Iterator[None]:
+    """Have a cluster for a block of code, built if need be; it goes down afterwards unless it was up before."""
+    was_up = is_up(layout)
+    build(layout)
+    up(layout, progress)
+    try:
+        yield
+    finally:
+        if not was_up:
+            down(layout)
 
 
 def up(layout: Layout, progress: Progress) -> None:

@@ -44,8 +44,23 @@ def apply_kinds(layout: Layout, module: str) -> None:
     names = [f"crd/{kind['metadata']['name']}" for kind in kinds]
     # just after their creation they have no condition at all, which `wait` refuses
     words = ("wait", "--for=condition=Established", "--timeout=20s", *names)
-    kubectl.until(f"the kinds of {module} are served", lambda: bool(kubectl.ask(layout, *words)))
+    kubectl.until(f"the kinds of {module} are established", lambda: bool(kubectl.ask(layout, *words)))
+    kubectl.until(f"the kinds of {module} are served", lambda: _served(layout, kinds))
     kubectl.apply(layout, [one for one in brought if one not in kinds])
+
+
+def _served(layout: Layout, kinds: list[dict[str, Any]]) -> bool:
+    """Whether discovery names them: a moment later than they are established, and managers look only once."""
+    wanted: dict[str, set[str]] = {}
+    for kind in kinds:
+        spec = kind["spec"]
+        for version in (each["name"] for each in spec["versions"] if each["served"]):
+            wanted.setdefault(f"/apis/{spec['group']}/{version}", set()).add(spec["names"]["plural"])
+    for path, names in wanted.items():
+        found = json.loads(kubectl.ask(layout, "get", f"--raw={path}") or "{}")
+        if names - {each["name"] for each in found.get("resources", ())}:
+            return False
+    return True
 
 
 def jobset(layout: Layout) -> Daemon:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,11 +20,12 @@ from tests.cluster import kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout
 
-from muster.backends.kubernetes.labels import JOB, MAIN
+from muster.backends.kubernetes.labels import MAIN
 
 Document = Mapping[str, Any]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WORKLOADS = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
+GANG = "jobset.sigs.k8s.io/jobset-name"  # a label of pods
 _LONGEST_SECONDS = 7200
 
 
@@ -33,9 +35,11 @@ class PodSample:
 
     :param room: why there is none for it; empty where it has a node, or nobody has looked for one yet.
     :param ran: when its ranks began and ended, seconds since the epoch, as its node told.
+    :param at: when this was told, seconds since the epoch.
     """
 
     version: int
+    at: float
     gang: str
     name: str
     phase: str
@@ -53,9 +57,11 @@ class AdmissionSample:
     """What Kueue had decided about a gang at one version.
 
     :param pods: for how many of its pods room was set aside; 0 where it waits.
+    :param at: when this was told, seconds since the epoch.
     """
 
     version: int
+    at: float
     gang: str
     pods: int
     finished: bool
@@ -121,7 +127,7 @@ class Recorder:
             event = json.loads(line)
             if event["type"] == "ERROR":
                 self._lost.append(line)
-            elif (sample := _sample(event["object"], gone=event["type"] == "DELETED")) is not None:
+            elif (sample := sample_of(event["object"], gone=event["type"] == "DELETED")) is not None:
                 self._found.append(sample)
         if not self._stopping:
             self._lost.append(f"{watch.args!r} ended")
@@ -217,41 +223,41 @@ def _pod(gang: Gang, sample: PodSample) -> None:
         )
 
 
-def _sample(document: Document, *, gone: bool) -> Sample | None:
-    version = int(document["metadata"]["resourceVersion"])
+def sample_of(document: Document, *, gone: bool) -> Sample | None:
+    """Read an object as a watch told it just now; None where it is no gang's."""
     if document["kind"] == "Workload":
-        return _admission_sample(document, version, gone)
-    gang = (document["metadata"].get("labels") or {}).get(JOB)
-    return None if gang is None else _pod_sample(document, version, gang, gone)
+        return _admission_sample(document, gone)
+    return _pod_sample(document, gone) if GANG in document["metadata"].get("labels", ()) else None
 
 
-def _admission_sample(document: Document, version: int, gone: bool) -> AdmissionSample | None:
+def _admission_sample(document: Document, gone: bool) -> AdmissionSample | None:
     owners = document["metadata"].get("ownerReferences") or ()
     if not owners:
         return None
     status = document.get("status") or {}
     parts = (status.get("admission") or {}).get("podSetAssignments") or ()
     return AdmissionSample(
-        version=version,
+        version=int(document["metadata"]["resourceVersion"]),
+        at=time.time(),
         gang=owners[0]["name"],
         pods=sum(part["count"] for part in parts),
         finished=gone or _condition(status, "Finished").get("status") == "True",
     )
 
 
-def _pod_sample(document: Document, version: int, gang: str, gone: bool) -> PodSample:
-    status = document.get("status") or {}
+def _pod_sample(document: Document, gone: bool) -> PodSample:
+    metadata, status = document["metadata"], document.get("status") or {}
     scheduled = _condition(status, "PodScheduled")
-    unschedulable = scheduled.get("reason") == "Unschedulable"
     containers = status.get("containerStatuses") or ()
     state = next((each.get("state") or {} for each in containers if each["name"] == MAIN), {})
     times = state.get("terminated") or state.get("running") or {}
     return PodSample(
-        version=version,
-        gang=gang,
-        name=document["metadata"]["name"],
+        version=int(metadata["resourceVersion"]),
+        at=time.time(),
+        gang=metadata["labels"][GANG],
+        name=metadata["name"],
         phase=status.get("phase", "Pending"),
-        room=scheduled.get("message", "no room") if unschedulable else "",
+        room=scheduled.get("message", "no room") if scheduled.get("reason") == "Unschedulable" else "",
         ran=(_seconds(times.get("startedAt")), _seconds(times.get("finishedAt"))),
         gone=gone,
     )

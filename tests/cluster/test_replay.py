@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.cluster.replay import AdmissionSample, PodSample, Replay, Sample
 
-LET_IN = AdmissionSample(version=1, gang="g", pods=2, finished=False)
-FIRST = PodSample(version=2, gang="g", name="g-0", phase="Pending", room="", ran=(None, None), gone=False)
+LET_IN = AdmissionSample(version=1, at=0.0, gang="g", pods=2, finished=False)
+FIRST = PodSample(
+    version=2, at=0.0, gang="g", name="g-0", phase="Pending", room="", ran=(None, None), gone=False
+)
 SECOND = replace(FIRST, version=3, name="g-1")
 
 

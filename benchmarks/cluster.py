@@ -1,0 +1,47 @@
+"""muster on a real Kubernetes: gangs beside JobSets applied by hand, 1,000 that wait, and ``muster gpus``.
+
+``python -m benchmarks.cluster [--pairs N] [--waiting N] [--root FOLDER] [--json]``
+
+It runs inside the test cluster (tests/cluster), which is brought up if it is not, and needs what that needs.
+Where the promise is a number of seconds, megabytes or calls, that number is what "by hand" shows, so the
+promised ratio is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import cluster_gangs, cluster_waiting
+from benchmarks.cluster_site import site
+from benchmarks.pairs import show
+from muster.core.errors import MusterError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and return 1 where a promise was not kept."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--waiting", type=int, default=1000, help="gangs that wait; 0 leaves that part out")
+    parser.add_argument("--root", type=Path, help="the cluster's folder (below MUSTER_CACHE unless given)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    missed = 0
+    try:
+        with site(options.root) as made:
+            if options.pairs:
+                ratios = cluster_gangs.measure(made, pairs=options.pairs)
+                missed |= show("gangs beside JobSets", ratios, as_json=options.json)
+            if options.waiting:
+                ratios = cluster_waiting.measure(made, waiting=options.waiting)
+                missed |= show(f"{options.waiting} gangs that wait", ratios, as_json=options.json)
+    except MusterError as error:
+        print(f"benchmarks.cluster: {error}", file=sys.stderr)
+        return 1
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

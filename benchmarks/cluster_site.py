@@ -1,0 +1,112 @@
+"""Where the cluster's benchmarks work: the test cluster, with a store service of their own in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import accounts, cluster, kubectl, reaper, store
+from tests.cluster.backend import SITE
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import connection
+
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.local.deployments import LocalDeployments
+from muster.backends.local.environments import find_image, put_image
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.volumes.service.client import ServiceStore
+
+FOLDER = "benchmark"  # of the claim
+MUSTER = Path(sys.executable).with_name("muster")
+_OURS = f"--namespace={accounts.NAMESPACE}"
+_SETTINGS = ("namespace", "claim", "folder", "store_url", "image_prefix", "queue", "service_account")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A cluster with a store.
+
+    :param folder: for what is written on this side: a token and a kubeconfig, at first.
+    """
+
+    layout: Layout
+    folder: Path
+    backend: KubernetesBackend
+    cluster: ClusterSite
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The cluster's, as a file or a connection says them."""
+        written = {name: value for name, value in asdict(self.cluster).items() if name in _SETTINGS}
+        return written | {"token_file": str(self.folder / "token")}
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a person's commands, whose jobs go to the cluster."""
+        kept = {
+            name: text for name, text in os.environ.items() if not name.startswith(("AIRFLOW", "MUSTER_HOME"))
+        }
+        return kept | {"MUSTER_HOME": str(self.folder / ".muster"), "MUSTER_CLUSTER": str(self._file())}
+
+    def digest(self, image: str) -> str:
+        """Return the digest of an image's lock, which the store knows from here on."""
+        return put_image(self.backend.store, find_image(image, [shipped("images")]))
+
+    def clear(self) -> None:
+        """Delete all gangs, and return when nothing of them is left."""
+        kubectl.run(self.layout, "delete", "jobsets", "--all", _OURS, "--wait=true")
+        words = ("get", "pods", "--selector=jobset.sigs.k8s.io/jobset-name", _OURS, "--output=name")
+        kubectl.until("no gang is left", lambda: not kubectl.ask(self.layout, *words), seconds=300)
+
+    def _file(self) -> Path:
+        path = self.folder / "cluster.toml"
+        given = self.settings | {"kubeconfig": str(self.folder / "kubeconfig")}
+        path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items()))
+        return path
+
+
+@contextmanager
+def site(root: Path | None) -> Iterator[Site]:
+    """Have the test cluster at `root`, brought up if it is not; what is made in it goes afterwards."""
+    layout = Layout.at(root)
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-cluster-") as folder,
+        cluster.borrowed(layout, lambda line: print(line, file=sys.stderr)),
+    ):
+        store.deploy(layout, folder=FOLDER)
+        reaper.deploy(layout)
+        made = _site(layout, Path(folder))
+        try:
+            yield made
+        finally:
+            made.clear()
+            made.backend.close()
+            reaper.remove(layout)
+            store.remove(layout)
+            shutil.rmtree(layout.claim / FOLDER)
+
+
+def _site(layout: Layout, folder: Path) -> Site:
+    token = store.operator_token(layout)
+    (folder / "token").write_text(token)
+    shutil.copy(accounts.kubeconfig(layout, accounts.OPERATOR), folder / "kubeconfig")
+    service = ServiceStore(store.URL, token=token, cache=folder / "cache")
+    own = replace(SITE, folder=FOLDER)
+    backend = KubernetesBackend(
+        Client(connection(layout)),
+        site=own,
+        store=service,
+        deployments=LocalDeployments(Settings(home=folder, cache=folder), service),
+        resolve={}.__getitem__,
+    )
+    return Site(layout=layout, folder=folder, backend=backend, cluster=own)

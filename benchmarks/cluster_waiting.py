@@ -1,0 +1,264 @@
+"""Gangs that wait in a queue, on one triggerer: what it asks of the API server, when it hears of an end, what it holds.
+
+The triggerer is a process with Airflow, the provider's connection and muster's triggers in one event loop,
+without a triggerer's own queries. The API server itself counts what the account asks (a FlowSchema of its
+own). A window begins long enough after the start that the gangs are listed, and holds as many sweeps
+and as many looks at the cluster each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import kubectl
+from tests.cluster.accounts import NAMESPACE, OPERATOR
+from tests.cluster.inside import phases
+
+from benchmarks.cluster_site import MUSTER, Site
+from benchmarks.pairs import Ratio, ratio
+from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
+
+FEW = 10
+PROBES = 5
+AT_ONCE = 8
+SETTLE_SECONDS, WINDOW_SECONDS = 15.0, 120.0
+LAG_SECONDS, MEMORY_MB, COMMAND_SECONDS = 2.0, 400.0, 1.0
+CALLS_RATIO = 1.25  # lists come in chunks of 500
+SECONDS = 300.0
+COMMANDS = 5
+
+_FLOW = "muster-benchmark"
+_COUNTED = re.compile(
+    rf'apiserver_flowcontrol_dispatched_requests_total{{flow_schema="{_FLOW}",[^}}]*}} (\S+)'
+)
+_TRIGGERER = """
+import asyncio, json, logging, sys, time
+logging.disable(logging.CRITICAL)
+from airflow.sdk import DAG
+from airflow.triggers.base import BaseTrigger
+import muster.airflow.attempts.run
+from muster.airflow.attempts.trigger import JobTrigger
+
+async def wait(job_id):
+    async for _ in JobTrigger(job_id=job_id, owner="benchmark").run():
+        print(json.dumps([job_id, time.time()]), flush=True)
+
+async def main():
+    await asyncio.gather(*map(wait, json.loads(sys.stdin.readline())))
+
+asyncio.run(main())
+"""
+
+
+def measure(site: Site, *, waiting: int) -> list[Ratio]:
+    """Return what the promises say of so many gangs that wait."""
+    crowd = Crowd(site)
+    with _counted(site):
+        crowd.hold()
+        probes = crowd.submit(
+            "probe", PROBES, Role(command=("python", "-c", "pass"), resources=_cards("gpu-k80", 4))
+        )
+        gangs = crowd.submit("waits", FEW, _gang())
+        with Triggerer(site, [*gangs, *probes]) as triggerer:
+            few = triggerer.calls_a_minute()
+        gangs += crowd.submit("waits", waiting - FEW, _gang(), first=FEW)
+        with Triggerer(site, [*gangs, *probes]) as triggerer:
+            many = triggerer.calls_a_minute()
+            memory = triggerer.memory_mb()
+            commands = [crowd.gpus_seconds() for _ in range(COMMANDS)]
+            lags = crowd.lags(triggerer, probes)
+    return [
+        ratio(f"API calls a minute, to {FEW} gangs", [few], [many], unit="1/min", limit=CALLS_RATIO),
+        ratio(f"worst lag of {PROBES} ends, to 2 s", [LAG_SECONDS], [max(lags)], unit="s", limit=1.0),
+        ratio("memory, to 400 MB", [MEMORY_MB], [memory], unit="MB", limit=1.0),
+        ratio("muster gpus, to 1 s", [COMMAND_SECONDS] * COMMANDS, commands, unit="s", limit=1.0),
+    ]
+
+
+def _cards(gpu_class: str, gpus: int) -> Resources:
+    return Resources(cpus=0.05, memory_gib=0.125, gpus=gpus, gpu_class=(gpu_class,))
+
+
+def _gang() -> Role:
+    """Two replicas that need all the new cards."""
+    return Role(replicas=2, command=("python", "-c", "pass"), resources=_cards("gpu-a100", 8))
+
+
+class Crowd:
+    """The gangs: two that hold all cards, and those that wait for them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._image = site.digest("python")
+
+    def hold(self) -> None:
+        """Take all cards, and return when they are taken."""
+        sleep = ("python", "-c", "import time; time.sleep(36000)")
+        self.submit("holds-new", 1, Role(replicas=2, command=sleep, resources=_cards("gpu-a100", 8)))
+        self.submit("holds-old", 1, Role(command=sleep, resources=_cards("gpu-k80", 4)))
+        for name, pods in (("holds-new-0", 2), ("holds-old-0", 1)):
+            running = ["Running"] * pods
+            kubectl.until(
+                f"{name} runs", lambda name=name, running=running: phases(self._site.layout, name) == running
+            )
+
+    def submit(self, name: str, count: int, role: Role, *, first: int = 0) -> list[str]:
+        """Submit gangs, several at once; return their job_ids."""
+        spec = JobSpec(
+            name=f"benchmark.{name}",
+            image="python",
+            image_digest=self._image,
+            roles=(role,),
+            grace_seconds=1.0,
+        )
+        names = [f"{name}-{number}" for number in range(first, first + count)]
+        began = time.monotonic()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for done, _ in enumerate(
+                pool.map(lambda each: self._site.backend.submit(spec, job_id=each), names)
+            ):
+                if done % 100 == 99:
+                    print(
+                        f"{done + 1} submitted, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+                    )
+        return names
+
+    def gpus_seconds(self) -> float:
+        """Seconds of ``muster gpus``."""
+        began = time.monotonic()
+        subprocess.run(
+            [MUSTER, "gpus", "--json"], env=self._site.environment(), stdout=subprocess.DEVNULL, check=True
+        )
+        return time.monotonic() - began
+
+    def lags(self, triggerer: Triggerer, probes: Sequence[str]) -> list[float]:
+        """Let the probes run, and return how long after the end of each its trigger fired."""
+        self._site.backend.cancel("holds-old-0", wait=False)
+        fired = triggerer.fired(probes)
+        ended = {each: self._site.backend.store.ledger.status(each).ended for each in probes}
+        return [fired[each] - (ended[each] or 0.0) for each in probes]
+
+
+@dataclass
+class Triggerer:
+    """A triggerer's event loop in a process of its own, while its block runs."""
+
+    site: Site
+    names: Sequence[str]
+    events: dict[str, float] = field(default_factory=dict)
+
+    def __enter__(self) -> Triggerer:
+        self._asked_before = _asked(self.site)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _TRIGGERER],
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(list(self.names)) + "\n")
+        self._process.stdin.flush()
+        threading.Thread(target=self._listen, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def calls_a_minute(self) -> float:
+        """Return what it asks of the API server when it has got to know all gangs."""
+        kubectl.until("the triggerer asks", lambda: _asked(self.site) > self._asked_before, seconds=SECONDS)
+        time.sleep(SETTLE_SECONDS)
+        before = _asked(self.site)
+        time.sleep(WINDOW_SECONDS)
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the triggerer ended with {self._process.returncode}")
+        return (_asked(self.site) - before) * 60 / WINDOW_SECONDS
+
+    def memory_mb(self) -> float:
+        """What the process holds, shared pages too."""
+        text = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
+        found = re.search(r"^Rss: +(\d+) kB", text, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024 / 1e6
+
+    def fired(self, names: Sequence[str]) -> dict[str, float]:
+        """Return when the triggers of these gangs fired, when all have."""
+        kubectl.until("all have fired", lambda: all(each in self.events for each in names), seconds=SECONDS)
+        return {each: self.events[each] for each in names}
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            job_id, at = json.loads(line)
+            self.events[job_id] = at
+
+    def _environment(self) -> dict[str, str]:
+        """Airflow's, with a connection of the provider's type."""
+        kept = {
+            name: text for name, text in os.environ.items() if not name.startswith(("AIRFLOW", "MUSTER_"))
+        }
+        extra = {"kube_config_path": str(self.site.folder / "kubeconfig"), "muster": self.site.settings}
+        return kept | {
+            "AIRFLOW_HOME": str(self.site.folder / "airflow"),
+            "MUSTER_HOME": str(self.site.folder / ".muster"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__MUSTER__CONNECTION": "cluster",
+            "AIRFLOW__MUSTER__INSTANCE": "benchmark",
+            "AIRFLOW_CONN_CLUSTER": json.dumps({"conn_type": "kubernetes", "extra": extra}),
+        }
+
+
+@contextmanager
+def _counted(site: Site) -> Iterator[None]:
+    """Let the API server count what the operators' account asks: a FlowSchema has a counter of its own."""
+    kubectl.apply(site.layout, [_flow()])
+    try:
+        yield
+    finally:
+        kubectl.run(site.layout, "delete", "flowschema", _FLOW)
+
+
+def _asked(site: Site) -> float:
+    """How many requests there have been since the API server began."""
+    return sum(map(float, _COUNTED.findall(kubectl.run(site.layout, "get", "--raw=/metrics"))))
+
+
+def _flow() -> dict[str, Any]:
+    account = {"kind": "ServiceAccount", "serviceAccount": {"name": OPERATOR, "namespace": NAMESPACE}}
+    everything = {
+        "verbs": ["*"],
+        "apiGroups": ["*"],
+        "resources": ["*"],
+        "namespaces": ["*"],
+        "clusterScope": True,
+    }
+    rule = {
+        "subjects": [account],
+        "resourceRules": [everything],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    }
+    return {
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
+        "kind": "FlowSchema",
+        "metadata": {"name": _FLOW},
+        "spec": {
+            "matchingPrecedence": 500,
+            "priorityLevelConfiguration": {"name": "workload-high"},
+            "rules": [rule],
+        },
+    }
