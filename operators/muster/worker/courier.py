@@ -37,7 +37,7 @@ class Courier:
         self._spool.close()
         self._hurry.set()
         self._thread.join(max(0.0, seconds))
-        return not (self._thread.is_alive() or self.refused or self.stale)
+        return not self._spool.waiting
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_SECONDS

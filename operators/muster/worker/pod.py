@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from muster.core.errors import SpecError
@@ -32,8 +32,11 @@ STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE"
 
 PATIENCE_SECONDS = 600.0  # with a service that is away, for a replica that is done
 LAST_LINES_SECONDS = 60.0  # for one that failed: its pod is to start again, or to say why it does not
-CULPRIT_SECONDS = 5.0  # a replica that only lost its peers gives the one at fault so long to end
+CULPRIT_SECONDS = (
+    5.0  # what a replica that only lost its peers gives the one at fault, beyond its grace, to end
+)
 OWN_SECONDS = 4.0  # of what a pod gets to end beyond its ranks' grace
+_OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # the rank was killed, or raised since its helper was
 _READ_BYTES = 1 << 20
 _LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
@@ -200,8 +203,11 @@ class Pod:
         return report.exit_code
 
     def _let_culprit_go_first(self) -> None:
-        """Wait to be told to stop: how the gang goes on is decided by the first of its pods that ends badly."""
-        until = time.monotonic() + CULPRIT_SECONDS
+        """Wait to be told to stop: how the gang goes on is decided by the first of its pods that ends badly.
+
+        That one raised, or is evicted and saves its state: neither is to count as a lost rank.
+        """
+        until = time.monotonic() + self._replica.spec.grace_seconds + CULPRIT_SECONDS
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
             select.select([self._wake_read], [], [], left)
             with contextlib.suppress(BlockingIOError):
@@ -222,12 +228,15 @@ class Pod:
                 if self._told
                 else outcome.killed(self._name, status)
             )
-        if report.exit_code is ExitCode.RANK_LOST and oom_kills() > self._killed_before:
-            limit = self._replica.job_role.resources.memory_gib
-            rank = None if report.verdict is None else report.verdict.rank
-            said = f"{self._name} outgrew its memory limit of {limit:g} GiB"
-            return self._fail(Cause.OUT_OF_MEMORY, said, rank=rank, at=report.at)
-        return report
+        killed = oom_kills() > self._killed_before
+        return self._outgrown(report) if killed and report.exit_code in _OF_MEMORY else report
+
+    def _outgrown(self, report: Report) -> Report:
+        limit = self._replica.job_role.resources.memory_gib
+        rank = None if report.verdict is None else report.verdict.rank
+        said = f"{self._name} outgrew its memory limit of {limit:g} GiB"
+        found = self._fail(Cause.OUT_OF_MEMORY, said, rank=rank, at=report.at)
+        return replace(found, traceback=report.traceback)
 
     def _read_report(self) -> Report | None:
         try:

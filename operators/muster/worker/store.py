@@ -47,11 +47,12 @@ class StoreService:
         :raises Stale: nobody wants them any more.
         :raises Refused: they are not taken.
         """
-        answer = self._ask("POST", f"lines?offset={offset}", lines, seconds=_ANSWER_SECONDS)
+        what = f"lines?offset={offset}"
+        answer = self._ask("POST", what, lines, seconds=_ANSWER_SECONDS, wanted=200)
         try:
             return int(json.loads(answer)["count"])
         except (ValueError, KeyError, TypeError) as error:
-            raise Refused(f"no store service answers there, but something else: {answer[:80]!r}") from error
+            raise OSError(f"no store service answers there, but something else: {answer[:80]!r}") from error
 
     def seal(self, report: str, part: str) -> None:
         """Seal: with the last replica's seal the service commits, whoever is there to see it.
@@ -60,9 +61,9 @@ class StoreService:
         :raises Stale: another start of the gang is the current one.
         :raises Refused: what was staged cannot become a version.
         """
-        self._ask("PUT", "seal", f"{report}\n{part}".encode(), seconds=_SEAL_SECONDS)
+        self._ask("PUT", "seal", f"{report}\n{part}".encode(), seconds=_SEAL_SECONDS, wanted=204)
 
-    def _ask(self, method: str, what: str, body: bytes, *, seconds: float) -> bytes:
+    def _ask(self, method: str, what: str, body: bytes, *, seconds: float, wanted: int) -> bytes:
         """Send one request, through no proxy and after no redirect: the token goes to nobody else."""
         https = self._url.scheme == "https"
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
@@ -75,7 +76,7 @@ class StoreService:
             raise OSError(f"the answer was cut off: {error or type(error).__name__}") from error
         finally:
             connection.close()
-        if response.status not in (200, 204):
+        if response.status != wanted:
             _refuse(response.status, answer)
         return answer
 
@@ -86,6 +87,6 @@ def _refuse(status: int, body: bytes) -> NoReturn:
     except (ValueError, KeyError, TypeError):
         said = body[:200].decode("utf-8", "replace").strip()
     said = f"{said} (HTTP {status})"
-    if status >= 500 or status in _LATER:
+    if not 400 <= status < 500 or status in _LATER:  # some proxies answer 200 for what they cannot reach
         raise OSError(said)
     raise (Stale if status in _OVER else Refused)(said)

@@ -1,0 +1,94 @@
+"""What an answer of the store service means to a replica, and that nobody else's is taken for one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from muster.worker.store import Refused, Stale, StoreService
+
+Start = Callable[[int, bytes], StoreService]
+
+
+@pytest.fixture
+def answering(bench) -> Iterator[Start]:
+    """A server that gives everybody the same answer."""
+    servers: list[HTTPServer] = []
+
+    def start(status: int, body: bytes) -> StoreService:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                assert self.headers["Authorization"] == "Bearer t0ken"
+                assert self.path.startswith("/x/v1/jobs/train-abc-1/attempts/1/replicas/main/0/")
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_PUT(self) -> None:
+                self.do_POST()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{servers[-1].server_port}/x"
+        return StoreService(url, token="t0ken", replica=bench.replica(entrypoint="t:f"))
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+SAID = b'{"error": "Conflict", "message": "attempt 1 is fenced"}'
+
+
+def test_how_much_is_held(answering: Start) -> None:
+    assert answering(200, b'{"count": 7}').send(b"lines\n", offset=1) == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Refused),
+        (401, Refused),
+        (422, Refused),
+        (404, Stale),
+        (409, Stale),
+        (410, Stale),
+        (408, OSError),
+        (429, OSError),
+        (500, OSError),
+        (503, OSError),
+        (302, OSError),
+    ],
+)
+def test_what_each_status_means(status: int, kind: type[Exception], answering: Start) -> None:
+    service = answering(status, SAID)
+    with pytest.raises(kind, match=rf"attempt 1 is fenced \(HTTP {status}\)"):
+        service.send(b"lines\n", offset=0)
+    with pytest.raises(kind, match=rf"attempt 1 is fenced \(HTTP {status}\)"):
+        service.seal("{}", "{}")
+
+
+def test_the_page_of_a_proxy_is_no_seal(answering: Start) -> None:
+    service = answering(200, b"<html>please log in</html>")
+    with pytest.raises(OSError, match="please log in"):
+        service.send(b"lines\n", offset=0)
+    with pytest.raises(OSError, match="please log in"):
+        service.seal("{}", "{}")
+
+
+def test_a_service_that_is_not_there(bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    service = StoreService(f"http://127.0.0.1:{port}", token="t", replica=bench.replica(entrypoint="t:f"))
+    with pytest.raises(ConnectionRefusedError):
+        service.send(b"lines\n", offset=0)
