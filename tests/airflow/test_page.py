@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
@@ -17,6 +18,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
+from muster.volumes.service.client import ServiceStore
 from muster.worker.seal import seal
 
 DIGEST = "b3:" + "0" * 64
@@ -739,6 +741,97 @@ class TestFuzz:
         requests = [("POST", f"/muster/api/jobs/{piece}/cancel", b"") for piece in PIECES]
         for request, (status, body) in zip(requests, ask(requests), strict=True):
             assert status < 500, (request[1], body[:200])
+
+
+class Served:
+    """Stands for a cluster's backend: the store is a service, and jobs are as the ledger says."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        self.store = store
+
+    def status(self, job_id: str) -> JobStatus:
+        return self.store.ledger.status(job_id)
+
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        return {status.job_id: status for status in self.store.ledger.statuses(list(job_ids))}
+
+    def deployments(self) -> list[str]:
+        return []
+
+
+@pytest.fixture(scope="module")
+def service(home: EmbeddedHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A store service in front of the very store that the page reads."""
+    with Service(tmp_path_factory.mktemp("service"), root=home.settings.store) as service:
+        yield service
+
+
+@pytest.fixture
+def over_service(api_server: Any, service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have the page read the store through its service from then on."""
+    from starlette.routing import Mount
+
+    from muster.airflow.plugin.board import Board
+    from muster.airflow.plugin.routes import Site
+
+    (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
+    backend: Any = Served(service.client())
+    site = Site(backend, Board(backend))
+    return lambda: monkeypatch.setitem(mount.app.state._state, "site", lambda: site)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(path for path in READS if "/api/" in path or "/files/" in path),
+        "/muster/api/jobs?limit=1&offset=1&text=report",
+        "/muster/api/jobs/page-hidden-1",
+        "/muster/api/jobs/page-report-1/log?after=9",
+        "/muster/api/jobs/gone",
+        "/muster/api/volumes/pages/gone",
+        "/muster/api/version?address=pages/hidden@1",
+        "/muster/files/pages/report@1/plots/a%20b.png",
+        "/muster/files/pages/report@1/model.bin",
+        "/muster/files/pages/report@1/gone",
+        "/muster/files/pages/report@1/../../../../etc/passwd",
+    ],
+)
+def test_the_page_says_the_same_of_a_store_behind_a_service(
+    viewer: Client, made: dict[str, Version], over_service: Callable[[], None], path: str
+) -> None:
+    ours = viewer.get(path)
+    over_service()
+    theirs = viewer.get(path)
+    assert theirs.status_code == ours.status_code
+    if ours.status_code == 200:
+        assert theirs.content == ours.content
+        changing = {"last-modified", "etag"}  # a copy is made when it is asked for
+        assert {k: v for k, v in theirs.headers.items() if k not in changing} == {
+            k: v for k, v in ours.headers.items() if k not in changing
+        }
+
+
+def test_a_list_of_many_jobs_is_a_few_questions(
+    viewer: Client,
+    made: dict[str, Version],
+    over_service: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from muster.volumes.service.connection import Connection
+
+    asked, before = [], Connection.request
+
+    def request(self: Connection, method: str, path: str, **how: Any) -> Any:
+        asked.append(path)
+        return before(self, method, path, **how)
+
+    over_service()
+    monkeypatch.setattr(Connection, "request", request)
+    assert viewer.get("/muster/api/jobs").json()["total"] >= 3
+    assert asked == ["/v1/jobs", "/v1/statuses", "/v1/specs", "/v1/statuses"]
+    asked.clear()
+    viewer.get("/muster/api/jobs")
+    assert asked == ["/v1/jobs", "/v1/statuses", "/v1/statuses"], "what has ended is known"
 
 
 def test_the_plugin_loads_nothing_heavy(tmp_path: Path) -> None:

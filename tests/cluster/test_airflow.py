@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import accounts, kubectl, reaper, store
+from tests.cluster import kubectl
+from tests.cluster.author import OURS, left, served, write_file
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
-from tests.cluster.scripted import CLAIM
 from tests.e2e.author import MUSTER, Author, stages
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 MOST_SECONDS = 1800  # a training on a machine that other things share
-OURS = "muster.dev/job"
 
 DAG = """
     from datetime import datetime
@@ -92,26 +91,10 @@ def author(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     """A person with the reference Dags, and a file that says which cluster they go to."""
     folder = tmp_path_factory.mktemp("author")
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    store.deploy(here)
-    reaper.deploy(here)
-    (folder / "token").write_text(store.operator_token(here))
-    settings = {
-        "namespace": NAMESPACE,
-        "claim": CLAIM,
-        "store_url": store.URL,
-        "token_file": "token",
-        "kubeconfig": str(accounts.kubeconfig(here, accounts.OPERATOR)),
-        "queue": "team-a",
-        "image_prefix": "localhost",
-        "service_account": accounts.JOB,
-    }
-    file = folder / "cluster.toml"
-    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
-    with Author(folder, MUSTER_CLUSTER=str(file)) as author:
+    file = write_file(here, folder)
+    with served(here), Author(folder, MUSTER_CLUSTER=str(file)) as author:
         author.write("small", DAG, steps=STEPS)
         yield author
-    reaper.remove(here)
-    store.remove(here)
 
 
 def run(author: Author, *words: str) -> Any:
@@ -153,20 +136,6 @@ def ran(into: Path) -> dict[str, set[str]]:
         if node != "<none>":
             found.setdefault(job_id, set()).add(node)
     return found
-
-
-def left(here: Layout) -> str:
-    """What of ours is on the cluster."""
-    kinds = "jobsets,jobs,pods,services,secrets"
-    return kubectl.run(
-        here,
-        "get",
-        kinds,
-        f"--namespace={NAMESPACE}",
-        f"--selector={OURS}",
-        "--ignore-not-found",
-        "--output=name",
-    ).strip()
 
 
 def test_a_dag_runs_on_the_cluster_and_leaves_nothing(here: Layout, author: Author) -> None:

@@ -154,8 +154,11 @@ class Hub:
     async def _look(self, due: Sequence[_Follower]) -> None:
         asked = [_Question(each.job_id, each.offset, each.state is JobState.QUEUED) for each in due]
         found = await self._in_thread(self._read, asked)
+        if found is None:
+            await self._in_thread(self._close)
+            return
         now = time.monotonic()
-        for follower, news in zip(due, found or (), strict=found is not None):
+        for follower, news in zip(due, found, strict=True):
             follower.note(news, now)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T | None:
@@ -164,7 +167,6 @@ class Hub:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         except Exception:  # a disk that is full or away, a defect: it is tried again
             log.warning("muster's hub failed at something and goes on", exc_info=True)
-            self._thread.submit(self._close)
             return None
 
     def _opened(self) -> Backend:

@@ -1,0 +1,67 @@
+"""A person, or an Airflow, whose jobs go to the test cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import accounts, kubectl, reaper, store
+from tests.cluster.inside import NAMESPACE
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import CLAIM
+
+OURS = "muster.dev/job"
+
+
+@contextmanager
+def served(of: Layout) -> Iterator[None]:
+    """Have the store service and the reaper in the cluster."""
+    store.deploy(of)
+    reaper.deploy(of)
+    try:
+        yield
+    finally:
+        reaper.remove(of)
+        store.remove(of)
+
+
+def settings() -> dict[str, object]:
+    """What is said of the cluster wherever it is written down."""
+    return {
+        "claim": CLAIM,
+        "store_url": store.URL,
+        "queue": "team-a",
+        "image_prefix": "localhost",
+        "service_account": accounts.JOB,
+    }
+
+
+def write_file(of: Layout, folder: Path) -> Path:
+    """Write ``cluster.toml``, with the token beside it, and return it."""
+    (folder / "token").write_text(store.operator_token(of))
+    kubeconfig = str(accounts.kubeconfig(of, accounts.OPERATOR))
+    said = {**settings(), "namespace": NAMESPACE, "token_file": "token", "kubeconfig": kubeconfig}
+    file = folder / "cluster.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))
+    return file
+
+
+def connection(of: Layout) -> tuple[str, ...]:
+    """The words of ``airflow connections add`` behind its id."""
+    extras: dict[str, Any] = {
+        "kube_config_path": str(accounts.kubeconfig(of, accounts.OPERATOR)),
+        "namespace": NAMESPACE,
+        "muster": settings(),
+    }
+    password = store.operator_token(of)
+    return ("--conn-type", "kubernetes", "--conn-password", password, "--conn-extra", json.dumps(extras))
+
+
+def left(of: Layout) -> str:
+    """What there is on the cluster of anybody's jobs."""
+    kinds = "jobsets,jobs,pods,services,secrets"
+    words = (f"--namespace={NAMESPACE}", f"--selector={OURS}", "--ignore-not-found", "--output=name")
+    return kubectl.run(of, "get", kinds, *words).strip()
