@@ -116,18 +116,21 @@ def gang(name: str) -> JobSpec:
     return job(name, Role(replicas=2, entrypoint="probe:run", resources=CARDS), queue="team-a")
 
 
-@pytest.fixture
-def crowd(running: Jobs) -> Jobs:
+@pytest.fixture(scope="class")
+def crowd(here: Layout) -> Iterator[None]:
     """One gang that has all the new cards, and one that waits for them."""
-    running.start("has", gang("has"), WAIT)
-    running.until("has", "runs", lambda seen: observe(seen, gang("has")).state is JobState.RUNNING)
-    running.start("waits", gang("waits"), WAIT)
-    running.until("waits", "waits", lambda seen: "16 more" in observe(seen, gang("waits")).reason)
-    return running
+    with jobs(here) as running:
+        running.start("has", gang("has"), WAIT)
+        running.until("has", "runs", lambda seen: observe(seen, gang("has")).state is JobState.RUNNING)
+        running.start("waits", gang("waits"), WAIT)
+        running.until("waits", "waits", lambda seen: "16 more" in observe(seen, gang("waits")).reason)
+        yield
+        running.clear()
 
 
+@pytest.mark.usefixtures("crowd")
 class TestWhatThereIs:
-    def test_gpus(self, muster: Laptop, crowd: Jobs) -> None:
+    def test_gpus(self, muster: Laptop) -> None:
         found = muster("gpus", "--json").json()
         assert found["classes"] == [
             {"name": "gpu-a100", "total": 16, "used": 16, "free": 0},
@@ -147,7 +150,7 @@ class TestWhatThereIs:
         assert ["team-a", "gpu-a100", "12", "16", "4"] in shown.rows("team")
         assert "may not list pods in the whole cluster" in shown.err
 
-    def test_queue(self, muster: Laptop, crowd: Jobs) -> None:
+    def test_queue(self, muster: Laptop) -> None:
         found = muster("queue", "--json").json()
         assert [(line["name"], line["waiting"], line["running"]) for line in found["queues"]] == [
             ("team-a", 1, 1),
@@ -162,7 +165,7 @@ class TestWhatThereIs:
         assert row[:4] == ["team-a", "1 of 1", "waits", "probes.waits"]
         assert row[-1] == waits["why"]
 
-    def test_one_that_its_pods_hold_is_shown_with_them(self, muster: Laptop, crowd: Jobs) -> None:
+    def test_a_job_is_shown_with_its_pods(self, muster: Laptop) -> None:
         with ServiceStore(store.URL, token=token(muster), cache=muster.folder / "own") as service:
             service.ledger.create("has", gang("has"))
         found = muster("jobs", "show", "has", "--json").json()
@@ -192,6 +195,7 @@ class TestVolumes:
         ]
         shown = muster("volumes", "show", third, "--json").json()
         assert [entry["path"] for entry in shown["entries"]] == ["a.csv"]
+        assert shown["path"] is None  # it is not fetched to be shown
         assert muster("volumes", "diff", first, third).out.startswith("~ a.csv")
         assert muster("volumes", "pin", first, "--reason", "in the paper").code == 0
         plan = muster("volumes", "gc", "raw/command", "--keep", "1", "--json").json()["plan"]

@@ -73,6 +73,11 @@ def open_store(*, make: bool = False) -> Store:
     return choose_store(settings, patience_seconds=LOOK_SECONDS)
 
 
+def store_is_here() -> bool:
+    """Whether a version's files lie on this machine; those of a cluster would have to be fetched."""
+    return Settings.load().cluster is None
+
+
 def open_backend(*, patient: bool = False) -> Backend:
     """Open the backend: this machine's, or the cluster's.
 

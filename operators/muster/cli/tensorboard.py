@@ -22,7 +22,7 @@ from muster.core.settings import Settings
 if TYPE_CHECKING:
     from muster.volumes.base import Store, Version
 
-EVENTS = "events.out.tfevents.*"
+EVENTS = "events.out.tfevents."
 
 
 def tensorboard(
@@ -54,9 +54,8 @@ def tensorboard(
 def _runs(store: Store, address: str | None) -> Iterator[tuple[str, Path]]:
     """Yield a name and a folder for each version that holds event files."""
     for version in _versions(store, address):
-        root = store.path(version.address)
-        if next(root.rglob(EVENTS), None) is not None:
-            yield f"{version.volume.replace('/', '.')}@{version.number}", root
+        if any(path.rpartition("/")[2].startswith(EVENTS) for path in store.manifest(version.address)):
+            yield f"{version.volume.replace('/', '.')}@{version.number}", store.path(version.address)
 
 
 def _versions(store: Store, address: str | None) -> list[Version]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster.cli import transfer, upkeep
-from muster.cli.command import Json, Where, example, group, open_store
+from muster.cli.command import Json, Where, example, group, open_store, store_is_here
 from muster.cli.diff import diff
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import Address
@@ -28,30 +28,31 @@ Why = Annotated[str, typer.Option("--reason", help="Why; whoever names the versi
 def list_volumes(*, as_json: Json = False) -> None:
     """List the volumes, each with its latest version."""
     store = open_store()
-    found = [(name, store.versions(name)) for name in store.volumes()]
+    found = [(name, store.count(name), _latest(store, name)) for name in store.volumes()]
     if as_json:
-        emit([_volume(store, name, versions) for name, versions in found])
+        emit([_volume(name, count, latest) for name, count, latest in found])
         return
     table = Table(["volume", ">versions", "latest", "partition", ">size", "made"])
-    for name, versions in found:
-        latest = _latest(store, name, versions)
+    for name, count, latest in found:
         if latest is None:
-            table.add(name, len(versions), None, None, None, None)
+            table.add(name, count, None, None, None, None)
         else:
             room, made = size(latest.size_bytes), when(latest.created)
-            table.add(name, len(versions), f"@{latest.number}", latest.partition, room, made)
+            table.add(name, count, f"@{latest.number}", latest.partition, room, made)
     table.show(empty="no volumes yet")
 
 
-def _latest(store: Store, name: str, versions: list[Version]) -> Version | None:
-    live = [version for version in versions if version.retired is None]
-    return store.resolve(name)[0] if live else None
+def _latest(store: Store, name: str) -> Version | None:
+    """Return what `@latest` is; None where every version is retired or damaged."""
+    try:
+        return store.resolve(name)[0]
+    except NotFound:
+        return None
 
 
-def _volume(store: Store, name: str, versions: list[Version]) -> dict[str, Any]:
-    latest = _latest(store, name, versions)
+def _volume(name: str, count: int, latest: Version | None) -> dict[str, Any]:
     known = latest and {**plain(latest), "address": latest.address}
-    return {"volume": name, "versions": len(versions), "latest": known}
+    return {"volume": name, "versions": count, "latest": known}
 
 
 @app.command(
@@ -105,14 +106,14 @@ def show(address: Where, *, as_json: Json = False) -> None:
     exact = f"{record.volume}@{record.number}"
     made_from = list(ancestors(store, exact))
     entries = sorted(store.manifest(exact).values(), key=lambda entry: entry.path)
+    path = store.path(exact) if version and store_is_here() else None
     if as_json:
-        path = str(store.path(exact)) if version else None
-        more = {"path": path, "entries": plain(entries), "ancestors": plain(made_from)}
+        more = {"path": str(path) if path else None, "entries": plain(entries), "ancestors": plain(made_from)}
         emit({**lineage.document(record, version), **more})
         return
     lineage.show(record, version)
-    if version is not None:
-        lineage.line("path", store.path(exact))
+    if path is not None:
+        lineage.line("path", path)
     for index, text in enumerate(lineage.trace(made_from)):
         lineage.line("" if index else "made from", text)
     say()
