@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from muster.backends.kubernetes.kinds import Document
+from muster.backends.kubernetes.kinds import ACCESS_REVIEW, Document
 from muster.backends.kubernetes.refusals import Request, read_status, refusal
 from muster.core.errors import BackendError, Forbidden, MusterError, Unreachable
 
@@ -70,12 +70,35 @@ class Transport:
         while True:
             try:
                 return bytes(self._send(request, **how).data)
-            except Unreachable as error:
+            except (Unreachable, Forbidden) as error:
                 waited = self._clock() - started
-                if waited + pause > self._patience_seconds:
-                    raise Unreachable(f"{error} (asked for {waited:.0f} s)") from error
+                if waited + pause > self._patience_seconds or self._may_not(error):
+                    raise _given_up(error, waited) from error
                 self._sleep(pause * random.uniform(0.7, 1.0))  # noqa: S311  # spread, not secret
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _may_not(self, error: MusterError) -> bool:
+        """Whether an error is a refusal that stays.
+
+        An API server that has just started forbids everything for some seconds, until it has read the
+        cluster's roles: then it even refuses to say what one may do, which it tells everybody else.
+        """
+        if not isinstance(error, Forbidden):
+            return False
+        question = {
+            "apiVersion": ACCESS_REVIEW.api_version,
+            "kind": ACCESS_REVIEW.name,
+            "spec": {"nonResourceAttributes": {"path": "/version", "verb": "get"}},
+        }
+        try:
+            self._send(Request(verb="create", kind=ACCESS_REVIEW), body=question)
+        except Unreachable:
+            return False
+        except Forbidden as refused:
+            return f"may not create {ACCESS_REVIEW.plural}" not in str(refused)
+        except MusterError:
+            return True
+        return True
 
     @contextmanager
     def stream(
@@ -155,6 +178,10 @@ class Transport:
                 "the kubeconfig's certificate-authority must be that of this cluster"
             )
         return Unreachable(f"{request}: {self.host} does not answer: {_said(cause)}")
+
+
+def _given_up(error: MusterError, waited: float) -> MusterError:
+    return Unreachable(f"{error} (asked for {waited:.0f} s)") if isinstance(error, Unreachable) else error
 
 
 def _root(error: BaseException) -> BaseException:
