@@ -66,12 +66,21 @@ class Training:
     volume: str
     lines: list[str] = field(default_factory=list)
     states: list[JobStatus] = field(default_factory=list)
+    broken: list[BaseException] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def begin(self) -> None:
         """Submit it, and follow it from here on."""
         self.backend.submit(spec(self.backend, volume=self.volume), job_id=self.job_id)
-        threading.Thread(target=lambda: asyncio.run(self._follow()), daemon=True).start()
+        threading.Thread(target=self._followed, daemon=True).start()
+
+    def _followed(self) -> None:
+        try:
+            asyncio.run(self._follow())
+        except BaseException as error:
+            with self.changed:
+                self.broken.append(error)
+                self.changed.notify_all()
 
     async def _follow(self) -> None:
         async for event in self.backend.watch(self.job_id):
@@ -84,7 +93,10 @@ class Training:
     def until(self, what: str, condition: Callable[[JobStatus], bool]) -> JobStatus:
         """Return its status as soon as that is so."""
         with self.changed:
-            if self.changed.wait_for(lambda: self._holds(condition), LONGEST_SECONDS):
+            self.changed.wait_for(lambda: self.broken or self._holds(condition), LONGEST_SECONDS)
+            for error in self.broken:
+                raise error
+            if self._holds(condition):
                 return self.states[-1]
         last = self.states[-1] if self.states else None
         raise AssertionError(
