@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -766,18 +767,26 @@ def service(home: EmbeddedHome, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield service
 
 
+Sites = Callable[..., None]
+
+
 @pytest.fixture
-def over_service(api_server: Any, service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Have the page read the store through its service from then on."""
+def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
+    """Have the page read other stores from then on, each from when it opens one anew."""
     from starlette.routing import Mount
 
     from muster.airflow.plugin.board import Board
     from muster.airflow.plugin.routes import Site
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
-    backend: Any = Served(service.client())
-    site = Site(backend, Board(backend))
-    return lambda: monkeypatch.setitem(mount.app.state._state, "site", lambda: site)
+
+    def go(*stores: ServiceStore) -> None:
+        backends: Iterator[Any] = map(Served, stores)
+        monkeypatch.setitem(
+            mount.app.state._state, "site", cache(lambda: Site(at := next(backends), Board(at)))
+        )
+
+    return go
 
 
 @pytest.mark.parametrize(
@@ -797,10 +806,10 @@ def over_service(api_server: Any, service: Service, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_the_page_says_the_same_of_a_store_behind_a_service(
-    viewer: Client, made: dict[str, Version], over_service: Callable[[], None], path: str
+    viewer: Client, made: dict[str, Version], over: Sites, service: Service, path: str
 ) -> None:
     ours = viewer.get(path)
-    over_service()
+    over(service.client())
     theirs = viewer.get(path)
     assert theirs.status_code == ours.status_code
     if ours.status_code == 200:
@@ -811,10 +820,22 @@ def test_the_page_says_the_same_of_a_store_behind_a_service(
         }
 
 
+def test_a_store_that_refuses_the_page_is_opened_anew(
+    viewer: Client, made: dict[str, Version], over: Sites, service: Service, tmp_path: Path
+) -> None:
+    with ServiceStore(service.url, token="run.out", cache=tmp_path) as stranger:
+        over(stranger, service.client())
+        answer = viewer.get("/muster/api/volumes")
+        assert answer.status_code == 503
+        assert "token" in answer.json()["detail"]
+        assert viewer.get("/muster/api/volumes").status_code == 200
+
+
 def test_a_list_of_many_jobs_is_a_few_questions(
     viewer: Client,
     made: dict[str, Version],
-    over_service: Callable[[], None],
+    over: Sites,
+    service: Service,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from muster.volumes.service.connection import Connection
@@ -825,7 +846,7 @@ def test_a_list_of_many_jobs_is_a_few_questions(
         asked.append(path)
         return before(self, method, path, **how)
 
-    over_service()
+    over(service.client())
     monkeypatch.setattr(Connection, "request", request)
     assert viewer.get("/muster/api/jobs").json()["total"] >= 3
     assert asked == ["/v1/jobs", "/v1/statuses", "/v1/specs", "/v1/statuses"]

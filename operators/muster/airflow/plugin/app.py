@@ -110,9 +110,14 @@ class Headers:
         await self._app(scope, receive, marked)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    """Say what muster said; what is wrong with the store is not the browser's doing."""
+async def _refused(request: Request, error: Exception) -> Response:
+    """Say what muster said; what is wrong with the store is not the browser's doing.
+
+    The next request opens the store anew then: its token may have run out, and been renewed.
+    """
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
+    if status == 503:
+        request.app.state.site.cache_clear()
     return Json({"detail": str(error)}, status_code=status)
 
 
