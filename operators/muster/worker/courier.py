@@ -54,12 +54,14 @@ class Courier:
                 self.refused = str(error)
                 break
             except OSError:
+                self._spool.stall()
                 self._rest(pause)
                 pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
             else:
                 pause = _FIRST_PAUSE_SECONDS
                 if self._spool.waiting < _BATCH_BYTES:
                     self._hurry.wait(SPACING_SECONDS)
+        self._spool.stall()
         self._wake()
 
     def _rest(self, seconds: float) -> None:

@@ -14,8 +14,8 @@ _PIECE_BYTES = 1 << 20
 class Spool:
     """A queue of lines in a file without a name, so that they are nobody's memory and go with the process.
 
-    One thread adds, another takes. Where more has to wait than there is room for, what comes then is
-    left out, and a line says how much: nobody waits here for a service that is away.
+    One thread adds, another takes. Where there is no more room, who adds waits for a service that takes
+    them; while it is away nobody waits: what comes then is left out, and a line says how much.
 
     :param folder: on which disk.
     """
@@ -27,18 +27,19 @@ class Spool:
         self._first = 0  # where in the stream the file begins; up to `_held` the service has it
         self._held = self._end = 0
         self._left_out = 0
-        self._closed = False
+        self._away = self._closed = False
         self._changed = threading.Condition()
 
     def add(self, lines: bytes) -> None:
         """Take in whole lines."""
         with self._changed:
+            self._changed.wait_for(lambda: self._away or self._has_room(lines))
             note = _note(self._left_out) if self._left_out else b""
-            if self._end - self._held + len(lines) <= self._most and self._write(note + lines):
+            if self._has_room(lines) and self._write(note + lines):
                 self._left_out = 0
             else:
                 self._left_out += len(lines)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Nothing is added any more."""
@@ -46,7 +47,7 @@ class Spool:
             if self._left_out and self._write(_note(self._left_out)):
                 self._left_out = 0
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def head(self, most_bytes: int) -> tuple[int, bytes]:
         """Wait for the first lines that the service lacks; return where they begin, and at most so much.
@@ -59,21 +60,32 @@ class Spool:
             data = os.pread(self._file, size, self._held - self._first)
             return self._held, data[: data.rfind(b"\n") + 1] or data
 
+    def stall(self) -> None:
+        """The service is away, until it has been found to hold more."""
+        with self._changed:
+            self._away = True
+            self._changed.notify_all()
+
     def drop(self, held: int) -> None:
         """The service has the first `held` bytes of the stream."""
         with self._changed:
+            self._away = False
             self._held = min(max(self._held, held), self._end)
             if self._held == self._end:
                 os.truncate(self._file, 0)
                 self._first = self._end
             elif self._held - self._first > max(_COMPACT_BYTES, self._end - self._held):
                 self._compact()
+            self._changed.notify_all()
 
     @property
     def waiting(self) -> int:
         """How many bytes the service lacks."""
         with self._changed:
             return self._end - self._held
+
+    def _has_room(self, lines: bytes) -> bool:
+        return self._end == self._held or self._end - self._held + len(lines) <= self._most
 
     def _write(self, data: bytes) -> bool:
         """Add all of it or nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def test_a_reader_that_is_always_behind(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_there_is_no_room_for_is_counted(spool: Spool) -> None:
     spool.add(b"a" * 97 + b"\n")
+    spool.stall()
     for _ in range(3):
         spool.add(b"left out\n")
     spool.drop(98)
@@ -77,8 +79,23 @@ def test_what_there_is_no_room_for_is_counted(spool: Spool) -> None:
     assert note.startswith(b"[muster] 27 bytes of lines are left out here")
 
 
+@pytest.mark.parametrize("goes_on", [lambda spool: spool.drop(98), lambda spool: spool.stall()])
+def test_who_adds_too_much_waits_for_a_service_that_takes_it(
+    spool: Spool, goes_on: Callable[[Spool], None]
+) -> None:
+    spool.add(b"a" * 97 + b"\n")
+    writer = threading.Thread(target=spool.add, args=(b"more\n",))
+    writer.start()
+    writer.join(0.05)
+    assert writer.is_alive()
+    goes_on(spool)
+    writer.join(10)
+    assert not writer.is_alive()
+
+
 def test_what_is_left_out_last_is_said_at_the_end(spool: Spool) -> None:
     spool.add(b"a" * 99 + b"\n")
+    spool.stall()
     spool.add(b"left out\n")
     assert b"[muster] 9 bytes of lines are left out here" in drained(spool)
 
