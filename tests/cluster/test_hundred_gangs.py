@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cluster import groups, kubectl
@@ -104,11 +103,6 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBacken
         yield made
 
 
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Any:
-    return request.config.pluginmanager.get_plugin("terminalreporter").write_line
-
-
 def submit(there: KubernetesBackend, gangs: dict[str, Size]) -> None:
     """Submit all of them at once."""
     image = put_image(there.store, find_image("python", [shipped("images")]))
@@ -151,7 +145,9 @@ def is_rank(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
-def test_never_a_part_of_a_gang(count: int, there: KubernetesBackend, report: Any) -> None:
+def test_never_a_part_of_a_gang(
+    count: int, there: KubernetesBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
     gangs = sizes(count)
     with Recorder(layout()) as recorder:
         submit(there, gangs)
@@ -175,9 +171,10 @@ def test_never_a_part_of_a_gang(count: int, there: KubernetesBackend, report: An
     assert 1 < replay.most_gangs < count  # a quota that holds a few
     assert replay.most_cards <= QUOTA
     waits = sorted((status.started or 0.0) - status.submitted for status in statuses.values())
-    report(
-        f"{count} gangs of {sum(replay.sizes.values())} pods, {replay.samples} samples: at most "
-        f"{replay.most_gangs} gangs and {replay.most_cards} of {QUOTA} cards at once; they waited {waits[0]:.0f} "
-        f"to {waits[-1]:.0f} s; from the first pod's start to the last's it took "
-        f"{max(gang.spread_seconds() for gang in replay.gangs.values()):.0f} s at most"
-    )
+    with capsys.disabled():
+        print(
+            f"\n{count} gangs of {sum(replay.sizes.values())} pods, {replay.samples} samples: at most "
+            f"{replay.most_gangs} gangs and {replay.most_cards} of {QUOTA} cards at once; they waited "
+            f"{waits[0]:.0f} to {waits[-1]:.0f} s; from the first pod's start to the last's it took "
+            f"{max(gang.spread_seconds() for gang in replay.gangs.values()):.0f} s at most"
+        )
