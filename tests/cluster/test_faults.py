@@ -93,8 +93,18 @@ def preempt(training: Training) -> None:
         roles=(Role(command=command, resources=resources),),
         priority="high",
     )
-    training.backend.submit(urgent, job_id=f"{training.job_id}-urgent")
+    training.backend.submit(urgent, job_id=_urgent(training))
     training.until("preempted", lambda status: status.state is JobState.QUEUED)
+
+
+def sweep_up(training: Training) -> None:
+    """Nobody has waited for the other job: its objects are for the sweep."""
+    kubectl.until("the urgent job has ended", lambda: training.backend.status(_urgent(training)).state.ended)
+    assert _urgent(training) in training.backend.sweep()
+
+
+def _urgent(training: Training) -> str:
+    return f"{training.job_id}-urgent"
 
 
 def restart(program: str) -> Callable[[Training], None]:
@@ -127,7 +137,7 @@ def faults() -> dict[str, Fault]:
         "node without power": Fault(strike=lost.strike, heal=lost.heal),
         "node without network": Fault(strike=cut.strike, heal=cut.heal),
         "only node of its class": Fault(strike=only.strike),
-        "preempted": Fault(strike=preempt),
+        "preempted": Fault(strike=preempt, heal=sweep_up),
         "Kueue restarted": Fault(strike=restart("kueue"), again=False),
         "store service killed": Fault(strike=kill_the_store, again=False),
     }
