@@ -208,17 +208,17 @@ def test_no_line_is_lost_or_doubled_where_the_service_is_killed_again_and_again(
 
 
 def test_ranks_wait_for_no_service_that_is_away(pods_of):
-    pods = pods_of(counting(20_000))
+    pods = pods_of(counting(5_000))
     process = pods.start()
     until(pods.printed, len)
     pods.gang.service.kill()
     try:
-        until(pods.printed, lambda lines: lines[-1] == "[rank 0] line 19999")
+        until(pods.printed, lambda lines: lines[-1] == "[rank 0] line 4999")
         assert process.poll() is None
     finally:
         pods.gang.service.start()
     assert process.wait(SECONDS) == ExitCode.SEALED
-    assert whole(pods.logged(), ranks=1, count=20_000)
+    assert whole(pods.logged(), ranks=1, count=5_000)
 
 
 def test_a_failure_is_in_the_ledger_and_in_the_termination_message(pods_of):
@@ -270,10 +270,10 @@ def test_a_pod_that_is_told_to_stop_lets_its_ranks_save(pods_of):
 
 def test_a_pod_that_is_told_to_stop_at_any_moment_stops(pods_of):
     pods = pods_of(WAIT)
-    for number in range(10):
+    for number in range(6):
         process = pods.start(restart=str(number))
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.01 * number)
+            process.wait(0.02 * number)
         process.send_signal(signal.SIGTERM)
         code = process.wait(SECONDS)
         assert code in (-signal.SIGTERM, ExitCode.STOPPED), pods.printed(restart=str(number))

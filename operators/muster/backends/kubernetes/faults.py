@@ -150,7 +150,8 @@ def _ended(pod: SeenPod, job: JobSpec) -> Fault | None:
         return None
     report = _report(bad.said)
     if report is not None and report.verdict is not None:
-        follows = report.verdict.cause is Cause.CANCELLED
+        # Nodes have clocks of their own, and who lost a peer ends first at times.
+        follows = report.verdict.cause in (Cause.CANCELLED, Cause.RANK_LOST)
         return Fault(at=report.at or bad.ended_at or 0.0, verdict=report.verdict, follows=follows)
     if bad.ended in ("StartError", "ContainerCannotRun"):
         return _not_started(pod, bad, job)

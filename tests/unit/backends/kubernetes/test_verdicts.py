@@ -147,6 +147,17 @@ class TestPods:
         recording = failed(running.changed("Pod", deleted, index=0).changed("Pod", set_ended(66), index=1))
         assert certain(recording).cause is Cause.HANG
 
+    def test_who_lost_a_peer_comes_after_who_failed_whatever_the_clocks_say(self, running: Recording) -> None:
+        def report(cause: Cause, code: ExitCode, message: str, *, at: float) -> str:
+            said = Verdict(cause=cause, rank=int(at), message=message, advice="look")
+            return dumps(Report(exit_code=code, verdict=said, at=at))
+
+        peer = report(Cause.RANK_LOST, ExitCode.RANK_LOST, "Connection closed by peer", at=1.0)
+        raised = report(Cause.USER_ERROR, ExitCode.USER_ERROR, "ValueError: NaN", at=2.0)
+        recording = running.changed("Pod", set_ended(68, peer), index=0)
+        found = certain(failed(recording.changed("Pod", set_ended(64, raised), index=1)))
+        assert (found.cause, found.rank, found.message) == (Cause.USER_ERROR, 2, "ValueError: NaN")
+
     def test_memory_explains_all_else(self, running: Recording) -> None:
         lost = running.changed("Pod", set_ended(68, at="2026-11-21T18:59:00Z"), index=0)
         recording = failed(lost.changed("Pod", set_ended(137, reason="OOMKilled"), index=1))
