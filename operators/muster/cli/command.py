@@ -6,6 +6,7 @@ The store and the backend are imported when a command needs them, so that ``--he
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,8 @@ Where = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
 ]
 
+_opened = ExitStack()  # what the command closes at its end
+
 
 class Commands(TyperGroup):
     """The root of the command: an error of ours becomes one message and exit code 1."""
@@ -34,7 +37,8 @@ class Commands(TyperGroup):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         try:
-            return super().invoke(ctx)
+            with _opened:
+                return super().invoke(ctx)
         except MusterError as error:
             complain(error)
             raise typer.Exit(1) from error
@@ -70,7 +74,9 @@ def open_store(*, make: bool = False) -> Store:
         _check_home(settings)
     from muster.backends.choose import LOOK_SECONDS, choose_store
 
-    return choose_store(settings, patience_seconds=LOOK_SECONDS)
+    store = choose_store(settings, patience_seconds=LOOK_SECONDS)
+    _opened.callback(store.close)
+    return store
 
 
 def store_is_here() -> bool:
@@ -89,7 +95,9 @@ def open_backend(*, patient: bool = False) -> Backend:
         _check_home(settings)
     from muster.backends.choose import LOOK_SECONDS, PATIENCE_SECONDS, choose_backend
 
-    return choose_backend(settings, patience_seconds=PATIENCE_SECONDS if patient else LOOK_SECONDS)
+    backend = choose_backend(settings, patience_seconds=PATIENCE_SECONDS if patient else LOOK_SECONDS)
+    _opened.callback(backend.close)
+    return backend
 
 
 def open_capacity() -> Capacity:

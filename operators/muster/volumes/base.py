@@ -277,3 +277,6 @@ class Store(Protocol):
         young_days: float = 0.0,
     ) -> Collected:
         """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
+
+    def close(self) -> None:
+        """Give back the connections that are held open; the store is asked no more."""

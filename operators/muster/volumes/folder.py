@@ -243,6 +243,9 @@ class FolderStore:
             self, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
         )
 
+    def close(self) -> None:
+        """Do nothing: a folder holds nothing open."""
+
     @contextmanager
     def steady(self) -> Iterator[None]:
         """No version is deleted meanwhile: gc takes the same lock, alone."""
