@@ -289,6 +289,31 @@ def test_a_store_service_that_is_killed_loses_no_line(site: Site) -> None:
     assert [numbers(log, rank) for rank in range(4)] == [list(range(200))] * 4
 
 
+def test_a_store_service_that_is_away_at_the_end_is_waited_for(site: Site) -> None:
+    job_id = counting(site, "away")
+    pods = site.pods(job_id)
+    _scale(site, 0)
+    try:
+        for pod in pods:
+            kubectl.until(f"{pod} is done", lambda pod=pod: _printed(site, pod).count("line 199\n") == 2)
+        assert site.pods(job_id) == pods
+    finally:
+        _scale(site, 1)
+    assert site.succeeded(job_id).restarts == 0
+    log = site.log(job_id)
+    assert [numbers(log, rank) for rank in range(4)] == [list(range(200))] * 4
+
+
+def _scale(site: Site, replicas: int) -> None:
+    words = ("deployment", "muster-store", f"--replicas={replicas}", f"--namespace={NAMESPACE}")
+    kubectl.run(site.layout, "scale", *words)
+    kubectl.until("the store service is there or not", lambda: store.is_ready(site.layout) == bool(replicas))
+
+
+def _printed(site: Site, pod: str) -> str:
+    return kubectl.run(site.layout, "logs", pod, "--container=base", f"--namespace={NAMESPACE}")
+
+
 def test_a_pod_that_is_deleted_starts_the_gang_again_from_its_checkpoint(site: Site) -> None:
     job_id = counting(site, "deleted")
     pod = next(name for name in site.pods(job_id) if "-main-0-1-" in name)
