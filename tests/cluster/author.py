@@ -39,11 +39,11 @@ def settings() -> dict[str, object]:
     }
 
 
-def write_file(of: Layout, folder: Path) -> Path:
+def write_file(of: Layout, folder: Path, **change: str) -> Path:
     """Write ``cluster.toml``, with the token beside it, and return it."""
     (folder / "token").write_text(store.operator_token(of))
     kubeconfig = str(accounts.kubeconfig(of, accounts.OPERATOR))
-    said = {**settings(), "namespace": NAMESPACE, "token_file": "token", "kubeconfig": kubeconfig}
+    said = {**settings(), "namespace": NAMESPACE, "token_file": "token", "kubeconfig": kubeconfig, **change}
     file = folder / "cluster.toml"
     file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))
     return file

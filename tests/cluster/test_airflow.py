@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -167,9 +168,52 @@ def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
     kubectl.until("nothing is left", lambda: not left(here))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queue": "team-z"}, "team-z"),
+        ({"claim": "elsewhere"}, "elsewhere"),
+        ({"token_file": "nowhere"}, "token_file .*nowhere cannot be read"),
+        ({"image_perfix": "x"}, "unknown setting 'image_perfix'"),
+        ({"store_url": "http://10.96.0.99"}, "10.96.0.99 does not answer"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    here: Layout, author: Author, tmp_path: Path, change: dict[str, str], message: str
+) -> None:
+    file = write_file(here, tmp_path, **change)
+    done = subprocess.run(
+        [MUSTER, "run", "small", "--json"],
+        cwd=author.folder,
+        env={**author.environment, "MUSTER_CLUSTER": str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MOST_SECONDS,
+    )
+    assert done.returncode == 1
+    assert re.search(message, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "rows: started" not in done.stderr
+    assert not left(here)
+
+
 @pytest.mark.soak
-def test_the_reference_pipeline_runs_unchanged(here: Layout, author: Author) -> None:
+def test_the_reference_pipeline_runs_unchanged_and_learns_the_same(
+    here: Layout, author: Author, tmp_path: Path
+) -> None:
     with places(here, author.folder / "places") as file:
         document = run(author, "flights")
-    print(json.dumps(document, indent=1), file.read_text())
     assert document["state"] == "success"
+    done = stages(document)
+    of_job = {stage["job_id"]: name for name, stage in done.items() if stage["job_id"]}
+    where = {of_job[job_id]: on for job_id, on in ran(file).items() if job_id in of_job}
+    print(json.dumps({name: sorted(on) for name, on in where.items()}), json.dumps(done["train"]["metrics"]))
+    assert where["features"] == where["validate"] == {"cpu-0"}
+    assert where["train"] <= {"a100-0", "a100-1", "k80-0"}
+    kubectl.until("nothing is left", lambda: not left(here))
+    shutil.copytree(author.folder / "dags", tmp_path / "dags")
+    with Author(tmp_path) as alone:
+        same = stages(run(alone, "flights"))
+    for name in ("features", "validate", "train", "gate"):
+        assert same[name]["metrics"] == done[name]["metrics"], name

@@ -62,10 +62,17 @@ def site(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
         yield site
 
 
+def succeeds(site: Site, run_id: str) -> dict[str, str]:
+    """The tasks' logs of a run that comes to a good end."""
+    state = site.wait("crowd", run_id, seconds=SECONDS)
+    logs = {name: site.task_log("crowd", run_id, name) for name in ("one", "two")}
+    assert state == "success", "\n".join(f"{name}:\n{text}" for name, text in logs.items())
+    return logs
+
+
 def test_one_of_two_gangs_waits_deferred_and_says_for_what(site: Site, here: Layout) -> None:
     run_id = site.trigger("crowd")
-    assert site.wait("crowd", run_id, seconds=SECONDS) == "success"
-    logs = {name: site.task_log("crowd", run_id, name) for name in ("one", "two")}
+    logs = succeeds(site, run_id)
     assert all("the triggerer waits for it" in text for text in logs.values()), logs
     assert all("[rank 0] has its cards" in text for text in logs.values()), logs
     assert any("queued: " in text and "nvidia.com/gpu" in text for text in logs.values()), logs
@@ -84,7 +91,7 @@ def test_a_triggerer_that_is_killed_costs_nothing(site: Site, here: Layout) -> N
     triggerer = site.component("triggerer")
     assert triggerer is not None
     os.kill(triggerer, signal.SIGKILL)
-    assert site.wait("crowd", run_id, seconds=SECONDS) == "success"
+    succeeds(site, run_id)
     assert {site.task("crowd", run_id, name)["try_number"] for name in ("one", "two")} == {1}
     kubectl.until("nothing is left", lambda: not author.left(here))
 
