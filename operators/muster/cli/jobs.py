@@ -71,20 +71,24 @@ def _newest(
     backend: Backend, ledger: Ledger, *, state: str | None, limit: int
 ) -> list[tuple[JobStatus, JobSpec]]:
     """Return the newest jobs in a state; of many, no more are looked at than it takes."""
-    chosen: list[tuple[JobStatus, JobSpec]] = []
-    job_ids = ledger.jobs()[::-1]
-    for start in range(0, len(job_ids), _LOOKED_AT):
-        some = job_ids[start : start + _LOOKED_AT]
-        statuses = backend.statuses(some)
-        for job_id in some:
-            status = statuses.get(job_id)
-            if status is None:
-                note(f"{job_id} cannot be read; `muster jobs show {job_id}` says why")
-            elif state is None or status.state.value == state:
-                chosen.append((status, ledger.spec(job_id)))
-            if len(chosen) == limit:
-                return chosen
-    return chosen
+    chosen: list[JobStatus] = []
+    job_ids, step = ledger.jobs()[::-1], limit if state is None else _LOOKED_AT
+    for start in range(0, len(job_ids), step):
+        if len(chosen) < limit:
+            statuses = _readable(backend, job_ids[start : start + step])
+            chosen += [status for status in statuses if state in (None, status.state.value)]
+    specs = ledger.specs([status.job_id for status in chosen[:limit]])
+    return [(status, specs[status.job_id]) for status in chosen[:limit] if status.job_id in specs]
+
+
+def _readable(backend: Backend, job_ids: list[str]) -> Iterator[JobStatus]:
+    """Yield how jobs are, in the order in which they are given; of one that cannot be read it is said."""
+    found = backend.statuses(job_ids)
+    for job_id in job_ids:
+        if job_id in found:
+            yield found[job_id]
+        else:
+            note(f"{job_id} cannot be read; `muster jobs show {job_id}` says why")
 
 
 def _job(status: JobStatus, spec: JobSpec) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def find_newest(ledger: Ledger, text: str) -> str:
     matches = _matches(ledger, text)
     if len(matches) == 1:
         return matches[0]
-    specs = map(ledger.spec, matches)
+    specs = ledger.specs(matches).values()
     if len({(spec.name, spec.origin.dag_id, spec.origin.task_id) for spec in specs}) > 1:
         _refuse(text, matches)
     note(f"the newest of {len(matches)} jobs: {matches[-1]}")
