@@ -187,6 +187,18 @@ def test_a_torchrun_gang_of_a_plain_script(site: Site) -> None:
         assert whole(log, rank, [f"step {step} rank {rank} of 4" for step in range(20)]), log
 
 
+def test_the_rank_that_raises_is_at_fault_and_not_those_that_lost_it(site: Site) -> None:
+    raises = 'if (step, rank) == (5, 3):\n            raise ValueError("the loss is NaN")'
+    code = TORCH.replace("optimizer.zero_grad()", f"{raises}\n        optimizer.zero_grad()")
+    role = Role(replicas=2, ranks=2, command=("python", "t.py", "{outputs.out}"), resources=LARGE)
+    job_id = site.submit("raises", role, image="train", launcher=Launcher.TORCHRUN, code=code)
+    status = site.ended(job_id)
+    assert status.verdict is not None
+    found = (status.verdict.cause, status.verdict.rank, status.verdict.message, status.restarts)
+    assert found == (Cause.USER_ERROR, 3, "ValueError: the loss is NaN", 0), site.log(job_id)
+    assert "rank 3: ValueError: the loss is NaN" in site.log(job_id)
+
+
 def test_a_horovod_gang_of_a_plain_script(site: Site) -> None:
     folder = find_image("horovod", image_folders(Settings.load()))
     digest = put_image(site.store, folder)
