@@ -13,7 +13,7 @@ from muster.backends.kubernetes.facts import Cluster
 from muster.backends.kubernetes.feasibility import check_job, check_place, choose_queue, pod_sets
 from muster.backends.kubernetes.gangs import Documents, documents
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.survey import FRESH_SECONDS, Survey
+from muster.backends.kubernetes.survey import Survey
 from muster.core.errors import Conflict, ImageError, SpecError
 from muster.core.job import JobSpec, SecretRef
 from muster.volumes.service.client import ServiceStore
@@ -49,7 +49,7 @@ class Admission:
         try:
             warnings = self._checked(job, self._survey.cluster())
         except SpecError:  # what was missing a moment ago may have been made meanwhile
-            warnings = self._checked(job, self._survey.cluster(younger_than=FRESH_SECONDS))
+            warnings = self._checked(job, self._survey.cluster(younger_than=0.0))
         self._last.checked = job, warnings, time.monotonic()
         return warnings
 

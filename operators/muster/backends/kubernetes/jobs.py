@@ -28,7 +28,7 @@ from muster.backends.kubernetes.sight import Sight
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
 from muster.backends.kubernetes.verdicts import overdue, vanished, verdict
-from muster.core.errors import BackendError, Corrupt, NotFound, SpecError, Unreachable
+from muster.core.errors import BackendError, Corrupt, MusterError, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict, one_line
@@ -134,7 +134,7 @@ class Jobs:
         """How a job is, and then its lines, so that all of them are there when it has ended."""
         status = self._store.ledger.status(job_id)
         if status.state.ended:
-            self._ending.clear(self.spec(job_id), job_id)
+            self._clear(job_id)
         else:
             with suppress(Unreachable):
                 self._sight.follow()
@@ -145,6 +145,13 @@ class Jobs:
             if not data:
                 return status, b"".join(parts), offset
             parts.append(data)
+
+    def _clear(self, job_id: str) -> None:
+        """Take away what is left of a job that has ended; its result does not depend on that."""
+        try:
+            self._ending.clear(self.spec(job_id), job_id)
+        except MusterError as error:  # the sweep does it later
+            log.warning("objects of job %s, which has ended, are left for now: %s", job_id, error)
 
     def _look(self, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
         """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
@@ -164,11 +171,11 @@ class Jobs:
         seen = self._sight.seen(job, status.job_id)
         if seen.root is None:
             return self._rootless(job, status)
-        found, observed = self._judge(job, status, seen)
-        if found is not None:
+        observed = observe(seen, job, place=_place(seen, places))
+        if self._verdict(job, status, seen, observed) is not None:
             return self._end(job, status.job_id)
         self._heralds.tell(job, status.job_id, seen)
-        return merged(status, observe(seen, job, place=_place(seen, places)) if places else observed)
+        return merged(status, observed)
 
     def _end(self, job: JobSpec, job_id: str) -> JobStatus:
         """End a job that has come to its end, if that is what the API server says too."""
@@ -176,18 +183,27 @@ class Jobs:
         status = self._store.ledger.status(job_id)
         if status.state.ended or status.verdict is not None or status.state is JobState.COMMITTING:
             return self._ending.go_on(job, job_id)
-        found, observed = self._judge(job, status, seen)
+        observed = observe(seen, job)
+        found = self._verdict(job, status, seen, observed)
         if found is None:
             return merged(status, observed)
         return self._ending.end(job, status, found, observed=observed)
 
-    def _judge(self, job: JobSpec, status: JobStatus, seen: Seen) -> tuple[Verdict | None, Observed]:
-        observed, now = observe(seen, job), self._clock()
+    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: Observed) -> Verdict | None:
+        """Say why a job has ended or has to; None where it goes on."""
+        now = self._clock()
         unplaced = any(not pod["spec"].get("nodeName") for pod in seen.pods)
-        found = verdict(seen, job, now=now, cluster=self._survey.last() if unplaced else None)
-        started = status.started or observed.started
-        late = overdue(job, state=observed.state, submitted=status.submitted, started=started, now=now)
-        return found or late or self._unsealed(status.job_id, seen, now), observed
+        return (
+            verdict(seen, job, now=now, cluster=self._survey.last() if unplaced else None)
+            or overdue(
+                job,
+                state=observed.state,
+                submitted=status.submitted,
+                started=status.started or observed.started,
+                now=now,
+            )
+            or self._unsealed(status.job_id, seen, now)
+        )
 
     def _unsealed(self, job_id: str, seen: Seen, now: float) -> Verdict | None:
         """Look for the seals of a job whose pods have all ended well: it is committed, unless some are missing."""

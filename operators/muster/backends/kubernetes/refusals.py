@@ -154,7 +154,7 @@ def _not_found(request: Request, status: Status, said: str) -> MusterError:
     details = status.get("details") or {}
     if details.get("kind") == "namespaces":
         return SpecError(
-            f"{request}: the cluster has no namespace {request.namespace}: make it, or name another"
+            f"{request}: the cluster has no namespace {request.namespace or request.name}: make it, or name another"
         )
     if not details.get("name") and request.kind is not None:
         return SpecError(

@@ -14,7 +14,6 @@ from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Unreachable
 
-FRESH_SECONDS = 1.0
 QUICK_SECONDS = 5.0  # of patience: whoever only looks does not wait for a cluster that is away
 _YOUNG_SECONDS = 60.0
 

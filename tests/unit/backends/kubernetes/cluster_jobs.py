@@ -1,0 +1,189 @@
+"""A backend over a cluster that runs nothing and a store service that is real; and ways to cut it off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.unit.backends.kubernetes.api_server import ApiServer, api_server
+from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE, FakeCluster
+from tests.unit.volumes.service.process import Service
+
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.kinds import JOB, JOB_SET, SECRET
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.transport import Transport
+from muster.backends.local.admission import from_environment
+from muster.core.job import JobSpec, Output, Role
+from muster.core.resources import Resources
+from muster.volumes.service.connection import Connection
+
+Document = dict[str, Any]
+
+
+class Cut(BaseException):
+    """Here the process is killed."""
+
+
+class NoServers:
+    """Nothing is deployed in these tests."""
+
+    servers: tuple[str, ...] = ()
+
+    def deploy(self, *_: object, **__: object) -> None: ...
+    def deployment(self, name: str) -> Any: ...
+    def deployments(self) -> list[str]:
+        return []
+
+    def retire(self, name: str) -> None: ...
+
+
+@dataclass
+class World:
+    """One cluster and one store, and as many backends as a test wants."""
+
+    cluster: FakeCluster
+    server: ApiServer
+    service: Service
+    image: str
+
+    def backend(self, name: str = "cache") -> KubernetesBackend:
+        """One more process' backend. Its clock does not wait: what is away stays away."""
+        now = [0.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+
+        return KubernetesBackend(
+            Client(self.server.api(), clock=lambda: now[0], sleep=sleep),
+            site=ClusterSite(
+                namespace=NAMESPACE,
+                claim="muster-store",
+                store_url=self.service.url,
+                image_prefix="localhost",
+                queue="team-a",
+            ),
+            store=self.service.client(name),
+            deployments=NoServers(),
+            resolve=from_environment,
+        )
+
+    def job(self, *, replicas: int = 2, **changes: Any) -> JobSpec:
+        role = Role(replicas=replicas, command=("true",), resources=Resources(cpus=0.1, memory_gib=0.1))
+        given: dict[str, Any] = {
+            "image_digest": self.image,
+            "roles": (role,),
+            "outputs": {"out": Output(volume="a/out")},
+            "grace_seconds": 0.0,
+        }
+        return JobSpec(name="a.job", image="python", **(given | changes))
+
+    def roots(self, job_id: str) -> list[Document]:
+        found = [*self.cluster.all(JOB_SET), *self.cluster.all(JOB)]
+        return [each for each in found if each["metadata"]["labels"][labels.JOB] == job_id]
+
+    def secret(self, job_id: str) -> Document | None:
+        return self.cluster.objects.get((SECRET.plural, labels.secret_name(job_id)))
+
+    def ask_for_bundle(self, job_id: str, *, index: int = 0, restart: str = "0") -> httpx.Response:
+        """Do what a pod does first, with what its objects tell it."""
+        (root,), secret = self.roots(job_id), self.secret(job_id)
+        assert secret is not None
+        query = {
+            "attempt": root["metadata"]["labels"][labels.ATTEMPT],
+            "restart": restart,
+            "role": "main",
+            "index": str(index),
+            "pod": f"pod-{index}-{restart}",
+        }
+        with self.service.asking(secret["stringData"]["token"]) as pod:
+            return pod.get(f"/v1/jobs/{job_id}/bundle", params=query)
+
+    def pod(self, job_id: str, *, phase: str = "Running", **metadata: Any) -> Document:
+        """Have a pod of a job's first replica on a node."""
+        (root,) = self.roots(job_id)
+        return self.cluster.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{job_id}-main-0-0",
+                    "namespace": NAMESPACE,
+                    "labels": {**root["metadata"]["labels"], labels.ROLE: "main"},
+                    "ownerReferences": [{"uid": root["metadata"]["uid"]}],
+                    **metadata,
+                },
+                "spec": {"nodeName": "cpu-0"},
+                "status": {"phase": phase},
+            }
+        )
+
+
+@contextmanager
+def world(folder: Path) -> Iterator[World]:
+    """Have a cluster and a store."""
+    with Service(folder) as service:
+        lock = folder / "image"
+        lock.mkdir()
+        (lock / "requirements.txt").write_text("")
+        image = service.client().put(lock, ["requirements.txt"])
+        cluster = FakeCluster()
+        with api_server(cluster) as server:
+            try:
+                yield World(cluster=cluster, server=server, service=service, image=image)
+            finally:
+                cluster.closing.set()
+
+
+@contextmanager
+def at_request(
+    monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], None], *, after: bool
+) -> Iterator[list[str]]:
+    """Do something before or after the request of that number which this thread sends; yield what was sent."""
+    sent: list[str] = []
+    me = threading.get_ident()
+    busy: list[bool] = []
+
+    def around(send: Callable[..., Any], what: Callable[..., str]) -> Callable[..., Any]:
+        def cut(*given: Any, **how: Any) -> Any:
+            if threading.get_ident() != me or busy:
+                return send(*given, **how)
+            sent.append(what(*given))
+            mine = len(sent) == number
+            if mine and not after:
+                _once(busy, do)
+            try:
+                return send(*given, **how)
+            finally:  # also where the answer is a refusal
+                if mine and after:
+                    _once(busy, do)
+
+        return cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transport, "ask", around(Transport.ask, lambda _, request: str(request)))
+        patch.setattr(
+            Connection, "request", around(Connection.request, lambda _, method, path: f"{method} {path}")
+        )
+        yield sent
+
+
+def _once(busy: list[bool], do: Callable[[], None]) -> None:
+    busy.append(True)
+    try:
+        do()
+    finally:
+        busy.pop()
+
+
+def die() -> None:
+    """Be killed."""
+    raise Cut
