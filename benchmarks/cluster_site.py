@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Site:
     @property
     def settings(self) -> dict[str, Any]:
         """The cluster's, as a file or a connection says them."""
-        written = {name: value for name, value in asdict(self.cluster).items() if name in _SETTINGS}
+        written = {name: getattr(self.cluster, name) for name in _SETTINGS}
         return written | {"token_file": str(self.folder / "token")}
 
     def environment(self) -> dict[str, str]:
