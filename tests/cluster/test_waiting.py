@@ -36,13 +36,14 @@ DAG = """
     crowd()
 """
 STEPS = """
+    import os
     import time
     from pathlib import Path
 
     def hold(out: Path, *, seconds: int) -> None:
         print("has its cards", flush=True)
         time.sleep(seconds)
-        (out / "done").write_text("done")
+        (out / os.environ["RANK"]).write_text("done")
 """
 
 
