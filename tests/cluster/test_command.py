@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ from muster.volumes.service.client import ServiceStore
 pytestmark = pytest.mark.cluster
 
 MUSTER = Path(sys.executable).with_name("muster")
+UNIQUE = secrets.token_hex(3)  # the claim keeps what was stored, and this may run again
+HAS, WAITS, ENDS = (f"{name}-{UNIQUE}" for name in ("has", "waits", "ends"))
+VOLUME = f"raw/command-{UNIQUE}"
 CARDS = replace(SMALL, gpus=8, gpu_class=("gpu-a100",))
 
 
@@ -120,10 +124,10 @@ def gang(name: str) -> JobSpec:
 def crowd(here: Layout) -> Iterator[None]:
     """One gang that has all the new cards, and one that waits for them."""
     with jobs(here) as running:
-        running.start("has", gang("has"), WAIT)
-        running.until("has", "runs", lambda seen: observe(seen, gang("has")).state is JobState.RUNNING)
-        running.start("waits", gang("waits"), WAIT)
-        running.until("waits", "waits", lambda seen: "16 more" in observe(seen, gang("waits")).reason)
+        running.start(HAS, gang("has"), WAIT)
+        running.until(HAS, "runs", lambda seen: observe(seen, gang("has")).state is JobState.RUNNING)
+        running.start(WAITS, gang("waits"), WAIT)
+        running.until(WAITS, "waits", lambda seen: "16 more" in observe(seen, gang("waits")).reason)
         yield
         running.clear()
 
@@ -157,24 +161,26 @@ class TestWhatThereIs:
             ("team-b", 0, 0),
         ]
         (waits,) = found["waiting"]
-        assert (waits["job_id"], waits["title"], waits["queue"]) == ("waits", "probes.waits", "team-a")
+        assert (waits["job_id"], waits["title"], waits["queue"]) == (WAITS, "probes.waits", "team-a")
         assert waits["place"] == {"number": 1, "of": 1}
         assert waits["why"] == "needs 16 more nvidia.com/gpu of flavor gpu-a100"
         assert waits["needs"]["nvidia.com/gpu"] == 16
         (row,) = muster("queue").rows("queue place")
-        assert row[:4] == ["team-a", "1 of 1", "waits", "probes.waits"]
+        assert row[:4] == ["team-a", "1 of 1", WAITS, "probes.waits"]
         assert row[-1] == waits["why"]
 
     def test_a_job_is_shown_with_its_pods(self, muster: Laptop) -> None:
         with ServiceStore(store.URL, token=token(muster), cache=muster.folder / "own") as service:
-            service.ledger.create("has", gang("has"))
-        found = muster("jobs", "show", "has", "--json").json()
+            service.ledger.create(HAS, gang("has"))
+        found = muster("jobs", "show", HAS, "--json").json()
         assert found["status"]["state"] == "running"
         assert {(part["name"], part["node"]) for part in found["parts"]} in (
             {("main-0", "a100-0"), ("main-1", "a100-1")},
             {("main-0", "a100-1"), ("main-1", "a100-0")},
         )
-        assert muster("jobs", "ls", "--json").json()[0]["state"] == "running"
+        assert [each["job_id"] for each in muster("jobs", "ls", "--state", "running", "--json").json()] == [
+            HAS
+        ]
 
 
 def token(muster: Laptop) -> str:
@@ -187,10 +193,10 @@ class TestVolumes:
         addresses = []
         for number in range(3):
             (tmp_path / "rows" / "a.csv").write_text(f"row {number}\n")
-            addresses.append(muster("volumes", "put", "rows", "raw/command", "--partition", "2013-01").out)
+            addresses.append(muster("volumes", "put", "rows", VOLUME, "--partition", "2013-01").out)
         first, second, third = (address.strip().removeprefix("volume://") for address in addresses)
-        assert "raw/command" in [row[0] for row in muster("volumes", "ls").rows("volume")]
-        assert [each["address"] for each in muster("volumes", "log", "raw/command", "--json").json()] == [
+        assert VOLUME in [row[0] for row in muster("volumes", "ls").rows("volume")]
+        assert [each["address"] for each in muster("volumes", "log", VOLUME, "--json").json()] == [
             f"volume://{each}" for each in (third, second, first)
         ]
         shown = muster("volumes", "show", third, "--json").json()
@@ -198,10 +204,10 @@ class TestVolumes:
         assert shown["path"] is None  # it is not fetched to be shown
         assert muster("volumes", "diff", first, third).out.startswith("~ a.csv")
         assert muster("volumes", "pin", first, "--reason", "in the paper").code == 0
-        plan = muster("volumes", "gc", "raw/command", "--keep", "1", "--json").json()["plan"]
+        plan = muster("volumes", "gc", VOLUME, "--keep", "1", "--json").json()["plan"]
         assert plan["versions"] == [f"volume://{second}"]
         assert plan["kept"][f"volume://{first}"] == "pinned: in the paper"
-        assert muster("volumes", "gc", "raw/command", "--keep", "1", "--yes").code == 0
+        assert muster("volumes", "gc", VOLUME, "--keep", "1", "--yes").code == 0
         assert muster("volumes", "get", f"{third}/a.csv", "copy.csv").code == 0
         assert (tmp_path / "copy.csv").read_text() == "row 2\n"
         assert "gc" in muster("volumes", "show", second).out
@@ -287,15 +293,15 @@ class TestJobs:
     def test_a_job_is_listed_and_cancelled(self, muster: Laptop, running: Jobs) -> None:
         spec = job("ends")
         with ServiceStore(store.URL, token=token(muster), cache=muster.folder / "own") as service:
-            service.ledger.create("ends", spec)
-            service.ledger.append("ends", b"[rank 0] a line\n")
-        running.start("ends", spec, WAIT)
-        running.until("ends", "runs", lambda seen: observe(seen, spec).state is JobState.RUNNING)
-        assert muster("jobs", "logs", "ends").out == "[rank 0] a line\n"
-        assert muster("jobs", "ls", "--state", "running", "--json").json()[0]["job_id"] == "ends"
-        answer = muster("jobs", "cancel", "ends")
-        assert (answer.code, answer.out) == (0, "ends: cancelled\n")
-        kubectl.until("its pods are gone", lambda: not running.seen("ends").pods)
+            service.ledger.create(ENDS, spec)
+            service.ledger.append(ENDS, b"[rank 0] a line\n")
+        running.start(ENDS, spec, WAIT)
+        running.until(ENDS, "runs", lambda seen: observe(seen, spec).state is JobState.RUNNING)
+        assert muster("jobs", "logs", ENDS).out == "[rank 0] a line\n"
+        assert muster("jobs", "ls", "--state", "running", "--json").json()[0]["job_id"] == ENDS
+        answer = muster("jobs", "cancel", ENDS)
+        assert (answer.code, answer.out) == (0, f"{ENDS}: cancelled\n")
+        kubectl.until("its pods are gone", lambda: not running.seen(ENDS).pods)
         running.started.clear()
-        assert "was cancelled already" in muster("jobs", "cancel", "ends").err
-        assert muster("jobs", "show", "ends", "--json").json()["parts"] == []
+        assert "was cancelled already" in muster("jobs", "cancel", ENDS).err
+        assert muster("jobs", "show", ENDS, "--json").json()["parts"] == []

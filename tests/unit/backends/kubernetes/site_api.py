@@ -50,6 +50,8 @@ class SiteApi:
         self.asked.append(asked)
         if asked.path == "/apis":
             return Answer(body=self._discovery())
+        if asked.path == "/readyz":
+            return Answer(body=b"ok")
         if asked.path == "/version":
             return Answer(body={"gitVersion": "v1.37.0"})
         if asked.path.endswith("/selfsubjectaccessreviews"):
