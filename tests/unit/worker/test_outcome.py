@@ -1,0 +1,67 @@
+"""What a pod's termination message says, for whoever reads no more than that."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.core.masking import Masking
+from muster.core.replica import Report
+from muster.core.verdict import Cause, ExitCode, Verdict
+from muster.core.wire import loads
+from muster.worker import outcome
+
+NOTHING = Masking([])
+
+
+def failure(message: str, *traceback: str) -> Report:
+    verdict = Verdict(cause=Cause.USER_ERROR, message=message, advice="mend it", rank=3)
+    return Report(exit_code=ExitCode.USER_ERROR, verdict=verdict, at=5.0, traceback=traceback)
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    report = failure("KeyError: 'day'", "Traceback (most recent call last):", "KeyError: 'day'")
+    assert loads(Report, outcome.termination_message(report, NOTHING)) == report
+
+
+def test_results_are_left_to_the_store() -> None:
+    report = Report(exit_code=ExitCode.SEALED, metrics={"loss": 0.5}, modules=("train.py",))
+    said = loads(Report, outcome.termination_message(report, NOTHING))
+    assert said == Report(exit_code=ExitCode.SEALED)
+
+
+def test_of_a_long_traceback_the_end_is_kept() -> None:
+    lines = tuple(f"line {number} {'é' * 380}" for number in range(15))
+    text = outcome.termination_message(failure("ValueError: é", *lines), NOTHING)
+    assert len(text.encode()) <= outcome.TERMINATION_BYTES
+    kept = loads(Report, text).traceback
+    assert kept == lines[-len(kept) :]
+    assert len(kept) > 2
+
+
+def test_the_longest_verdict_fits() -> None:
+    said = Verdict(cause=Cause.USER_ERROR, message="\U0001f642" * 500, advice="\U0001f642" * 500)
+    text = outcome.termination_message(Report(exit_code=ExitCode.USER_ERROR, verdict=said), NOTHING)
+    assert len(text.encode()) <= outcome.TERMINATION_BYTES
+
+
+def test_no_secret_is_in_it() -> None:
+    report = failure("no rows for sesame-4f1c", "open('sesame-4f1c')")
+    assert "sesame" not in outcome.termination_message(report, Masking(["sesame-4f1c"]))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (-9, ExitCode.RANK_LOST, "the worker of replica main-0 was killed by signal 9"),
+        (1, ExitCode.RANK_LOST, "the worker of replica main-0 ended with exit code 1"),
+        (0, ExitCode.RANK_LOST, "the worker of replica main-0 ended with exit code 0"),
+    ],
+)
+def test_a_worker_that_left_no_report(status: int, code: ExitCode, message: str) -> None:
+    report = outcome.killed("replica main-0", status)
+    assert report.verdict is not None
+    assert (report.exit_code, report.verdict.message) == (code, message)
+
+
+def test_the_contracts_exit_codes_are_believed() -> None:
+    assert outcome.killed("replica main-0", ExitCode.SPEC_ERROR).exit_code is ExitCode.SPEC_ERROR
