@@ -175,6 +175,14 @@ class TestQueues:
         capacity.queues()
         assert len(site.asked) == 2 * few
 
+    def test_of_the_owners_only_the_metadata_is_asked_for(
+        self, site: SiteApi, capacity: ClusterCapacity
+    ) -> None:
+        capacity.queues()
+        (asked,) = [asked for asked in site.asked if asked.path.endswith("/jobsets")]
+        assert "as=PartialObjectMetadataList" in asked.headers["Accept"]
+        assert asked.query["labelSelector"] == "muster.dev/job"
+
     def test_a_queue_that_is_stopped_says_so(self, site: SiteApi, capacity: ClusterCapacity) -> None:
         (queue,) = [
             each

@@ -11,6 +11,7 @@ from muster.volumes.service.tokens import (
     Kind,
     Refused,
     Token,
+    expiry,
     job_token,
     operator_token,
     read_keys,
@@ -38,6 +39,16 @@ def test_a_key_can_be_changed():
 def test_an_expired_token_is_refused():
     with pytest.raises(Refused, match="expired at 20"):
         verify(KEYS, operator_token(KEYS, lifetime_seconds=-0.001))
+
+
+def test_whoever_holds_a_token_may_read_when_it_runs_out():
+    assert 0 < expiry(operator_token(KEYS, lifetime_seconds=60)) - time.time() <= 60
+    assert expiry(sign((b"z" * 32,), Token(kind=Kind.OPERATOR, expires=7.0))) == 7.0
+
+
+@pytest.mark.parametrize("text", ["", ".", "a.b", "é.é", "bnVsbA.x", "e30.x", "W10.x", "\0", "x" * 5000])
+def test_what_is_no_token_never_runs_out(text):
+    assert expiry(text) is None
 
 
 def test_no_character_of_a_token_can_be_changed():
