@@ -82,11 +82,15 @@ class StoreService:
 
 
 def _refuse(status: int, body: bytes) -> NoReturn:
+    """Raise what an answer means; a proxy's words mean no more than that the service is away."""
     try:
-        said = str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
-        said = body[:200].decode("utf-8", "replace").strip()
-    said = f"{said} (HTTP {status})"
-    if not 400 <= status < 500 or status in _LATER:  # some proxies answer 200 for what they cannot reach
+        document = json.loads(body)
+        kind, said = str(document["error"]), str(document["message"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(
+            f"no store service answers there, but something else: HTTP {status} {body[:80]!r}"
+        ) from error
+    said = f"{said} (HTTP {status}, {kind})"
+    if not 400 <= status < 500 or status in _LATER:
         raise OSError(said)
     raise (Stale if status in _OVER else Refused)(said)

@@ -72,14 +72,15 @@ def test_how_much_is_held(answering: Start) -> None:
 )
 def test_what_each_status_means(status: int, kind: type[Exception], answering: Start) -> None:
     service = answering(status, SAID)
-    with pytest.raises(kind, match=rf"attempt 1 is fenced \(HTTP {status}\)"):
+    with pytest.raises(kind, match=rf"attempt 1 is fenced \(HTTP {status}, Conflict\)"):
         service.send(b"lines\n", offset=0)
-    with pytest.raises(kind, match=rf"attempt 1 is fenced \(HTTP {status}\)"):
+    with pytest.raises(kind, match=rf"attempt 1 is fenced \(HTTP {status}, Conflict\)"):
         service.seal("{}", "{}")
 
 
-def test_the_page_of_a_proxy_is_no_seal(answering: Start) -> None:
-    service = answering(200, b"<html>please log in</html>")
+@pytest.mark.parametrize("status", [200, 401, 403, 404, 409])
+def test_the_page_of_a_proxy_means_nothing(status: int, answering: Start) -> None:
+    service = answering(status, b"<html>please log in</html>")
     with pytest.raises(OSError, match="please log in"):
         service.send(b"lines\n", offset=0)
     with pytest.raises(OSError, match="please log in"):
