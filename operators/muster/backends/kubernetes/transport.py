@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from muster.backends.kubernetes.kinds import ACCESS_REVIEW, Document
+from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.refusals import Request, read_status, refusal
-from muster.core.errors import BackendError, Forbidden, MusterError, Unreachable
+from muster.core.errors import BackendError, Forbidden, MusterError, NotFound, Unreachable
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -66,38 +66,28 @@ class Transport:
         :raises Unreachable: there was none for as long as patience lasts.
         :raises MusterError: it is refused: see :mod:`~muster.backends.kubernetes.refusals`.
         """
-        started, pause = self._clock(), _FIRST_PAUSE_SECONDS
+        started, pause, sure = self._clock(), _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 return bytes(self._send(request, **how).data)
             except (Unreachable, Forbidden) as error:
-                waited = self._clock() - started
-                if waited + pause > self._patience_seconds or self._may_not(error):
+                waited, forbidden = self._clock() - started, isinstance(error, Forbidden)
+                if waited + pause > self._patience_seconds or (sure and forbidden):
                     raise _given_up(error, waited) from error
+                sure = forbidden and self._is_ready()
+                if sure:  # and it may have become so just now: it is asked once more
+                    continue
                 self._sleep(pause * random.uniform(0.7, 1.0))  # noqa: S311  # spread, not secret
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _may_not(self, error: MusterError) -> bool:
-        """Whether an error is a refusal that stays.
-
-        An API server that has just started forbids everything for some seconds, until it has read the
-        cluster's roles: then it even refuses to say what one may do, which it tells everybody else.
-        """
-        if not isinstance(error, Forbidden):
-            return False
-        question = {
-            "apiVersion": ACCESS_REVIEW.api_version,
-            "kind": ACCESS_REVIEW.name,
-            "spec": {"nonResourceAttributes": {"path": "/version", "verb": "get"}},
-        }
+    def _is_ready(self) -> bool:
+        """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all."""
         try:
-            self._send(Request(verb="create", kind=ACCESS_REVIEW), body=question)
-        except Unreachable:
-            return False
-        except Forbidden as refused:
-            return f"may not create {ACCESS_REVIEW.plural}" not in str(refused)
-        except MusterError:
+            self._send(Request(verb="get"), path="/readyz", accept="*/*")
+        except (Forbidden, NotFound):  # the credentials do not count, or something in between does not tell
             return True
+        except MusterError:
+            return False
         return True
 
     @contextmanager
