@@ -115,13 +115,14 @@ class Training:
         return self.until("at its end", lambda status: status.state.ended)
 
     def until_runs_again(self, since: float, *, restarts: int) -> float:
-        """Return after how many seconds the whole gang ran, started again so often."""
+        """Return after how many seconds the whole gang ran, started again so often; or went on, if it was not."""
+        step = _step(self.states[-1])
 
-        def whole(status: JobStatus) -> bool:
-            started = status.state is JobState.RUNNING and status.restarts >= restarts
-            return started or status.state.ended
+        def runs(status: JobStatus) -> bool:
+            on = status.restarts >= restarts if restarts else _step(status) > step
+            return (status.state is JobState.RUNNING and on) or status.state.ended
 
-        self.until("running again", whole)
+        self.until("running again", runs)
         return time.monotonic() - since
 
     def began_at(self) -> list[int]:
