@@ -36,6 +36,11 @@ class Check:
     advice: str = ""
 
 
+def bad(name: str, error: MusterError, advice: str) -> Check:
+    """Return the check that an error ended."""
+    return Check(name=name, state="bad", found=str(error), advice=advice)
+
+
 def all_checks(settings: Settings) -> Iterator[Check]:
     """Look at everything; each check is made when it is asked for.
 

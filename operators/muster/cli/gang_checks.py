@@ -1,0 +1,160 @@
+"""What ``muster doctor`` says of a cluster that was looked at: whether gangs find their claim, queue and cards there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from muster.cli.checks import Check, bad
+from muster.core.errors import Forbidden, MusterError, SpecError
+
+if TYPE_CHECKING:
+    from muster.backends.kubernetes.client import Client
+    from muster.backends.kubernetes.facts import Cluster, Queue
+    from muster.backends.kubernetes.site import ClusterSite
+
+
+def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Iterator[Check]:
+    """Say what a gang of this site would meet, the claim first, and last let the cluster look at one."""
+    yield _claim(cluster, site)
+    yield _gangs(cluster)
+    if cluster.kueue:
+        yield _queue(cluster, site)
+        yield _flavors(cluster)
+    yield _gpus(cluster, site.gpu_resource)
+    yield _gang(cluster, client, site)
+
+
+def _claim(cluster: Cluster, site: ClusterSite) -> Check:
+    from muster.backends.kubernetes.feasibility import check_place
+
+    name = site.claim
+    try:
+        check_place(cluster, claim=name)
+    except SpecError as error:
+        return bad("claim", error, "jobs of several nodes read and write the store through it")
+    assert cluster.claim is not None
+    modes = ", ".join(cluster.claim.modes)
+    if cluster.claim.phase != "Bound":
+        return Check(
+            name="claim",
+            state="warn",
+            found=f"{name}, {modes}, is {cluster.claim.phase or 'not bound'}",
+            advice="no pod starts before it is bound to a volume",
+        )
+    return Check(name="claim", state="ok", found=f"{name}, {modes}, bound")
+
+
+def _gangs(cluster: Cluster) -> Check:
+    from muster.backends.kubernetes.facts import Gangs
+
+    there = {"JobSet": cluster.job_set, "Kueue": cluster.kueue, "PodGroup": cluster.pod_group}
+    found = ", ".join(name for name, yes in there.items() if yes) or "none of JobSet, Kueue and PodGroup"
+    if cluster.gangs is Gangs.NONE:
+        missing = [name for name in ("JobSet", "Kueue") if not there[name]]
+        return Check(
+            name="gangs",
+            state="bad",
+            found=f"{found}: nothing starts a gang whole",
+            advice=f"install {' and '.join(missing)}; jobs of one replica run without",
+        )
+    if cluster.gangs is Gangs.POD_GROUP:
+        return Check(
+            name="gangs",
+            state="warn",
+            found=f"{found}: the scheduler starts gangs whole",
+            advice="install Kueue for queues, quotas, priorities and lists of GPU classes",
+        )
+    return Check(name="gangs", state="ok", found=f"{found}: Kueue starts gangs whole")
+
+
+def _queue(cluster: Cluster, site: ClusterSite) -> Check:
+    from muster.backends.kubernetes.feasibility import choose_queue
+
+    try:
+        queue = choose_queue(cluster, site.queue, gang=True)
+    except SpecError as error:
+        if site.queue is None and cluster.queues:
+            return Check(
+                name="queue",
+                state="warn",
+                found=f"no queue of its own; there are {', '.join(sorted(cluster.queues))}",
+                advice="set queue in the cluster file, or in each Dag",
+            )
+        return bad("queue", error, "make a LocalQueue there, or name one that is there")
+    assert queue is not None
+    if queue.stopped:
+        return Check(
+            name="queue",
+            state="bad",
+            found=f"{queue.name} is stopped: {queue.stopped}",
+            advice=f"see `kubectl describe clusterqueue {queue.cluster_queue}`",
+        )
+    return Check(name="queue", state="ok", found=f"{queue.name}{_quota(queue)}")
+
+
+def _quota(queue: Queue) -> str:
+    if queue.limits is None:
+        return ", its quota may not be read"
+    return f" of {queue.cluster_queue}, with quota of {', '.join(queue.limits) or 'nothing'}"
+
+
+def _flavors(cluster: Cluster) -> Check:
+    flavors = cluster.flavors.values()
+    if not flavors:
+        return Check(
+            name="flavors",
+            state="warn",
+            found="none that may be read",
+            advice="a ResourceFlavor for each class of nodes gives jobs their GPU class",
+        )
+    loose = [flavor.name for flavor in flavors if flavor.topology is None]
+    if loose:
+        return Check(
+            name="flavors",
+            state="bad",
+            found=f"{', '.join(loose)} without a topologyName",
+            advice="without it Kueue only counts, and pods of a gang may find no node: name a Topology",
+        )
+    return Check(name="flavors", state="ok", found=f"{', '.join(cluster.flavors)}, placed by their topology")
+
+
+def _gpus(cluster: Cluster, resource: str) -> Check:
+    if cluster.nodes is None:
+        return Check(
+            name="GPUs", state="warn", found="the nodes may not be read", advice="see the check of reading"
+        )
+    with_cards = [node for node in cluster.nodes if node.room.get(resource)]
+    if not with_cards:
+        return Check(
+            name="GPUs",
+            state="warn",
+            found=f"no node has {resource}",
+            advice="install the device plugin, or set gpu_resource to what the cards are called here",
+        )
+    unnamed = [node.name for node in with_cards if node.gpu_class is None]
+    if unnamed:
+        return Check(
+            name="GPUs",
+            state="warn",
+            found=f"{len(unnamed)} nodes with GPUs have no class: {', '.join(unnamed[:3])}",
+            advice="label each: kubectl label node NODE muster.dev/gpu-class=CLASS",
+        )
+    counts: dict[str, int] = {}
+    for node in with_cards:
+        counts[str(node.gpu_class)] = counts.get(str(node.gpu_class), 0) + int(node.room[resource])
+    found = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    return Check(name="GPUs", state="ok", found=found)
+
+
+def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
+    """Let the API server and its webhooks look at a gang of two, which is not made."""
+    from muster.backends.kubernetes.rehearsal import rehearse
+
+    try:
+        rehearse(client, cluster, site=site)
+    except Forbidden as error:
+        return bad("a gang", error, "see the check of rights")
+    except MusterError as error:
+        return bad("a gang", error, "what refuses it would refuse every job")
+    return Check(name="a gang", state="ok", found="one of two replicas would be taken (dry run)")
