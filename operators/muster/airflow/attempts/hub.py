@@ -33,6 +33,9 @@ _TICK_SECONDS = 0.5
 _STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
 # One that waits for room may wait for days, and begins at any moment.
 _QUEUED_SECONDS = 1.0
+_FAILED_SECONDS = 5.0  # from a look that failed to the next
+# However many there are, the hub leaves the triggerer's process this many times what it takes itself.
+_IDLE_SHARE = 3.0
 # By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
 _SWEEP_AFTER_SECONDS = 30.0
@@ -70,8 +73,11 @@ class _Follower:
     state: JobState | None = None
     news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
 
-    def note(self, found: News, now: float) -> None:
-        """Hand it over, and choose when to look next: what has long been as it is is looked at less often."""
+    def note(self, found: News, now: float, *, pause: float = 0.0) -> None:
+        """Hand it over, and choose when to look next: what has long been as it is is looked at less often.
+
+        :param pause: seconds that pass in any case.
+        """
         state = None if found.status is None else found.status.state
         if state is not self.state:
             self.state, self.since = state, now
@@ -79,6 +85,7 @@ class _Follower:
         step = next(step for age, step in _STEPS_SECONDS if now - self.since < age)
         if state is JobState.QUEUED:
             step = _QUEUED_SECONDS
+        step = max(step, pause)
         self.due = (now // step + 1) * step  # so that those of one step are looked at together
         self.news.put_nowait(found)
 
@@ -153,13 +160,16 @@ class Hub:
 
     async def _look(self, due: Sequence[_Follower]) -> None:
         asked = [_Question(each.job_id, each.offset, each.state is JobState.QUEUED) for each in due]
+        began = time.monotonic()
         found = await self._in_thread(self._read, asked)
+        now = time.monotonic()
         if found is None:
             await self._in_thread(self._close)
+            for follower in due:
+                follower.due = now + _FAILED_SECONDS
             return
-        now = time.monotonic()
         for follower, news in zip(due, found, strict=True):
-            follower.note(news, now)
+            follower.note(news, now, pause=(now - began) * _IDLE_SHARE)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """Return what `work` does; None where it fails, since every waiting task depends on this loop."""

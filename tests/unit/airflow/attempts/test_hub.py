@@ -72,6 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(module, "_STEPS_SECONDS", ((math.inf, 0.01),))
     monkeypatch.setattr(module, "_QUEUED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_FAILED_SECONDS", 0.01)
     return Machine()
 
 
@@ -170,6 +171,15 @@ async def _line(looks: AsyncGenerator[News, None]) -> str:
         if news.lines:
             return news.lines[0]
     raise AssertionError("it ended without a line")
+
+
+def test_the_longer_a_look_takes_the_longer_it_is_to_the_next() -> None:
+    status = JobStatus(job_id="a", state=JobState.QUEUED, submitted=1.0)
+    news, follower = News(status=status, lines=(), cursor="0"), module._Follower("a", 0)
+    follower.note(news, 1000.2)
+    assert follower.due == 1001.0
+    follower.note(news, 1000.2, pause=4.0)
+    assert follower.due == 1004.0
 
 
 def test_a_job_that_gc_takes_while_it_is_read_keeps_no_other(machine: Machine) -> None:
