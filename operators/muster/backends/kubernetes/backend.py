@@ -115,7 +115,7 @@ class KubernetesBackend:
 
     def sweep(self) -> tuple[str, ...]:
         """Delete what jobs that have ended left on the cluster; return which jobs."""
-        return sweep(self._client, site=self._site, store=self._store, survey=self._survey, jobs=self._jobs)
+        return sweep(self._client, site=self._site, survey=self._survey, jobs=self._jobs)
 
     def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""

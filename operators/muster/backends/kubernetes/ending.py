@@ -55,9 +55,10 @@ class Ending:
 
     def decide(self, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None) -> None:
         """Write down why a job ends. From here on it does, unless all of its replicas have sealed."""
-        if observed is not None:
-            status = merged(status, observed)
-        self._store.ledger.update(replace(status, verdict=verdict, reason=_reason(verdict)))
+        noted = status if observed is None else merged(status, observed)
+        # Only the store service writes down that it commits, and whatever it does not commit comes to its end here.
+        state = status.state if noted.state is JobState.COMMITTING else noted.state
+        self._store.ledger.update(replace(noted, state=state, verdict=verdict, reason=_reason(verdict)))
 
     def go_on(self, job: JobSpec, job_id: str) -> JobStatus:
         """Do what is left of a job's end, and return what is recorded of it now. Idempotent, and does not wait.

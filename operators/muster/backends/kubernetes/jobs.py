@@ -49,6 +49,7 @@ UNSEALED = Verdict(
 )
 UNSEALED_SECONDS = 60.0
 
+_COMMIT = "the store service commits it"
 _SPECS = 4096
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 0.5
 _CANCEL_PAUSE_SECONDS, _CANCEL_MARGIN_SECONDS = 0.2, 60.0
@@ -91,8 +92,13 @@ class Jobs:
         places = self._places()
         found: dict[str, JobStatus] = {}
         for status in recorded:
-            with suppress(NotFound, Corrupt):
+            try:
                 found[status.job_id] = self._look(status, places)
+            except (NotFound, Corrupt):
+                continue
+            except MusterError as error:  # all others are reported all the same
+                log.warning("job %s cannot be looked at: %s", status.job_id, error)
+                found[status.job_id] = replace(status, reason=one_line(str(error)))
         return found
 
     async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
@@ -239,10 +245,10 @@ class Jobs:
         return reckoned_places(self._sight.workloads())
 
     def _await_end(self, job: JobSpec, job_id: str) -> None:
-        """Return when nothing runs and the end is recorded: ranks have their grace, a commit takes as long as it takes."""
+        """Return when nothing runs and the end is recorded: ranks have their grace, a commit takes its time."""
         deadline = self._clock() + job.grace_seconds + OWN_SECONDS + _CANCEL_MARGIN_SECONDS
         while goes_on := self._goes_on(job, job_id):
-            if self._clock() > deadline:
+            if self._clock() > deadline and goes_on != _COMMIT:
                 raise BackendError(f"job {job_id} is being ended, and that takes too long: {goes_on}")
             time.sleep(_CANCEL_PAUSE_SECONDS)
 
@@ -252,7 +258,7 @@ class Jobs:
             running = self._ending.running(job_id)
             if running:
                 return f"{', '.join(running[:5])} runs; `kubectl get pods --selector={JOB_LABEL}={job_id}` shows where"
-            return "" if self._ending.go_on(job, job_id).state.ended else "the store service commits it"
+            return "" if self._ending.go_on(job, job_id).state.ended else _COMMIT
         except Unreachable as error:
             return str(error)
 

@@ -12,28 +12,24 @@ from muster.backends.kubernetes.roots import delete_root
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
 from muster.core.errors import MusterError
-from muster.volumes.service.client import ServiceStore
 
 log = logging.getLogger(__name__)
 
 
-def sweep(
-    client: Client, *, site: ClusterSite, store: ServiceStore, survey: Survey, jobs: Jobs
-) -> tuple[str, ...]:
+def sweep(client: Client, *, site: ClusterSite, survey: Survey, jobs: Jobs) -> tuple[str, ...]:
     """Delete the objects of jobs that have ended, and end those that came to their end; return the jobs.
 
     Any number of us may do it at once. Objects of jobs that the ledger does not know are left alone.
     """
     roots = _roots(client, site, survey)
-    before = {status.job_id: status for status in store.ledger.statuses(sorted(roots))}
     swept = []
-    for job_id, status in before.items():
+    for job_id, status in jobs.statuses(sorted(roots)).items():
+        if not status.state.ended:
+            continue
         try:
-            now = status if status.state.ended else jobs.status(job_id)
-            if now.state.ended:
-                for root in roots[job_id]:
-                    delete_root(client, root)
-                swept.append(job_id)
+            for root in roots[job_id]:
+                delete_root(client, root)
+            swept.append(job_id)
         except MusterError as error:  # the others are swept all the same
             log.warning("job %s cannot be swept: %s", job_id, error)
     return tuple(swept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class World:
     server: ApiServer
     service: Service
     image: str
+    made: list[KubernetesBackend] = field(default_factory=list)
 
     def backend(self, name: str = "cache") -> KubernetesBackend:
         """One more process' backend. Its clock does not wait: what is away stays away."""
@@ -62,7 +63,7 @@ class World:
         def sleep(seconds: float) -> None:
             now[0] += seconds
 
-        return KubernetesBackend(
+        backend = KubernetesBackend(
             Client(self.server.api(), clock=lambda: now[0], sleep=sleep),
             site=ClusterSite(
                 namespace=NAMESPACE,
@@ -75,6 +76,8 @@ class World:
             deployments=NoServers(),
             resolve=from_environment,
         )
+        self.made.append(backend)
+        return backend
 
     def job(self, *, replicas: int = 2, **changes: Any) -> JobSpec:
         role = Role(replicas=replicas, command=("true",), resources=Resources(cpus=0.1, memory_gib=0.1))
@@ -85,6 +88,10 @@ class World:
             "grace_seconds": 0.0,
         }
         return JobSpec(name="a.job", image="python", **(given | changes))
+
+    def questions(self) -> int:
+        """How many requests came to the cluster, but for watches, which go on by themselves."""
+        return sum(asked.query.get("watch") != "true" for asked in self.server.asked)
 
     def roots(self, job_id: str) -> list[Document]:
         found = [*self.cluster.all(JOB_SET), *self.cluster.all(JOB)]
@@ -137,9 +144,12 @@ def world(folder: Path) -> Iterator[World]:
         image = service.client().put(lock, ["requirements.txt"])
         cluster = FakeCluster()
         with api_server(cluster) as server:
+            made = World(cluster=cluster, server=server, service=service, image=image)
             try:
-                yield World(cluster=cluster, server=server, service=service, image=image)
+                yield made
             finally:
+                for backend in made.made:
+                    backend.close()
                 cluster.closing.set()
 
 
