@@ -45,8 +45,9 @@ _COUNTED = re.compile(
     rf'apiserver_flowcontrol_dispatched_requests_total{{flow_schema="{_FLOW}",[^}}]*}} (\S+)'
 )
 _TRIGGERER = """
-import asyncio, json, logging, sys, time
-logging.disable(logging.CRITICAL)
+import asyncio, json, os, sys, time
+told = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what is logged
 from airflow.sdk import DAG
 from airflow.triggers.base import BaseTrigger
 import muster.airflow.attempts.run
@@ -54,7 +55,7 @@ from muster.airflow.attempts.trigger import JobTrigger
 
 async def wait(job_id):
     async for _ in JobTrigger(job_id=job_id, owner="benchmark").run():
-        print(json.dumps([job_id, time.time()]), flush=True)
+        print(json.dumps([job_id, time.time()]), file=told, flush=True)
 
 async def main():
     await asyncio.gather(*map(wait, json.loads(sys.stdin.readline())))
@@ -162,18 +163,24 @@ class Triggerer:
 
     def __enter__(self) -> Triggerer:
         self._asked_before = _asked(self.site)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _TRIGGERER],
-            env=self._environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _TRIGGERER],
+                env=self._environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(list(self.names)) + "\n")
         self._process.stdin.flush()
         threading.Thread(target=self._listen, daemon=True).start()
         return self
+
+    @property
+    def _log(self) -> Path:
+        return self.site.folder / "triggerer.log"
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -183,10 +190,13 @@ class Triggerer:
         """Return what it asks of the API server when it has got to know all gangs."""
         kubectl.until("the triggerer asks", lambda: _asked(self.site) > self._asked_before, seconds=SECONDS)
         time.sleep(SETTLE_SECONDS)
-        before = _asked(self.site)
+        before, worked = _asked(self.site), self._cpu_seconds()
         time.sleep(WINDOW_SECONDS)
         if self._process.poll() is not None:
-            raise RuntimeError(f"the triggerer ended with {self._process.returncode}")
+            said = self._log.read_text()[-4000:]
+            raise RuntimeError(f"the triggerer ended with {self._process.returncode}:\n{said}")
+        worked = (self._cpu_seconds() - worked) / WINDOW_SECONDS
+        print(f"{len(self.names)} triggers: {worked * 1000:.0f} ms of CPU a second", file=sys.stderr)
         return (_asked(self.site) - before) * 60 / WINDOW_SECONDS
 
     def memory_mb(self) -> float:
@@ -195,6 +205,10 @@ class Triggerer:
         found = re.search(r"^Rss: +(\d+) kB", text, re.MULTILINE)
         assert found is not None
         return int(found[1]) * 1024 / 1e6
+
+    def _cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def fired(self, names: Sequence[str]) -> dict[str, float]:
         """Return when the triggers of these gangs fired, when all have."""
