@@ -93,7 +93,7 @@ def site(root: Path | None) -> Iterator[Site]:
             made.backend.close()
             reaper.remove(layout)
             store.remove(layout)
-            shutil.rmtree(layout.claim / FOLDER)
+            shutil.rmtree(layout.claim / FOLDER, ignore_errors=True)  # nothing was stored
 
 
 def _site(layout: Layout, folder: Path) -> Site:
