@@ -119,6 +119,7 @@ def _measured(folder: Path, settings: Settings, names: Sequence[str]) -> dict[st
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise RuntimeError(ran.stderr[-2000:])
+    print(ran.stdout.splitlines()[-1], file=sys.stderr)  # to clear away takes minutes
     found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
     return found
 
