@@ -174,8 +174,9 @@ class Table:
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     found = Table()
     yield found
-    reporter: Any = request.config.pluginmanager.get_plugin("terminalreporter")
-    reporter.write_line(str(found))
+    capture: Any = request.config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(found)
 
 
 @pytest.fixture(scope="module")
