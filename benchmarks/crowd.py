@@ -78,7 +78,7 @@ def measure(folder: Path, *, gangs: int) -> list[dict[str, float]]:
             job = _job(backend)
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 list(pool.map(lambda name: backend.submit(replace(job, name=name), job_id=name), names))
-            return [_measured(folder, settings, names[-count:]) for count in (FEW, gangs)]
+            return [_measured(folder, settings, some) for some in (names[:FEW], names[ENDED:])]
         finally:
             backend.close()
             words = ("jobsets", f"--namespace={NAMESPACE}", f"--selector={author.OURS}", "--wait")
@@ -153,7 +153,7 @@ async def _follow(asked: dict[str, Any]) -> dict[str, float]:
     cpu = (time.process_time() - cpu) / WINDOW_SECONDS
     requests = dict(counted)
     begun = await asyncio.to_thread(_end_some, settings, names[:ENDED])
-    while len(ended) < len(begun):
+    while not begun.keys() <= ended.keys():
         await asyncio.sleep(0.05)
     for task in tasks:
         task.cancel()
