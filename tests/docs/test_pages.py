@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
@@ -24,26 +27,71 @@ def test_the_examples_run(name: str, tmp_path: Path) -> None:
     with Author(tmp_path) as author:
         for step in steps(PAGES[name]):
             if isinstance(step, File):
-                (tmp_path / step.path).parent.mkdir(parents=True, exist_ok=True)
-                (tmp_path / step.path).write_text(step.text)
+                write(author, step)
             elif not step.note.startswith("not run"):
                 type_in(author, step)
 
 
-def type_in(author: Author, step: Typed) -> None:
-    done = subprocess.run(
-        ["bash", "-e", "-c", step.commands],
+@pytest.mark.slow
+def test_a_rank_is_killed_as_the_tutorial_says(tmp_path: Path) -> None:
+    """In two terminals: the run in one, and in the other who looks for the pid of rank 1 and kills it."""
+    does = list(steps(PAGES["tutorial.md"]))
+    typed = [step for step in does if isinstance(step, Typed)]
+    begin, look, kill = dropwhile(lambda step: "two terminals" not in step.note, typed)
+    with Author(tmp_path) as author:
+        for file in [step for step in does if isinstance(step, File)]:
+            write(author, file)
+        for images in [step for step in typed if step.commands.startswith("muster images")]:
+            type_in(author, images)
+        first = terminal(author, begin.commands)
+        try:
+            read_on(first, "epoch=2/…")
+            shown, _ = terminal(author, look.commands.split("activate\n")[1]).communicate(timeout=60)
+            assert missing(re.sub(r"pid \d+", "pid …", look.prints), shown) == [], shown
+            (pid,) = re.findall(r"rank +1 .*pid +(\d+)", shown)
+            terminal(author, re.sub(r"\d{4,}", pid, kill.commands)).communicate(timeout=60)
+            read_on(first, kill.prints)
+            read_on(first, "epoch=1/…")
+        finally:
+            os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C does
+            first.communicate(timeout=60)
+        assert first.returncode == 130
+
+
+def write(author: Author, file: File) -> None:
+    (author.folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+    (author.folder / file.path).write_text(file.text)
+
+
+def terminal(author: Author, commands: str) -> subprocess.Popen[str]:
+    """Type commands into a shell of their own."""
+    return subprocess.Popen(
+        ["bash", "-e", "-c", commands],
         cwd=author.folder,
         env=author.environment | {"PATH": f"{MUSTER.parent}:{author.environment['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
-        check=False,
+        start_new_session=True,
     )
-    assert (done.returncode != 0) == (step.note == "fails"), f"{step.commands}\n{done.stdout[-4000:]}"
-    assert missing(step.prints, done.stdout) == [], f"{step.commands}\n{done.stdout[-4000:]}"
+
+
+def read_on(shell: subprocess.Popen[str], expected: str) -> None:
+    """Read what a shell says until it has said this."""
+    assert shell.stdout is not None
+    said = ""
+    while missing(expected, said):
+        line = shell.stdout.readline()
+        assert line, f"{expected!r} was not said: {said[-4000:]}"
+        said += line
+
+
+def type_in(author: Author, step: Typed) -> None:
+    shell = terminal(author, step.commands)
+    said, _ = shell.communicate(timeout=600)
+    assert (shell.returncode != 0) == (step.note == "fails"), f"{step.commands}\n{said[-4000:]}"
+    assert missing(step.prints, said) == [], f"{step.commands}\n{said[-4000:]}"
 
 
 @pytest.mark.parametrize("expected", ["three", "two\none", "o…x", "one two"])

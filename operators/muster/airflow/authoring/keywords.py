@@ -172,7 +172,10 @@ def _unmap(kwargs: dict[str, Any]) -> None:
     """Put the author's words back; what stands under them is Airflow's."""
     params = kwargs.pop("params")
     if any(params.get_param(name).source is None for name in params):
-        raise SpecError(f"task {kwargs['task_id']!r}: expand over job_params=[…], not params=[…]")
+        raise SpecError(
+            f"task {kwargs['task_id']!r}: what a task hands to expand_kwargs says job_params, not params, "
+            "which Airflow takes for the Dag's Params"
+        )
     kwargs["airflow_queue"] = kwargs.pop("queue")
     for name in ("queue", "resources"):
         if f"job_{name}" in kwargs:
