@@ -12,7 +12,7 @@ from tests.cluster import cluster, kubectl, nodes, store
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.backend import backend
 from tests.cluster.inside import layout
-from tests.cluster.training import NEW, OLD, Training
+from tests.cluster.training import MANY, NEW, OLD, Training
 
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.local.environments import find_image, put_image
@@ -23,7 +23,6 @@ from muster.core.status import JobState
 
 pytestmark = pytest.mark.cluster
 
-MANY = 10
 # The first process is the pod's, its child the worker, and the worker's children are the ranks.
 KILL_A_RANK = """
 import os, signal

@@ -29,6 +29,7 @@ from muster.core.status import JobState, JobStatus
 CODE = Path(__file__).with_name("code")
 NEW, OLD = "new", "old"
 STEPS = 40
+MANY = 10  # of each fault, in make soak
 LONGEST_SECONDS = 300.0
 
 _BEGINS = re.compile(r"begins at step (\d+)")
@@ -108,7 +109,7 @@ class Training:
 
     def until_step(self, step: int) -> None:
         """Return when it has done so many steps."""
-        self.until(f"at step {step}", lambda status: _step(status) >= step or status.state.ended)
+        self.until(f"at step {step}", lambda status: step_of(status) >= step or status.state.ended)
         assert not self.states[-1].state.ended, self.states[-1]
 
     def until_ended(self) -> JobStatus:
@@ -116,10 +117,10 @@ class Training:
 
     def until_runs_again(self, since: float, *, restarts: int) -> float:
         """Return after how many seconds the whole gang ran, started again so often; or went on, if it was not."""
-        step = _step(self.states[-1])
+        step = step_of(self.states[-1])
 
         def runs(status: JobStatus) -> bool:
-            on = status.restarts >= restarts if restarts else _step(status) > step
+            on = status.restarts >= restarts if restarts else step_of(status) > step
             return (status.state is JobState.RUNNING and on) or status.state.ended
 
         self.until("running again", runs)
@@ -155,7 +156,8 @@ class Training:
         )
 
 
-def _step(status: JobStatus) -> float:
+def step_of(status: JobStatus) -> float:
+    """Return how many steps a job has done, as it tells."""
     told = status.progress.get("step")
     return 0 if told is None else told.value
 

@@ -1,0 +1,147 @@
+"""Airflow's worker or triggerer is killed while a gang trains on the cluster: that gang trains on, and once only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.cluster import author, kubectl, store
+from tests.cluster.inside import layout
+from tests.cluster.layout import Layout
+from tests.cluster.training import CODE, MANY, step_of
+from tests.site import Site
+from tests.waiting import eventually, until
+
+from muster.core.status import JobState
+from muster.volumes.service.client import ServiceStore
+
+pytestmark = pytest.mark.cluster
+
+SECONDS = 600
+INLINE_WAIT_SECONDS = 15
+VOLUME = "airflow/model"
+DAG = """
+    from datetime import datetime, timedelta
+    from airflow.sdk import dag
+    from muster.airflow import GangOperator, Output, Resources
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={"part": "none"})
+    def training():
+        GangOperator(
+            task_id="train",
+            image="train",
+            entrypoint="training.train:train",
+            replicas=2,
+            ranks=2,
+            outputs={"model": Output(volume="airflow/model", partition="{{ params.part }}")},
+            params={"steps": 50, "pause_seconds": 0.4},
+            resources=Resources(cpus=0.1, memory_gib=1.5, gpus=1, gpu_class=("gpu-a100",)),
+            retries=5,
+            retry_delay=timedelta(seconds=1),
+        )
+
+    training()
+"""
+
+
+@pytest.fixture(scope="module")
+def here() -> Layout:
+    return layout()
+
+
+@pytest.fixture(scope="module")
+def site(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    file = author.write_file(here, folder)
+    with author.served(here), Site(folder, MUSTER_CLUSTER=str(file)) as site:
+        site.write("training", DAG, train=(CODE / "train.py").read_text())
+        site.set("muster", inline_wait=INLINE_WAIT_SECONDS)
+        site.up(seconds=300)
+        yield site
+
+
+@pytest.fixture(scope="module")
+def kept(here: Layout, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceStore]:
+    """The store, asked beside Airflow."""
+    cache = tmp_path_factory.mktemp("cache")
+    with_rights = ServiceStore(store.URL, token=store.operator_token(here), cache=cache)
+    yield with_rights
+    with_rights.close()
+
+
+class Run:
+    """One run of the Dag, and its one job."""
+
+    def __init__(self, site: Site, kept: ServiceStore, *, part: str) -> None:
+        self.site, self.kept, self.part = site, kept, part
+        self.run_id = site.trigger("training", {"part": part})
+
+    def jobs(self) -> list[str]:
+        ledger = self.kept.ledger
+        return [job_id for job_id in ledger.jobs() if ledger.spec(job_id).origin.run_id == self.run_id]
+
+    def trains(self) -> bool:
+        """Whether it has done a few steps, and is not through."""
+        statuses = [self.kept.ledger.status(job_id) for job_id in self.jobs()]
+        return any(status.state is JobState.RUNNING and step_of(status) > 2 for status in statuses)
+
+    def task(self) -> str:
+        return str(self.site.task("training", self.run_id, "train")["state"])
+
+    def ends(self) -> str:
+        """See it come to a good end, and return the digest of its only version."""
+        state = self.site.wait("training", self.run_id, seconds=SECONDS)
+        assert state == "success", self.site.task_log("training", self.run_id, "train")
+        (job_id,) = self.jobs()
+        lines = self.kept.ledger.read(job_id)[0].decode().splitlines()
+        begins = [line for line in lines if "begins at step" in line]
+        assert begins == ["[rank 0] begins at step 0"], begins
+        assert self.kept.ledger.status(job_id).restarts == 0
+        (version,) = [one for one in self.kept.versions(VOLUME) if one.partition == self.part]
+        return version.digest
+
+
+def kill_the_worker(run: Run) -> int:
+    """The worker that the task runs in, and the task; return which try of it this was."""
+    assert until(run.trains)
+    assert run.task() == "running", "it is struck while Airflow's worker waits for it"
+    tasks = run.site.tasks()
+    assert tasks
+    for pid in (*run.site.workers(), *tasks):
+        os.kill(pid, signal.SIGKILL)
+    return 1
+
+
+def kill_the_triggerer(run: Run) -> int:
+    """The triggerer that waits for the task, which is no further try of it."""
+    run.site.wait_task("training", run.run_id, "train", ("deferred",))
+    assert until(run.trains)
+    pid = eventually(lambda: run.site.component("triggerer"))
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return 0
+
+
+FAULTS: dict[str, Callable[[Run], int]] = {"worker": kill_the_worker, "triggerer": kill_the_triggerer}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site, kept: ServiceStore) -> str:
+    """The weights of a run to which nothing happens."""
+    return Run(site, kept, part="undisturbed").ends()
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, MANY + 1))]
+)
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_killed_of_airflow_costs_the_gang_nothing(
+    name: str, number: int, undisturbed: str, here: Layout, site: Site, kept: ServiceStore
+) -> None:
+    run = Run(site, kept, part=f"{name}-{number}")
+    further = FAULTS[name](run)
+    assert run.ends() == undisturbed
+    assert site.task("training", run.run_id, "train")["try_number"] == 1 + further
+    kubectl.until("nothing is left", lambda: not author.left(here))
