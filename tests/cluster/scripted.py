@@ -34,6 +34,7 @@ from muster.backends.kubernetes.kinds import (
     Kind,
     kind_of,
 )
+from muster.backends.kubernetes.lean import whole
 from muster.backends.kubernetes.mirror import Mirror
 from muster.backends.kubernetes.seen import Seen
 from muster.backends.kubernetes.site import ClusterSite
@@ -157,7 +158,7 @@ def jobs(of: Layout) -> Iterator[Jobs]:
     """Connect as muster's operator, with the rights that it has there."""
     client = Client(connection(of))
     cluster = discover(client, namespace=NAMESPACE, claim=CLAIM)
-    with Mirror(client, namespace=NAMESPACE, kinds=KINDS) as mirror:
+    with Mirror(client, namespace=NAMESPACE, kinds=KINDS, read=lambda _: whole) as mirror:  # to be recorded
         mirror.wait(timeout_seconds=30)
         yield Jobs(layout=of, client=client, mirror=mirror, cluster=cluster)
 

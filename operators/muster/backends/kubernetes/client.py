@@ -13,6 +13,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from muster.backends.kubernetes.kinds import ACCESS_REVIEW, POD, Document, Kind, kind_of
+from muster.backends.kubernetes.lean import Read
 from muster.backends.kubernetes.refusals import Expired, NoLog, Request
 from muster.backends.kubernetes.transport import JSON, Transport
 from muster.core.errors import BackendError, Conflict, NotFound
@@ -96,8 +97,12 @@ class Client:
         labels: str = "",
         fields: str = "",
         heads: bool = False,
+        read: Read | None = None,
     ) -> tuple[tuple[Document, ...], str]:
-        """Return what :meth:`find` does, and the version of the list, from which a watch goes on."""
+        """Return what :meth:`find` does, and the version of the list, from which a watch goes on.
+
+        :param read: chooses what is kept of each object; all of it if it is not given.
+        """
         request = Request(verb="list", kind=kind, namespace=namespace)
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(CHUNK), "continue": ""}
         # A list's items do not say what they are: its head does.
@@ -106,7 +111,7 @@ class Client:
         while True:
             try:
                 asked = {name: text for name, text in query.items() if text}
-                chunk = self._ask(request, query=asked, accept=_HEADS if heads else JSON)
+                chunk = self._ask(request, query=asked, accept=_HEADS if heads else JSON, read=read)
             except Expired:  # so much has changed between two chunks that they would not fit together
                 found, query["continue"] = [], ""
                 continue
@@ -236,10 +241,10 @@ class Client:
             for resource in version.get("resources") or ()
         )
 
-    def _ask(self, request: Request, **how: Any) -> Document:
+    def _ask(self, request: Request, *, read: Read | None = None, **how: Any) -> Document:
         data = self.transport.ask(request, **how)
         try:
-            document = json.loads(data)
+            document = json.loads(data, object_hook=read)
         except ValueError as error:
             raise BackendError(
                 f"{request}: the answer is no JSON: {data[:80]!r}; is there a proxy in between?"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +17,8 @@ from muster.backends.capacity import Place
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.ending import Ending
 from muster.backends.kubernetes.facts import condition
+from muster.backends.kubernetes.judged import Basis, Judged
+from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.observe import Observed, completed, merged, observe
 from muster.backends.kubernetes.pods import OWN_SECONDS
@@ -77,6 +79,8 @@ class Jobs:
         self._ending = ending
         self._clock = clock
         self._heralds = Heralds(store)
+        self._judged = Judged()
+        self._reckoned: tuple[Sequence[Document], Mapping[str, Place]] = (), {}
         self.spec = lru_cache(_SPECS)(store.ledger.spec)
 
     def status(self, job_id: str) -> JobStatus:
@@ -163,6 +167,7 @@ class Jobs:
         """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
         if status.state.ended:
             self._heralds.forget(status.job_id)
+            self._judged.forget(status.job_id)
             return status
         try:
             return self._looked(self.spec(status.job_id), status, places)
@@ -177,11 +182,16 @@ class Jobs:
         seen = self._sight.seen(job, status.job_id)
         if seen.root is None:
             return self._rootless(job, status)
-        observed = observe(seen, job, place=_place(seen, places))
-        if self._verdict(job, status, seen, observed) is not None:
+        basis, now = Basis(seen=seen, recorded=status, place=_place(seen, places)), self._clock()
+        found = self._judged.recall(status.job_id, basis, now=now)
+        return found or self._judge(job, status, basis, now)
+
+    def _judge(self, job: JobSpec, status: JobStatus, basis: Basis, now: float) -> JobStatus:
+        observed = observe(basis.seen, job, place=basis.place)
+        if self._verdict(job, status, basis.seen, observed) is not None:
             return self._end(job, status.job_id)
-        self._heralds.tell(job, status.job_id, seen)
-        return merged(status, observed)
+        self._heralds.tell(job, status.job_id, basis.seen)
+        return self._judged.keep(status.job_id, basis, merged(status, observed), now=now)
 
     def _end(self, job: JobSpec, job_id: str) -> JobStatus:
         """End a job that has come to its end, if that is what the API server says too."""
@@ -242,7 +252,11 @@ class Jobs:
         return None if seen.root is None else observe(seen, job)
 
     def _places(self) -> Mapping[str, Place]:
-        return reckoned_places(self._sight.workloads())
+        workloads, (before, places) = self._sight.workloads(), self._reckoned
+        if workloads is not before:
+            places = reckoned_places(workloads)
+            self._reckoned = workloads, places
+        return places
 
     def _await_end(self, job: JobSpec, job_id: str) -> None:
         """Return when nothing runs and the end is recorded: ranks have their grace, a commit takes its time."""

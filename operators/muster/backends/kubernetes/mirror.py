@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.lean import Read, lean
 from muster.backends.kubernetes.seen import Seen
 from muster.backends.kubernetes.watching import Change, Watch
 from muster.core.errors import Unreachable
@@ -34,14 +35,26 @@ class Mirror:
     say why a gang was started again. It follows until :meth:`close`; as a context it closes itself.
 
     :param kinds: those that the cluster serves (:meth:`~.client.Client.served`).
+    :param read: chooses what is kept of the objects of a kind.
     """
 
-    def __init__(self, client: Client, *, namespace: str, kinds: Iterable[Kind]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        kinds: Iterable[Kind],
+        read: Callable[[Kind], Read] = lean,
+    ) -> None:
         self._lock = threading.Condition()
         self._groups: dict[_Key, dict[str, Document]] = {}  # by what they belong to, then by uid
         self._job_of: dict[str, str] = {}  # by uid of its object
-        self._changed: set[str] = set()
-        self._watches = {kind: Watch(client, kind, namespace=namespace, **SELECTORS[kind]) for kind in kinds}
+        self._seen: dict[str, Seen] = {}  # by job, until something of it changes
+        self._workloads: tuple[Document, ...] | None = None  # likewise
+        self._watches = {
+            kind: Watch(client, kind, namespace=namespace, read=read(kind), **SELECTORS[kind])
+            for kind in kinds
+        }
         self._unread = set(self._watches)
         for kind, watch in self._watches.items():
             threading.Thread(
@@ -74,11 +87,16 @@ class Mirror:
                 raise Unreachable(f"the cluster's {missing} could not be read for {timeout_seconds:g} s")
 
     def seen(self, job_id: str) -> Seen:
-        """Return what there is of a job now."""
+        """Return what there is of a job now: the same object as before where nothing of it has changed."""
         with self._lock:
-            own = list(self._groups.get(("job", job_id), {}).values())
-            about = [each for one in own for each in self._groups.get(("about", _uid(one)), {}).values()]
-        return Seen.of([*own, *about])
+            if job_id not in self._seen:
+                own = list(self._groups.get(("job", job_id), {}).values())
+                about = [each for one in own for each in self._groups.get(("about", _uid(one)), {}).values()]
+                found = Seen.of([*own, *about])
+                if not own:  # nobody knows for how long it is asked about
+                    return found
+                self._seen[job_id] = found
+            return self._seen[job_id]
 
     def jobs(self) -> frozenset[str]:
         """Return the jobs that have objects."""
@@ -86,15 +104,14 @@ class Mirror:
             return frozenset(name for kind, name in self._groups if kind == "job")
 
     def workloads(self) -> tuple[Document, ...]:
-        """Return every Workload of the namespace, also of those who use its queues without us."""
-        with self._lock:
-            return tuple(self._all(WORKLOAD))
+        """Return every Workload of the namespace, also of those who use its queues without us.
 
-    def changed(self) -> frozenset[str]:
-        """Return the jobs of which something has changed since this was asked last."""
+        It is the same tuple as before where none has changed.
+        """
         with self._lock:
-            changed, self._changed = self._changed, set()
-        return frozenset(changed)
+            if self._workloads is None:
+                self._workloads = tuple(self._all(WORKLOAD))
+            return self._workloads
 
     def _follow(self, kind: Kind, watch: Watch) -> None:
         for change in watch.changes():
@@ -104,6 +121,8 @@ class Mirror:
                 self._lock.notify_all()
 
     def _apply(self, kind: Kind, change: Change) -> None:
+        if kind is WORKLOAD:
+            self._workloads = None
         if change.whole:
             there = {_uid(document) for document in change.put}
             for document in [each for each in self._all(kind) if _uid(each) not in there]:
@@ -132,7 +151,7 @@ class Mirror:
                 self._job_of.pop(each, None)
 
     def _key(self, document: Document) -> _Key:
-        """Say where an object belongs, with its job or with what it is about, and note that it changed."""
+        """Say where an object belongs, with its job or with what it is about, and forget what was seen of that."""
         if document["kind"] == WORKLOAD.name:
             owners = document["metadata"].get("ownerReferences") or ()
             return self._about(str(owners[0]["uid"]) if owners else "")
@@ -140,12 +159,12 @@ class Mirror:
             return self._about(str(document["involvedObject"].get("uid")))
         job_id = str(document["metadata"]["labels"][JOB_LABEL])
         self._job_of[_uid(document)] = job_id
-        self._changed.add(job_id)
+        self._seen.pop(job_id, None)
         return "job", job_id
 
     def _about(self, uid: str) -> _Key:
         if uid in self._job_of:
-            self._changed.add(self._job_of[uid])
+            self._seen.pop(self._job_of[uid], None)
         return "about", uid
 
 

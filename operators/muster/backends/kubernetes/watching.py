@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import Document, Kind
+from muster.backends.kubernetes.lean import Read, whole
 from muster.backends.kubernetes.refusals import Expired, Request, refusal
 from muster.core.errors import BackendError
 
@@ -52,16 +53,25 @@ class Watch:
     """The changes of one kind of object in one namespace.
 
     :param labels: a selector, such as ``muster.dev/job``.
+    :param read: chooses what is kept of each object.
     """
 
     def __init__(
-        self, client: Client, kind: Kind, *, namespace: str | None, labels: str = "", fields: str = ""
+        self,
+        client: Client,
+        kind: Kind,
+        *,
+        namespace: str | None,
+        labels: str = "",
+        fields: str = "",
+        read: Read = whole,
     ) -> None:
         self._client = client.patient(0.0)  # the pauses are ours, so that close() ends them
         self._kind = kind
         self._namespace = namespace
         self._labels = labels
         self._fields = fields
+        self._read = read
         self._closed = threading.Event()
         self._open: BaseHTTPResponse | None = None
         self._heard = time.monotonic()
@@ -105,10 +115,10 @@ class Watch:
 
     def _listed(self) -> Change:
         objects, version = self._client.snapshot(
-            self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields
+            self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields, read=self._read
         )
         self._heard = time.monotonic()
-        return Change(version=version, put=tuple(map(slim, objects)), whole=True)
+        return Change(version=version, put=objects, whole=True)
 
     def _watched(self, version: str) -> Iterator[Change]:
         """Yield what one watch tells, until the server ends it or the connection breaks."""
@@ -132,15 +142,9 @@ class Watch:
                     if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
                         return
                     self._heard = time.monotonic()
-                    yield _change(request, json.loads(line))
+                    yield _change(request, json.loads(line, object_hook=self._read))
             finally:
                 self._open = None
-
-
-def slim(document: Document) -> Document:
-    """Return a document without what nobody here reads and is half of it."""
-    metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
-    return {**document, "metadata": metadata}
 
 
 def _change(request: Request, event: dict[str, Any]) -> Change:
@@ -152,5 +156,5 @@ def _change(request: Request, event: dict[str, Any]) -> Change:
     if event["type"] == "BOOKMARK":
         return Change(version=version)
     if event["type"] == "DELETED":
-        return Change(version=version, gone=(slim(found),))
-    return Change(version=version, put=(slim(found),))
+        return Change(version=version, gone=(found,))
+    return Change(version=version, put=(found,))

@@ -72,8 +72,8 @@ def test_what_there_is_of_a_job() -> None:
         mirror.wait(timeout_seconds=10)
         seen, other = mirror.seen("one"), mirror.seen("two")
         assert mirror.jobs() == {"one", "two"}
-        assert mirror.changed() == {"one", "two"}
-        assert mirror.changed() == frozenset()
+        assert mirror.seen("one") is seen, "it is put together once, until something of it changes"
+        assert mirror.workloads() is mirror.workloads()
         assert {each["metadata"]["name"] for each in mirror.workloads()} == {"jobset-one", "stranger"}
         assert mirror.silent_seconds < 60
         scripted.go.set()
@@ -100,9 +100,11 @@ def test_what_changes() -> None:
     scripted.changes = {"workloads": ({"type": "MODIFIED", "object": admitted},)}
     with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
         mirror.wait(timeout_seconds=10)
-        mirror.changed()
+        one, two, workloads = mirror.seen("one"), mirror.seen("two"), mirror.workloads()
         scripted.go.set()
-        until(lambda: mirror.changed() == {"one"})
+        until(lambda: mirror.seen("one") is not one)
+        assert mirror.seen("two") is two
+        assert mirror.workloads() != workloads
         workload = mirror.seen("one").workload
         scripted.end.set()
     assert workload is not None
