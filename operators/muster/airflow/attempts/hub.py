@@ -34,7 +34,7 @@ _STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
 # One that waits for room may wait for days, and begins at any moment.
 _QUEUED_SECONDS = 1.0
 _FAILED_SECONDS = 5.0  # from a look that failed to the next
-# However many there are, the hub leaves the triggerer's process this many times what it takes itself.
+# However many there are, the hub leaves the triggerer's process this many times what its looks take of that.
 _IDLE_SHARE = 3.0
 # By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
@@ -156,20 +156,28 @@ class Hub:
             due = [each for each in self._followers if each.due <= now]
             if due:
                 await self._look(due)
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(self._idle_seconds())
+
+    def _idle_seconds(self) -> float:
+        """How long nobody's turn comes; whoever begins to follow meanwhile waits a tick at most."""
+        first = min((each.due for each in self._followers), default=0.0)
+        return min(max(first - time.monotonic(), 0.0), _TICK_SECONDS)
 
     async def _look(self, due: Sequence[_Follower]) -> None:
         asked = [_Question(each.job_id, each.offset, each.state is JobState.QUEUED) for each in due]
         began = time.monotonic()
-        found = await self._in_thread(self._read, asked)
+        answer = await self._in_thread(self._read, asked)
         now = time.monotonic()
-        if found is None:
+        if answer is None:
             await self._in_thread(self._close)
             for follower in due:
                 follower.due = now + _FAILED_SECONDS
             return
+        found, worked = answer
+        # A store that takes long over its answer is left alone for as long.
+        pause = max(worked * _IDLE_SHARE, now - began)
         for follower, news in zip(due, found, strict=True):
-            follower.note(news, now, pause=(now - began) * _IDLE_SHARE)
+            follower.note(news, now, pause=pause)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """Return what `work` does; None where it fails, since every waiting task depends on this loop."""
@@ -203,10 +211,12 @@ class Hub:
             for job_id in self._opened().sweep():
                 log.info("job %s has ended: what it left is taken away", job_id)
 
-    def _read(self, asked: Sequence[_Question]) -> list[News]:
-        backend = self._opened()
+    def _read(self, asked: Sequence[_Question]) -> tuple[list[News], float]:
+        """Return what is new of each, and the seconds of CPU that it took to find out."""
+        began, backend = time.thread_time(), self._opened()
         statuses = backend.statuses({each.job_id for each in asked})
-        return [_news(backend.store.ledger, each, statuses.get(each.job_id)) for each in asked]
+        found = [_news(backend.store.ledger, each, statuses.get(each.job_id)) for each in asked]
+        return found, time.thread_time() - began
 
 
 def _news(ledger: Ledger, asked: _Question, status: JobStatus | None) -> News:
