@@ -17,6 +17,8 @@ BURST_LINES = 400
 BURST_BYTES = 256 * 1024
 KEPT_LINES = 100
 LINE_LENGTH = 2000
+BURST_REASONS = 5
+REASON_SECONDS = 30.0
 
 # A rank's line begins with this, whatever the rank wrote; all else in a job's log is said by muster.
 _OF_A_RANK = "[rank "
@@ -108,18 +110,41 @@ class TaskLog:
 
 
 class StateLog:
-    """Says each new state of a job that goes on, and each new reason for it, once."""
+    """Says each new state of a job that goes on, once, and each new reason for it.
 
-    def __init__(self, log: Any) -> None:
+    Why a job waits for room may change with every other that comes or goes, for days: after the first few
+    times a new reason of that kind is said now and then only. Call it at each look.
+
+    :param clock: seconds, from any start.
+    """
+
+    def __init__(self, log: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
+        self._clock = clock
         self._said: tuple[JobState, str] | None = None
+        self._reasons, self._at = float(BURST_REASONS), clock()
 
     def __call__(self, status: JobStatus) -> None:
         """Say it if it is new."""
-        said = (status.state, status.reason)
-        if said != self._said and not status.state.ended:
+        new = (status.state, status.reason)
+        if new == self._said or (self._still_waits(status.state) and not self._may_go()):
+            return
+        if not status.state.ended:
             self._log.info("%s%s", status.state.value, f": {status.reason}" if status.reason else "")
-        self._said = said
+        self._said = new
+
+    def _still_waits(self, state: JobState) -> bool:
+        return state is JobState.QUEUED and self._said is not None and self._said[0] is state
+
+    def _may_go(self) -> bool:
+        """Whether there is one of the reasons left that may be said; it is taken."""
+        now = self._clock()
+        self._reasons += max(0.0, now - self._at) / REASON_SECONDS
+        self._reasons, self._at = min(BURST_REASONS, self._reasons), now
+        if self._reasons < 1:
+            return False
+        self._reasons -= 1
+        return True
 
 
 def fit(line: str) -> str:

@@ -6,9 +6,11 @@ import pytest
 
 from muster.airflow.attempts.log import (
     BURST_LINES,
+    BURST_REASONS,
     KEPT_LINES,
     LINE_LENGTH,
     LINES_PER_SECOND,
+    REASON_SECONDS,
     StateLog,
     TaskLog,
     fit,
@@ -137,14 +139,23 @@ def test_what_imitates_muster_is_a_ranks_line(log: TaskLog, written: list[str]) 
     assert len(written) == BURST_LINES
 
 
+class Said:
+    """A logger that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, *words: str) -> None:
+        self.lines.append(text % words)
+
+
+def status(state: JobState, reason: str = "") -> JobStatus:
+    return JobStatus(job_id="a-job", state=state, reason=reason, submitted=1.0)
+
+
 def test_each_state_and_reason_is_said_once_and_an_end_by_whoever_waited() -> None:
-    class Log:
-        said: list[str] = []  # noqa: RUF012 - one for the test
-
-        def info(self, text: str, *words: str) -> None:
-            self.said.append(text % words)
-
-    log = StateLog(Log())
+    said = Said()
+    log = StateLog(said)
     for state, reason in [
         (JobState.QUEUED, "waiting for its turn"),
         (JobState.QUEUED, "waiting for its turn"),
@@ -152,5 +163,29 @@ def test_each_state_and_reason_is_said_once_and_an_end_by_whoever_waited() -> No
         (JobState.RUNNING, ""),
         (JobState.SUCCEEDED, ""),
     ]:
-        log(JobStatus(job_id="a-job", state=state, reason=reason, submitted=1.0))
-    assert Log.said == ["queued: waiting for its turn", "queued: waiting for 3 GiB", "running"]
+        log(status(state, reason))
+    assert said.lines == ["queued: waiting for its turn", "queued: waiting for 3 GiB", "running"]
+
+
+def test_a_place_in_a_long_queue_is_said_now_and_then(clock: Clock) -> None:
+    said = Said()
+    log = StateLog(said, clock=clock)
+    for place in range(1000, 0, -1):
+        log(status(JobState.QUEUED, f"place {place}"))
+        clock.now += 1
+    assert len(said.lines) == pytest.approx(1 + BURST_REASONS + 1000 / REASON_SECONDS, abs=1)
+    log(status(JobState.RUNNING))
+    log(status(JobState.PREPARING, "starting again"))
+    log(status(JobState.PREPARING, "1 of 2 run"))
+    assert said.lines[-3:] == ["running", "preparing: starting again", "preparing: 1 of 2 run"]
+
+
+def test_the_newest_reason_is_said_when_its_turn_comes(clock: Clock) -> None:
+    said = Said()
+    log = StateLog(said, clock=clock)
+    for place in range(20, 0, -1):
+        log(status(JobState.QUEUED, f"place {place}"))
+    assert said.lines[-1] != "queued: place 1"
+    clock.now += REASON_SECONDS + 0.1
+    log(status(JobState.QUEUED, "place 1"))
+    assert said.lines[-1] == "queued: place 1"
