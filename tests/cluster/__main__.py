@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster import cluster, inside, machine, network
@@ -14,11 +15,14 @@ from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
 
+_RUN_ANOTHER = ("exec", "test")
+_OPTIONS = ("--root", "--json", "--help", "-h")
+
 
 def main() -> int:
     """Do what the command line says."""
-    asked = _parser().parse_args()
-    asked.words = [word for word in getattr(asked, "words", ()) if word != "--"]
+    ours, words = split(sys.argv[1:])
+    asked = _parser().parse_args(ours, argparse.Namespace(words=words))
     try:
         layout = Layout.at(asked.root)
         return int(asked.do(layout, asked))
@@ -27,6 +31,22 @@ def main() -> int:
     except subprocess.CalledProcessError as error:  # it said why
         print(f"cluster: {' '.join(map(str, error.cmd))[:200]} failed: {error.returncode}", file=sys.stderr)
     return 1
+
+
+def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our own arguments, and those for the program that ``exec`` or ``test`` runs.
+
+    They begin at the first that is not ours: argparse would take options among them for its own.
+    """
+    ours, words = list(given[:1]), list(given[1:])
+    if ours and ours[0] not in _RUN_ANOTHER:
+        return [*ours, *words], []
+    while words and words[0].partition("=")[0] in _OPTIONS:
+        ours.append(words.pop(0))
+        if ours[-1] == "--root":
+            ours += words[:1]
+            del words[:1]
+    return ours, words[words[:1] == ["--"] :]
 
 
 def _up(layout: Layout, asked: argparse.Namespace) -> int:
@@ -101,18 +121,16 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--root", type=Path, help="the cluster's folder (below MUSTER_CACHE unless given)")
     common.add_argument("--json", action="store_true", help="say where everything is, as JSON")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, do, words, text in (
-        ("up", _up, "", "bring it up; the first time builds its programs"),
-        ("down", _down, "", "clear it away, whatever is left of it"),
-        ("status", _status, "", "what runs; exit code 3 where it is not up"),
-        ("packages", _packages, "", "name the packages of Debian that it needs and the machine lacks"),
-        ("exec", _exec, "+", "run a command inside, such as kubectl get pods --all-namespaces; or a shell"),
-        ("test", _test, "*", "up, pytest -m cluster with these arguments, and down unless it was up before"),
+    for name, do, text in (
+        ("up", _up, "bring it up; the first time builds its programs"),
+        ("down", _down, "clear it away, whatever is left of it"),
+        ("status", _status, "what runs; exit code 3 where it is not up"),
+        ("packages", _packages, "name the packages of Debian that it needs and the machine lacks"),
+        ("exec", _exec, "run a command inside, such as kubectl get pods --all-namespaces; or a shell"),
+        ("test", _test, "up, pytest -m cluster with these arguments, and down unless it was up before"),
     ):
-        command = commands.add_parser(name, parents=[common], help=text, description=text)
+        command = commands.add_parser(name, parents=[common], help=text, description=text, allow_abbrev=False)
         command.set_defaults(do=do)
-        if words:
-            command.add_argument("words", nargs=argparse.REMAINDER)
     return parser
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.cluster import kubectl
-from tests.cluster.accounts import JOB as JOB_ACCOUNT
+from tests.cluster import accounts, kubectl
 from tests.cluster.inside import IMAGE, NAMESPACE
 from tests.cluster.layout import API_URL, Layout
 
@@ -56,22 +55,21 @@ SITE = ClusterSite(
     store_url="http://127.0.0.1:9",
     images={"probe": IMAGE},
     queue="team-a",
-    service_account=JOB_ACCOUNT,
+    service_account=accounts.JOB,
 )
 
 _RECORDINGS = "MUSTER_RECORDINGS"
 
 
-def connection(of: Layout, account: str = "muster-operator") -> ApiClient:
-    """Return a connection with the rights of a service account of the jobs' namespace."""
+def connection(of: Layout, account: str = accounts.OPERATOR) -> ApiClient:
+    """Return a connection with the rights of a service account of the jobs' namespace, good for a day."""
     from kubernetes.client import ApiClient, Configuration
     from urllib3 import Retry
 
-    token = kubectl.run(of, "create", "token", account, f"--namespace={NAMESPACE}").strip()
     configuration = Configuration()
     configuration.host = API_URL
     configuration.ssl_ca_cert = str(of.credentials / "ca.crt")
-    configuration.api_key["authorization"] = f"Bearer {token}"
+    configuration.api_key["authorization"] = f"Bearer {accounts.token(of, account)}"
     configuration.retries = Retry(total=0)
     return ApiClient(configuration)
 
