@@ -46,6 +46,10 @@ class Expired(BackendError):
     """The API server no longer knows the version of the list that was asked for: list again."""
 
 
+class NotServed(SpecError):
+    """The API server knows no objects of that kind."""
+
+
 class NoLog(BackendError):
     """There is nothing to read of a container: it waits to start, or has not run before."""
 
@@ -157,7 +161,7 @@ def _not_found(request: Request, status: Status, said: str) -> MusterError:
             f"{request}: the cluster has no namespace {request.namespace or request.name}: make it, or name another"
         )
     if not details.get("name") and request.kind is not None:
-        return SpecError(
+        return NotServed(
             f"{request}: the cluster serves no {request.kind.name} of {request.kind.api_version}: install it"
         )
     return NotFound(f"{request}: {said}")

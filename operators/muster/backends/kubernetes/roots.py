@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import JOB, JOB_SET, Document, Kind, kind_of
+from muster.backends.kubernetes.refusals import NotServed
 from muster.core.errors import Conflict
 from muster.core.job import JobSpec
 
@@ -21,7 +22,10 @@ def find_root(client: Client, job: JobSpec, job_id: str, *, namespace: str) -> D
     """Return a job's root. :raises Conflict: one is called so that is somebody else's."""
     name = labels.object_name(job_id)
     for kind in root_kinds(job):
-        found = client.get(kind, name, namespace=namespace)
+        try:
+            found = client.get(kind, name, namespace=namespace)
+        except NotServed:
+            continue
         if found is None:
             continue
         if (found["metadata"].get("labels") or {}).get(labels.JOB) != job_id:

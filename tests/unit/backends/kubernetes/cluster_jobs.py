@@ -18,7 +18,7 @@ from tests.unit.volumes.service.process import Service
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.kinds import JOB, JOB_SET, SECRET
+from muster.backends.kubernetes.kinds import JOB, JOB_SET, SECRET, Kind
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.transport import Transport
 from muster.backends.local.admission import from_environment
@@ -54,6 +54,7 @@ class World:
     server: ApiServer
     service: Service
     image: str
+    queue: str | None = "team-a"
     made: list[KubernetesBackend] = field(default_factory=list)
 
     def backend(self, name: str = "cache") -> KubernetesBackend:
@@ -70,7 +71,7 @@ class World:
                 claim="muster-store",
                 store_url=self.service.url,
                 image_prefix="localhost",
-                queue="team-a",
+                queue=self.queue,
             ),
             store=self.service.client(name),
             deployments=NoServers(),
@@ -135,16 +136,18 @@ class World:
 
 
 @contextmanager
-def world(folder: Path) -> Iterator[World]:
-    """Have a cluster and a store."""
+def world(
+    folder: Path, *, missing: frozenset[Kind] = frozenset(), queue: str | None = "team-a"
+) -> Iterator[World]:
+    """Have a cluster, without the kinds that it misses, and a store. :param queue: the site's."""
     with Service(folder) as service:
         lock = folder / "image"
         lock.mkdir()
         (lock / "requirements.txt").write_text("")
         image = service.client().put(lock, ["requirements.txt"])
-        cluster = FakeCluster()
+        cluster = FakeCluster(missing=missing)
         with api_server(cluster) as server:
-            made = World(cluster=cluster, server=server, service=service, image=image)
+            made = World(cluster=cluster, server=server, service=service, image=image, queue=queue)
             try:
                 yield made
             finally:

@@ -19,6 +19,8 @@ Document = dict[str, Any]
 NAMESPACE = "muster-jobs"
 
 _KINDS = [each for each in vars(kinds).values() if isinstance(each, Kind)]
+KUEUE = frozenset(each for each in _KINDS if "kueue.x-k8s.io" in each.group)
+BARE = KUEUE | {kinds.JOB_SET, kinds.POD_GROUP}
 _VERBS = {"POST": "create", "DELETE": "delete", "PUT": "update", "PATCH": "patch"}
 
 
@@ -28,11 +30,13 @@ class FakeCluster:
 
     :param away: nothing is answered.
     :param forbidden: verbs and kinds that this account may not.
+    :param missing: kinds that it does not serve.
     """
 
     objects: dict[tuple[str, str], Document] = field(default_factory=dict)
     away: bool = False
     forbidden: set[tuple[str, str]] = field(default_factory=set)
+    missing: frozenset[Kind] = frozenset()
     made: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -47,8 +51,10 @@ class FakeCluster:
         if self.away:
             return Answer(code=0)
         if asked.path == "/apis":
-            return Answer(body=_groups())
+            return Answer(body=_groups(self.missing))
         kind, name, _ = _read(asked.path)
+        if kind in self.missing:
+            return Answer(404, b"404 page not found\n")
         if kind is kinds.ACCESS_REVIEW:
             about = asked.body["spec"]["resourceAttributes"]
             return Answer(
@@ -129,12 +135,12 @@ def _manifest(name: str) -> Iterator[Document]:
     return (each for each in found if each)
 
 
-def _groups() -> Document:
+def _groups(missing: frozenset[Kind]) -> Document:
     """What is served, as aggregated discovery tells it."""
-    items = []
-    for api_version in sorted({each.api_version for each in _KINDS if each.group}):
+    items, served = [], [each for each in _KINDS if each not in missing]
+    for api_version in sorted({each.api_version for each in served if each.group}):
         group, _, version = api_version.partition("/")
-        plurals = [{"resource": each.plural} for each in _KINDS if each.api_version == api_version]
+        plurals = [{"resource": each.plural} for each in served if each.api_version == api_version]
         items.append({"metadata": {"name": group}, "versions": [{"version": version, "resources": plurals}]})
     return {"items": items}
 

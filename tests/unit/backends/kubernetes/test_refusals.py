@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from muster.backends.kubernetes.kinds import JOB_SET, POD, Kind
-from muster.backends.kubernetes.refusals import Expired, NoLog, Request, read_status, refusal
+from muster.backends.kubernetes.refusals import Expired, NoLog, NotServed, Request, read_status, refusal
 from muster.core.errors import (
     BackendError,
     Conflict,
@@ -103,7 +103,7 @@ CASES = [
     (
         404,
         {"message": "404 page not found"},
-        SpecError,
+        NotServed,
         f"{ASKED}: the cluster serves no JobSet of jobset.x-k8s.io/v1alpha2: install it",
     ),
     (
