@@ -108,5 +108,7 @@ class TestWithPodGroups:
         assert "stopped" not in {each["metadata"]["name"] for each in grouping.cluster.all(POD_GROUP)}
 
     def test_a_queue_is_refused(self, grouping: World) -> None:
-        with pytest.raises(SpecError, match="this cluster has no queues: Kubernetes' PodGroup knows no queues"):
+        with pytest.raises(
+            SpecError, match="this cluster has no queues: Kubernetes' PodGroup knows no queues"
+        ):
             grouping.backend().submit(grouping.job(queue="team-a"), job_id="queued")
