@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.cluster import accounts, kubectl
 from tests.cluster.inside import IMAGE, NAMESPACE
 from tests.cluster.layout import API_URL, Layout
 
 from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.access import ClientAccess
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.discovery import discover
 from muster.backends.kubernetes.facts import Cluster
@@ -41,9 +42,6 @@ from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.wire import dumps
 
-if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
-
 CLAIM = "muster-store"
 WAIT = "import time; time.sleep(600)"
 SMALL = Resources(cpus=0.05, memory_gib=0.0625)
@@ -61,7 +59,7 @@ SITE = ClusterSite(
 _RECORDINGS = "MUSTER_RECORDINGS"
 
 
-def connection(of: Layout, account: str = accounts.OPERATOR) -> ApiClient:
+def connection(of: Layout, account: str = accounts.OPERATOR) -> ClientAccess:
     """Return a connection with the rights of a service account of the jobs' namespace, good for a day."""
     from kubernetes.client import ApiClient, Configuration
     from urllib3 import Retry
@@ -71,7 +69,7 @@ def connection(of: Layout, account: str = accounts.OPERATOR) -> ApiClient:
     configuration.ssl_ca_cert = str(of.credentials / "ca.crt")
     configuration.api_key["authorization"] = f"Bearer {accounts.token(of, account)}"
     configuration.retries = Retry(total=0)
-    return ApiClient(configuration)
+    return ClientAccess(ApiClient(configuration))
 
 
 def job(name: str, *roles: Role, **changes: Any) -> JobSpec:

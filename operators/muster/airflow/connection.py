@@ -20,8 +20,8 @@ from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-    from kubernetes.client import ApiClient
 
+    from muster.backends.kubernetes.access import Access
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.core.settings import Settings
@@ -48,7 +48,7 @@ def connect_cluster(conn_id: str, settings: Settings, *, resolve: Any) -> Kubern
 
     connection = _connection(conn_id)
     cluster = cluster_settings(connection, conn_id)
-    return cluster_backend(cluster, _client(connection, conn_id), settings=settings, resolve=resolve)
+    return cluster_backend(cluster, _access(connection, conn_id), settings=settings, resolve=resolve)
 
 
 def _connection(conn_id: str) -> Connection:
@@ -87,14 +87,14 @@ def cluster_settings(connection: Connection, conn_id: str) -> ClusterSettings:
     return read_settings(given, where=where, password=connection.password or None)
 
 
-def _client(connection: Connection, conn_id: str) -> ApiClient:
+def _access(connection: Connection, conn_id: str) -> Access:
     """Let the provider's hook configure the client, as for its own operators."""
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     from airflow.sdk.exceptions import AirflowException
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 
-    from muster.backends.kubernetes.connection import connection_of
+    from muster.backends.kubernetes.connection import access_of
 
     try:
         configured = KubernetesHook(conn_id=conn_id).get_conn()
@@ -102,4 +102,4 @@ def _client(connection: Connection, conn_id: str) -> ApiClient:
         file = connection.extra_dejson.get("kube_config_path")
         where = f", kube_config_path {file!r:.200}," if file else ""
         raise SpecError(f"connection {conn_id}{where} leads to no cluster: {error}") from error
-    return connection_of(configured.configuration)
+    return access_of(configured.configuration)

@@ -15,8 +15,7 @@ from muster.core.settings import Settings
 from muster.volumes.base import Store
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
-
+    from muster.backends.kubernetes.access import Access
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
@@ -48,9 +47,9 @@ def choose_backend(
         from muster.backends.kubernetes.written import read_file
 
         file = read_file(settings.cluster)
-        api = connect(kubeconfig=file.kubeconfig, context=file.context)
+        access = connect(kubeconfig=file.kubeconfig, context=file.context)
         return cluster_backend(
-            file.settings, api, settings=settings, resolve=resolve, patience_seconds=patience_seconds
+            file.settings, access, settings=settings, resolve=resolve, patience_seconds=patience_seconds
         )
     if sys.platform != "linux":
         raise SpecError(
@@ -92,9 +91,9 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
         from muster.backends.kubernetes.written import read_file
 
         file = read_file(settings.cluster)
-        api = connect(kubeconfig=file.kubeconfig, context=file.context)
+        access = connect(kubeconfig=file.kubeconfig, context=file.context)
         site = file.settings.site
-        client = Client(api, patience_seconds=LOOK_SECONDS)
+        client = Client(access, patience_seconds=LOOK_SECONDS)
         return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource)
     from muster.backends.local.capacity import LocalCapacity
 
@@ -103,7 +102,7 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
 
 def cluster_backend(
     cluster: ClusterSettings,
-    api: ApiClient,
+    access: Access,
     *,
     settings: Settings,
     resolve: Resolve | None = None,
@@ -111,7 +110,7 @@ def cluster_backend(
 ) -> KubernetesBackend:
     """Return the backend of a cluster. What it deploys is served on this machine.
 
-    :param api: the connection to the cluster.
+    :param access: to the cluster.
     """
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.client import Client
@@ -120,7 +119,7 @@ def cluster_backend(
 
     store = service_store(cluster, settings, patience_seconds=patience_seconds)
     return KubernetesBackend(
-        Client(api, patience_seconds=patience_seconds),
+        Client(access, patience_seconds=patience_seconds),
         site=cluster.site,
         store=store,
         deployments=LocalDeployments(settings, store, copies=True),

@@ -61,8 +61,8 @@ class _Site:
 
         assert settings.cluster is not None
         file = read_file(settings.cluster)
-        api = connect(kubeconfig=file.kubeconfig, context=file.context)
-        return cls(file.settings, Client(api, patience_seconds=LOOK_SECONDS), settings)
+        access = connect(kubeconfig=file.kubeconfig, context=file.context)
+        return cls(file.settings, Client(access, patience_seconds=LOOK_SECONDS), settings)
 
     @property
     def namespace(self) -> str:

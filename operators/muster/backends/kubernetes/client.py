@@ -10,16 +10,14 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from muster.backends.kubernetes.access import Access
 from muster.backends.kubernetes.kinds import ACCESS_REVIEW, POD, Document, Kind, kind_of
 from muster.backends.kubernetes.lean import Read
 from muster.backends.kubernetes.refusals import Expired, NoLog, Request
 from muster.backends.kubernetes.transport import JSON, Transport
 from muster.core.errors import BackendError, Conflict, NotFound
-
-if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
 
 PATIENCE_SECONDS = 90.0  # an API server that restarts, or moves, is back by then
 CHUNK = 500
@@ -32,20 +30,20 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 class Client:
     """Reads and writes objects of one cluster. Safe to share between threads.
 
-    :param api: the connection: :func:`~muster.backends.kubernetes.connection.connect`, or what
-        Airflow's ``KubernetesHook.get_conn()`` returns.
+    :param access: what :func:`~muster.backends.kubernetes.connection.connect` returns, or of a client that
+        Airflow's ``KubernetesHook`` configured, :func:`~muster.backends.kubernetes.connection.access_of`.
     :param patience_seconds: how long it goes on asking an API server that is away.
     """
 
     def __init__(
         self,
-        api: ApiClient,
+        access: Access,
         *,
         patience_seconds: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.transport = Transport(api, patience_seconds=patience_seconds, clock=clock, sleep=sleep)
+        self.transport = Transport(access, patience_seconds=patience_seconds, clock=clock, sleep=sleep)
 
     @property
     def host(self) -> str:

@@ -8,11 +8,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import muster
+from muster.backends.kubernetes.access import Access, ClientAccess, plain_access, user_agent
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient, Configuration
+    from kubernetes.client import Configuration
 
 _DEFAULT = Path("~/.kube/config")
 
@@ -22,26 +22,31 @@ def connect(
     kubeconfig: Path | str | None = None,
     context: str | None = None,
     environment: Mapping[str, str] | None = None,
-) -> ApiClient:
+) -> Access:
     """Return a connection; nothing is sent yet.
 
     :param kubeconfig: if not given, ``KUBECONFIG``, then ``~/.kube/config``, then the account of
         the pod that this process runs in.
     :raises SpecError: there is none, or it cannot be read; the message says where was looked.
     """
+    env = os.environ if environment is None else environment
+    place = _place(kubeconfig, env)
+    access = plain_access(Path(place), context, env) if place is not None else None
+    return access or _by_client(place, context, env)
+
+
+def _by_client(place: str | None, context: str | None, env: Mapping[str, str]) -> Access:
     from kubernetes.client import Configuration
 
-    env = os.environ if environment is None else environment
     configuration: Configuration = Configuration()
-    place = _place(kubeconfig, env)
     if place is None:
         _in_cluster(configuration, env)
     else:
         _from_file(configuration, place, context)
-    return connection_of(configuration)
+    return access_of(configuration)
 
 
-def connection_of(configuration: Configuration) -> ApiClient:
+def access_of(configuration: Configuration) -> Access:
     """Return a connection that is configured so, with our own patience; `configuration` stays as it is."""
     from kubernetes.client import ApiClient
     from urllib3 import Retry
@@ -49,8 +54,8 @@ def connection_of(configuration: Configuration) -> ApiClient:
     own = deepcopy(configuration)
     own.retries = Retry(total=0)  # ours wait in between, and say what they wait for
     api = ApiClient(own)
-    api.user_agent = f"muster/{muster.__version__}"
-    return api
+    api.user_agent = user_agent()
+    return ClientAccess(api)
 
 
 def _place(kubeconfig: Path | str | None, env: Mapping[str, str]) -> str | None:

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from muster.backends.kubernetes.access import Access
 from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.refusals import Request, read_status, refusal
 from muster.core.errors import BackendError, Forbidden, MusterError, NotFound, Unreachable
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
     from urllib3 import BaseHTTPResponse
 
 JSON = "application/json"
@@ -39,13 +39,13 @@ class Transport:
 
     def __init__(
         self,
-        api: ApiClient,
+        access: Access,
         *,
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._api = api
+        self._access = access
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
@@ -53,11 +53,11 @@ class Transport:
     @property
     def host(self) -> str:
         """The address of the API server."""
-        return str(self._api.configuration.host)
+        return self._access.host
 
     def patient(self, seconds: float) -> Transport:
         """Return one over the same connection that goes on asking for so long."""
-        return Transport(self._api, patience_seconds=seconds, clock=self._clock, sleep=self._sleep)
+        return Transport(self._access, patience_seconds=seconds, clock=self._clock, sleep=self._sleep)
 
     def ask(self, request: Request, **how: Any) -> bytes:
         """Send a request until there is an answer, and return that.
@@ -132,12 +132,11 @@ class Transport:
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
-        fields = list((query or {}).items())
-        headers = self._signed({"Accept": accept, "Content-Type": content_type}, fields)
+        headers = self._signed({"Accept": accept, "Content-Type": content_type})
         try:
-            response: BaseHTTPResponse = self._api.rest_client.pool_manager.request(
+            response = self._access.pool.request(
                 request.method,
-                f"{self.host}{path or request.path}?{urlencode(fields)}",
+                f"{self.host}{path or request.path}?{urlencode(query or {})}",
                 headers=headers,
                 body=None if body is None else json.dumps(body),
                 preload_content=not stream,
@@ -149,16 +148,11 @@ class Transport:
             raise refusal(request, response.status, read_status(response.data))
         return response
 
-    def _signed(self, headers: dict[str, str], fields: list[tuple[str, str]]) -> dict[str, str]:
-        """Return headers with credentials, renewed if they have run out."""
-        from kubernetes.config import ConfigException
-
-        signed = {**self._api.default_headers, **headers}
+    def _signed(self, headers: dict[str, str]) -> dict[str, str]:
         try:
-            self._api.update_params_for_auth(signed, fields, ["BearerToken"])
-        except (ConfigException, OSError, ValueError) as error:  # a file is gone, a login program fails
+            return {**self._access.headers(), **headers}
+        except (OSError, ValueError) as error:  # a file is gone, a login program fails
             raise Forbidden(f"the credentials for {self.host} cannot be renewed: {error}") from error
-        return signed
 
     def _away(self, request: Request, error: BaseException) -> MusterError:
         cause = _root(error)

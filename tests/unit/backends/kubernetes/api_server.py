@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
+from muster.backends.kubernetes.access import ClientAccess
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class ApiServer:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return answer(asked) if callable(answer) else answer
 
-    def api(self) -> ApiClient:
+    def api(self) -> ClientAccess:
         from kubernetes.client import ApiClient, Configuration
         from urllib3 import Retry
 
@@ -66,7 +65,7 @@ class ApiServer:
         configuration.retries = Retry(total=0)
         configuration.ssl_ca_cert = self.authority
         configuration.api_key["authorization"] = "Bearer secret-token"
-        return ApiClient(configuration)
+        return ClientAccess(ApiClient(configuration))
 
 
 def _handler(scripted: ApiServer) -> type[BaseHTTPRequestHandler]:

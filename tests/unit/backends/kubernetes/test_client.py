@@ -217,7 +217,7 @@ class TestCredentials:
 
         with api_server(Answer(body={})) as server:
             api = server.api()
-            api.configuration.refresh_api_key_hook = gone
+            api.api.configuration.refresh_api_key_hook = gone
             with pytest.raises(
                 Forbidden, match=r"the credentials for http\S+ cannot be renewed: .*/var/run/token"
             ):

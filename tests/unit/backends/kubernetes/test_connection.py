@@ -31,27 +31,26 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file(kubeconfig: Path) -> None:
-    api = connect(kubeconfig=kubeconfig)
-    assert api.configuration.host == "https://10.77.0.1:6443"
-    assert api.user_agent.startswith("muster/")
-    headers: dict[str, str] = {}
-    api.update_params_for_auth(headers, [], ["BearerToken"])
-    assert headers == {"authorization": "Bearer secret-token"}
+    access = connect(kubeconfig=kubeconfig)
+    assert access.host == "https://10.77.0.1:6443"
+    headers = access.headers()
+    assert headers.pop("User-Agent").startswith("muster/")
+    assert headers == {"Authorization": "Bearer secret-token"}
 
 
 def test_a_context(kubeconfig: Path) -> None:
-    assert connect(kubeconfig=kubeconfig, context="two").configuration.host == "https://10.77.0.2:6443"
+    assert connect(kubeconfig=kubeconfig, context="two").host == "https://10.77.0.2:6443"
 
 
 def test_the_variable(kubeconfig: Path) -> None:
-    assert connect(environment={"KUBECONFIG": str(kubeconfig)}).configuration.host == "https://10.77.0.1:6443"
+    assert connect(environment={"KUBECONFIG": str(kubeconfig)}).host == "https://10.77.0.1:6443"
 
 
 def test_the_users_own(kubeconfig: Path) -> None:
     own = kubeconfig.parent / ".kube" / "config"
     own.parent.mkdir()
     own.write_text(KUBECONFIG)
-    assert connect(environment={}).configuration.host == "https://10.77.0.1:6443"
+    assert connect(environment={}).host == "https://10.77.0.1:6443"
 
 
 @pytest.mark.parametrize(
