@@ -44,7 +44,17 @@ from muster.volumes.gather import Draft
 from muster.volumes.hashing import freeze_files
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
-from muster.volumes.tree import copy_tree, files_of, folders_of, link_over, remove, set_modes, unlock
+from muster.volumes.tree import (
+    copy_tree,
+    files_of,
+    folders_of,
+    held,
+    held_files_of,
+    link_over,
+    remove,
+    set_modes,
+    unlock,
+)
 
 _KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})
 
@@ -80,24 +90,22 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
     if draft.folder.is_symlink():
         raise StoreError(f"output {draft.output!r} was replaced by a link: nothing is committed")
     folders = unlock(draft.folder)  # they are the store's now, and a crash may have left them 0555
-    base = len(str(draft.folder)) + 1
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
-    files = [(entry.path, entry.path[base:]) for entry in _own_files(draft)]
-    entries = list(freeze_files(files, spare=spare))
+    entries = list(freeze_files(_own_files(draft), spare=spare))
     _check_sizes(draft, entries)
     if previous is not None and layout.links:
         _share(draft.folder, entries, previous)
-    set_modes(folders, 0o555)
+    set_modes(draft.folder, folders, 0o555)
     return manifest.render(entries)
 
 
-def _own_files(draft: Draft) -> Iterator[os.DirEntry[str]]:
+def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
     """Every file of a draft, without what a crash left of one that was copied in part, which goes."""
-    for entry in files_of(draft.folder):
-        if entry.name.startswith(TEMPORARY) and os.path.relpath(entry.path, draft.folder) not in draft.files:
+    for path, entry in held_files_of(draft.folder):
+        if entry.name.startswith(TEMPORARY) and path not in draft.files:
             Path(entry.path).unlink(missing_ok=True)
         else:
-            yield entry
+            yield entry.path, path
 
 
 def _share(folder: Path, entries: Sequence[Entry], previous: Path) -> None:
@@ -113,7 +121,9 @@ def _share(folder: Path, entries: Sequence[Entry], previous: Path) -> None:
         if same is None or same.size_bytes != entry.size_bytes:
             continue
         try:
-            link_over(f"{previous}/data/{same.path}", f"{folder}/{entry.path}", spare=f"{replaced}/{number}")
+            inner, _, name = entry.path.rpartition("/")
+            with held(folder, inner) as here:
+                link_over(f"{previous}/data/{same.path}", f"{here}/{name}", spare=f"{replaced}/{number}")
         except OSError as error:
             if error.errno not in _KEEP_OWN_BYTES:
                 raise
@@ -252,7 +262,7 @@ def _copy(draft: Path, target: Path) -> None:
         copy_tree(draft, new)
         for entry in files_of(new / "data"):
             Path(entry.path).chmod(0o444)
-        set_modes(folders_of(new / "data"), 0o555)
+        set_modes(new / "data", folders_of(new / "data"), 0o555)
         sync_tree(new)
         rename(new, target)
     finally:

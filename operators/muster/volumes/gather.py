@@ -16,7 +16,7 @@ from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.volumes.base import Staging
-from muster.volumes.tree import copy_file, files_of, graft, prune, unlock
+from muster.volumes.tree import copy_file, files_of, graft, held_files_of, prune, unlock
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
@@ -165,9 +165,7 @@ def _refuse_link(folder: Path) -> None:
 
 def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
     """Nothing is committed that is no regular file, or that came after its replica's seal."""
-    base = len(str(folder)) + 1
-    for entry in files_of(folder):
-        path = entry.path[base:]
+    for path, entry in held_files_of(folder):
         if not entry.is_file(follow_symlinks=False):
             raise StoreError(
                 f"output {output!r} holds {path!r:.200}, which is no regular file: write files only"

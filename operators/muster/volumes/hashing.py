@@ -28,7 +28,7 @@ def hash_file(path: str) -> str:
     """Return the BLAKE3 of one file in hex."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return _hash(fd, path, os.fstat(fd).st_size)
+        return _hash(fd, os.fstat(fd).st_size)
     finally:
         os.close(fd)
 
@@ -39,15 +39,15 @@ def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[En
     A file that has another name somewhere gets bytes of its own first: who holds that name could
     still change them. The disk is told of the next files while one is hashed.
 
-    :param files: paths, and what the entry, and an error, calls each.
+    :param files: paths, each good until the next is asked for, and what the entry, and an error, calls it.
     :param spare: a free name on the same file system.
     :raises StoreError: not a regular file, still open for writing, or changed while it was read.
     """
-    ahead: deque[tuple[int, os.stat_result, str, str]] = deque()
+    ahead: deque[tuple[int, os.stat_result, str]] = deque()
     try:
         for path, name in files:
             fd, found = _open_own(path, name, spare)
-            ahead.append((fd, found, path, name))
+            ahead.append((fd, found, name))
             os.posix_fadvise(fd, 0, BIG_BYTES, os.POSIX_FADV_WILLNEED)
             if len(ahead) > AHEAD_FILES:
                 yield _freeze(*ahead.popleft())
@@ -58,11 +58,11 @@ def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[En
             os.close(opened[0])
 
 
-def _freeze(fd: int, before: os.stat_result, path: str, name: str) -> Entry:
+def _freeze(fd: int, before: os.stat_result, name: str) -> Entry:
     try:
         os.fchmod(fd, 0o444)
         _refuse_writer(fd, name)
-        digest = _hash(fd, path, before.st_size)
+        digest = _hash(fd, before.st_size)
         after = os.fstat(fd)
     finally:
         os.close(fd)
@@ -83,9 +83,9 @@ def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
     return _open_own(path, name, spare)
 
 
-def _hash(fd: int, path: str, size: int) -> str:
+def _hash(fd: int, size: int) -> str:
     if size >= BIG_BYTES:
-        return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+        return blake3(max_threads=blake3.AUTO).update_mmap(f"/proc/self/fd/{fd}").hexdigest()
     hasher = blake3()
     while block := os.read(fd, size + 1):  # one more than there is: less comes back, and that is the end
         hasher.update(block)

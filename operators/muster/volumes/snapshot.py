@@ -222,7 +222,7 @@ def _line(path: str, file: Path, runs: bool) -> str:
 
 
 def _place(layout: Layout, new: Path, target: Path) -> None:
-    set_modes(folders_of(new)[1:], 0o555)
+    set_modes(new, folders_of(new)[1:], 0o555)
     if layout.syncfs:
         sync_all(layout.root)
     else:

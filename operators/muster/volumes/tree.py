@@ -1,9 +1,13 @@
 """Folders as the store moves them: walked, joined, copied and taken away, never through a link.
 
+Whoever wrote a folder may still be writing it, and may swap one of its folders for a link to the store's
+own files between two calls of ours. So each folder is opened, from its parent and not through a link
+(openat(2), O_NOFOLLOW), and what is done in it is done below :func:`held`'s name for what was opened.
+
 Paths are text here: for a small file, building a Path costs more than hashing it.
 """
 
-# ruff: noqa: PTH101, PTH106, PTH108, PTH115 - see above
+# ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH115 - see above
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -21,11 +26,33 @@ from muster.volumes.durability import rename, symlink, temporary
 
 _AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SWAPPED = (FileNotFoundError, NotADirectoryError)  # it was taken away, or something else is there now
+_NOT_REGULAR = frozenset({errno.ELOOP, errno.ENXIO})  # a link; a socket
 _NO_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
 
 
+@contextmanager
+def held(folder: Path | str, inner: str = "") -> Iterator[str]:
+    """A name for `inner` below `folder`, good for as long as this lasts, whatever takes its place meanwhile.
+
+    :raises NotADirectoryError: it is a link or a file, or one of them is on the way from `folder`.
+    """
+    fd = os.open(folder, _FOLDER)
+    try:
+        for name in inner.split("/") if inner else ():
+            fd, before = os.open(name, _FOLDER, dir_fd=fd), fd
+            os.close(before)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
 def files_of(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Every entry below `folder` that is no folder, links and devices included; no link is followed."""
+    """Every entry below `folder` that is no folder, links and devices included; no link is followed.
+
+    It is for folders that nobody else writes.
+    """
     waiting = [str(folder)]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -36,32 +63,60 @@ def files_of(folder: Path) -> Iterator[os.DirEntry[str]]:
                     yield entry
 
 
+def held_files_of(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Like :func:`files_of`, of a folder that others may write: each with its path below `folder`.
+
+    The path of an entry is good until the next one is asked for.
+    """
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        with held(folder, inner) as here:
+            for entry in list(os.scandir(here)):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(_below(inner, entry.name))
+                else:
+                    yield _below(inner, entry.name), entry
+
+
 def folders_of(folder: Path) -> list[str]:
-    """`folder` and every folder below it, parents first."""
-    return [inner for inner, _, _ in os.walk(folder)]
+    """Every folder below `folder`, as its path from there, parents first; the first is itself, without a name."""
+    return list(_folders(folder))
 
 
-def set_modes(folders: Iterable[str], mode: int) -> None:
-    """Give every folder the permissions `mode`."""
-    for folder in folders:
-        os.chmod(folder, mode)
+def set_modes(folder: Path, inner: Iterable[str], mode: int) -> None:
+    """Give folders below `folder` the permissions `mode`."""
+    for each in inner:
+        with held(folder, each) as here:
+            os.chmod(here, mode)
 
 
 def unlock(folder: Path) -> list[str]:
-    """Make `folder` and every folder below it writable; return them, parents first, none if it is no folder.
+    """Make `folder` and every folder below it writable; return them as :func:`folders_of`, none if it is no folder.
 
     Each is changed before it is listed: an NFS client, which shows late what others made there, learns
     of it with the reply to a change of its own.
     """
-    found: list[str] = []
-    waiting = [str(folder)] if folder.is_dir() and not folder.is_symlink() else []
+    there = folder.is_dir() and not folder.is_symlink()
+    return list(_folders(folder, mode=0o755)) if there else []
+
+
+def _folders(folder: Path, *, mode: int | None = None) -> Iterator[str]:
+    waiting = [""]
     while waiting:
         inner = waiting.pop()
-        os.chmod(inner, 0o755)  # noqa: S103 - a folder of the store, which others may read
-        found.append(inner)
-        with os.scandir(inner) as entries:
-            waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return found
+        with suppress(*_SWAPPED), held(folder, inner) as here:
+            if mode is not None:
+                os.chmod(here, mode)
+            with os.scandir(here) as entries:
+                waiting += [
+                    _below(inner, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)
+                ]
+            yield inner
+
+
+def _below(inner: str, name: str) -> str:
+    return f"{inner}/{name}" if inner else name
 
 
 def graft(source: Path, target: Path) -> None:
@@ -71,20 +126,41 @@ def graft(source: Path, target: Path) -> None:
     """
     if not source.is_dir():
         return
-    if not target.is_dir():
+    with held(source.parent) as above, held(target.parent) as beside:
+        if _moved_whole(f"{above}/{source.name}", f"{beside}/{target.name}"):
+            return
+    emptied, waiting = [], [""]
+    while waiting:
+        inner = waiting.pop()
+        emptied.append(inner)
+        with held(source, inner) as here, held(target, inner) as there:
+            for entry in list(os.scandir(here)):
+                if not entry.is_dir(follow_symlinks=False):
+                    move_file(entry.path, f"{there}/{entry.name}")
+                elif not _moved_whole(entry.path, f"{there}/{entry.name}"):
+                    waiting.append(_below(inner, entry.name))
+    for inner in reversed(emptied):
+        _remove_empty(source, inner)
+
+
+def _moved_whole(source: str, target: str) -> bool:
+    """Move a folder to where there is none; else make sure that there is one."""
+    if not os.path.lexists(target):
         try:
             rename(source, target)
-            return
+            return True
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-        target.mkdir(exist_ok=True)
-    for entry in list(os.scandir(source)):
-        if entry.is_dir(follow_symlinks=False):
-            graft(source / entry.name, target / entry.name)
-        else:
-            move_file(entry.path, f"{target}/{entry.name}")
-    source.rmdir()
+        os.mkdir(target)
+    return False
+
+
+def _remove_empty(folder: Path, inner: str) -> None:
+    above, _, name = inner.rpartition("/")
+    top, above = (folder, above) if inner else (folder.parent, "")
+    with held(top, above) as here:
+        os.rmdir(f"{here}/{name or folder.name}")
 
 
 def move_file(source: str, target: str) -> None:
@@ -108,12 +184,15 @@ def prune(folder: Path) -> None:
     """Take away the folders below `folder` that hold no file: a manifest does not know them."""
     for inner in reversed(folders_of(folder)[1:]):
         with suppress(OSError):  # it holds something
-            os.rmdir(inner)
+            _remove_empty(folder, inner)
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy the bytes of a regular file, sharing its blocks where the file system can (never its inode)."""
-    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Copy the bytes of a regular file, sharing its blocks where the file system can (never its inode).
+
+    :raises FileNotFoundError: there is none, or something else.
+    """
+    reading = _open_regular(source)
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -123,6 +202,19 @@ def copy_file(source: str, target: str) -> None:
             os.close(writing)
     finally:
         os.close(reading)
+
+
+def _open_regular(path: str) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in _NOT_REGULAR:
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+    raise FileNotFoundError(errno.ENOENT, "no regular file is there", path)
 
 
 def reflinks(source: Path, target: Path) -> bool:
@@ -175,15 +267,29 @@ def copy_tree(source: Path, target: Path) -> None:
     Symbolic links are copied as links; sockets, pipes and devices are left out.
     """
     target.mkdir(parents=True)
-    for entry in list(os.scandir(source)):
-        inner = str(target / entry.name)
-        with suppress(FileNotFoundError):
-            if entry.is_symlink():
-                symlink(os.readlink(entry.path), inner)
-            elif entry.is_dir():
-                copy_tree(source / entry.name, target / entry.name)
-            elif entry.is_file():
-                copy_file(entry.path, inner)
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        with suppress(*_SWAPPED), held(source, inner) as here:
+            there = str(target / inner)
+            waiting += [
+                _below(inner, entry.name)
+                for entry in list(os.scandir(here))
+                if _copied(entry, f"{there}/{entry.name}")
+            ]
+
+
+def _copied(entry: os.DirEntry[str], target: str) -> bool:
+    """Copy one entry, of a folder nothing but that it is there; return whether it is one."""
+    with suppress(FileNotFoundError):
+        if entry.is_symlink():
+            symlink(os.readlink(entry.path), target)
+        elif entry.is_dir(follow_symlinks=False):
+            os.mkdir(target)
+            return True
+        elif entry.is_file(follow_symlinks=False):
+            copy_file(entry.path, target)
+    return False
 
 
 def remove(folder: Path) -> None:

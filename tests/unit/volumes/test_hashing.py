@@ -42,10 +42,10 @@ def test_files_come_in_their_order_and_none_stays_open(tmp_path):
 def test_who_writes_while_a_file_is_hashed_does_not_end_us(tmp_path, monkeypatch):
     hash_fd = hashing._hash
 
-    def hash_while_somebody_opens(fd, path, size):
+    def hash_while_somebody_opens(fd, size):
         with pytest.raises(OSError, match=r"temporarily unavailable|Permission denied"):
-            os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        return hash_fd(fd, path, size)
+            os.open(tmp_path / "x", os.O_WRONLY | os.O_NONBLOCK)
+        return hash_fd(fd, size)
 
     monkeypatch.setattr(hashing, "_hash", hash_while_somebody_opens)
     (tmp_path / "x").write_bytes(b"1")

@@ -64,7 +64,7 @@ def test_removing_reaches_what_is_closed(tmp_path):
     (tmp_path / "a" / "b" / "x").write_text("1")
     (tmp_path / "a" / "out").symlink_to(tmp_path / "kept")
     (tmp_path / "kept").mkdir()
-    tree.set_modes([str(tmp_path / "a" / "b"), str(tmp_path / "a")], 0o000)
+    tree.set_modes(tmp_path / "a", ["b", ""], 0o000)
     tree.remove(tmp_path / "a")
     tree.remove(tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]

@@ -105,7 +105,7 @@ class Downloads:
             try:
                 (part / "data").mkdir(parents=True)
                 self._receive(version, part / "data", entries, wanted)
-                set_modes(folders_of(part / "data"), 0o555)
+                set_modes(part / "data", folders_of(part / "data"), 0o555)
                 sync_all(part)
                 part.rename(target)
             finally:
