@@ -14,18 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import accounts, cluster, kubectl, reaper, store
-from tests.cluster.backend import SITE
+from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
-from tests.cluster.scripted import connection
 
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.local.deployments import LocalDeployments
 from muster.backends.local.environments import find_image, put_image
-from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.volumes.service.client import ServiceStore
 
 FOLDER = "benchmark"  # of the claim
 MUSTER = Path(sys.executable).with_name("muster")
@@ -97,16 +92,8 @@ def site(root: Path | None) -> Iterator[Site]:
 
 
 def _site(layout: Layout, folder: Path) -> Site:
-    token = store.operator_token(layout)
-    (folder / "token").write_text(token)
+    (folder / "token").write_text(store.operator_token(layout))
     shutil.copy(accounts.kubeconfig(layout, accounts.OPERATOR), folder / "kubeconfig")
-    service = ServiceStore(store.URL, token=token, cache=folder / "cache")
     own = replace(SITE, folder=FOLDER)
-    backend = KubernetesBackend(
-        Client(connection(layout)),
-        site=own,
-        store=service,
-        deployments=LocalDeployments(Settings(home=folder, cache=folder), service),
-        resolve={}.__getitem__,
-    )
+    backend = connected(layout, folder, site=own)
     return Site(layout=layout, folder=folder, backend=backend, cluster=own)

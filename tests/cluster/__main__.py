@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster import cluster, inside, machine, network
+from tests.cluster import clearing, cluster, inside, machine, network
 from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
@@ -88,8 +88,13 @@ def _exec(layout: Layout, asked: argparse.Namespace) -> int:
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "pytest", "-m", "cluster and not soak", *asked.words]
-    with cluster.borrowed(layout, _say):
-        return subprocess.run(command, check=False, env=inside.environment(layout)).returncode
+    with cluster.borrowed(layout, _say) as stays:
+        if stays:
+            clearing.clear(layout)  # what tests left that were killed
+        code = subprocess.run(command, check=False, env=inside.environment(layout)).returncode
+        if stays and cluster.is_up(layout):
+            clearing.clear(layout)
+        return code
 
 
 def _say(line: str) -> None:

@@ -18,14 +18,10 @@ OURS = "muster.dev/job"
 
 @contextmanager
 def served(of: Layout) -> Iterator[None]:
-    """Have the store service and the reaper in the cluster."""
+    """Have the store service and the reaper in the cluster; they stay for the tests that follow."""
     store.deploy(of)
     reaper.deploy(of)
-    try:
-        yield
-    finally:
-        reaper.remove(of)
-        store.remove(of)
+    yield
 
 
 def settings() -> dict[str, object]:

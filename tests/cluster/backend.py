@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ from tests.cluster.scripted import CLAIM, connection
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.local.admission import from_environment
 from muster.backends.local.deployments import LocalDeployments
-from muster.core.job import SecretRef
 from muster.core.settings import Settings
 from muster.volumes.service.client import ServiceStore
 
@@ -33,27 +32,29 @@ SITE = ClusterSite(
 
 @contextmanager
 def backend(of: Layout, folder: Path) -> Iterator[KubernetesBackend]:
-    """Deploy the store service and the reaper, and connect to them; all of it goes afterwards.
+    """Have the store service and the reaper in the cluster, and connect to them.
 
     :param folder: an empty one, for what is kept on this side.
     """
     store.deploy(of)
     reaper.deploy(of)
-    service = ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache")
-    made = KubernetesBackend(
-        Client(connection(of)),
-        site=SITE,
-        store=service,
-        deployments=LocalDeployments(Settings(home=folder, cache=folder), service),
-        resolve=_resolve,
-    )
+    made = connected(of, folder)
     try:
         yield made
     finally:
         made.close()
-        reaper.remove(of)
-        store.remove(of)
 
 
-def _resolve(secret: SecretRef) -> str:
-    return os.environ[secret.name]
+def connected(of: Layout, folder: Path, *, site: ClusterSite = SITE) -> KubernetesBackend:
+    """Return a backend on the store service that is there.
+
+    :param folder: for what is kept on this side.
+    """
+    service = ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache")
+    return KubernetesBackend(
+        Client(connection(of)),
+        site=site,
+        store=service,
+        deployments=LocalDeployments(Settings(home=folder, cache=folder), service),
+        resolve=from_environment,
+    )

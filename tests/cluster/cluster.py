@@ -64,13 +64,16 @@ def build(layout: Layout) -> None:
 
 
 @contextmanager
-def borrowed(layout: Layout, progress: Progress) -> Iterator[None]:
-    """Have a cluster for a block of code, built if need be; it goes down afterwards unless it was up before."""
+def borrowed(layout: Layout, progress: Progress) -> Iterator[bool]:
+    """Have a cluster for a block of code, built if need be; the block is told whether it was up before.
+
+    It goes down afterwards unless it was up before, and so does half of one that could not be brought up.
+    """
     was_up = is_up(layout)
     build(layout)
-    up(layout, progress)
     try:
-        yield
+        up(layout, progress)
+        yield was_up
     finally:
         if not was_up:
             down(layout)

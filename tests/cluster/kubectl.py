@@ -45,6 +45,13 @@ def apply(layout: Layout, documents: Sequence[dict[str, Any]]) -> None:
     run(layout, *words, stdin=json.dumps(whole))
 
 
+def delete(layout: Layout, documents: Sequence[dict[str, Any]]) -> None:
+    """Delete objects, those that are not there too, and return when they are gone."""
+    whole = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+    words = ("delete", "--ignore-not-found", "--wait", "--timeout=60s", "--filename=-")
+    run(layout, *words, stdin=json.dumps(whole))
+
+
 def until(what: str, condition: Callable[[], bool], *, seconds: float = 60) -> None:
     """Return when a condition holds.
 

@@ -6,6 +6,8 @@ import ctypes
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from muster.core.errors import BackendError
@@ -22,6 +24,7 @@ _NEEDED = {
     "nsenter": "util-linux",
     "sysctl": "procps",
 }
+_WATCHERS_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 _WATCHERS = 60  # 45 by count, and some for what the tests run
 
 
@@ -54,6 +57,31 @@ def check() -> None:
             f"a test cluster needs {_WATCHERS} inotify instances, and {left} are left: "
             "sysctl fs.inotify.max_user_instances=512"
         )
+
+
+@contextmanager
+def more_watchers() -> Iterator[None]:
+    """Have inotify instances for one cluster more: where they are too few the limit is raised, and put back.
+
+    :raises BackendError: they are, and it cannot be raised here.
+    """
+    if _watchers(_WATCHERS) >= _WATCHERS:
+        yield
+        return
+    before = _WATCHERS_LIMIT.read_text()
+    wanted = int(before) + 2 * _WATCHERS
+    try:
+        _WATCHERS_LIMIT.write_text(str(wanted))
+    except OSError as error:
+        raise BackendError(
+            f"another cluster beside this one needs {_WATCHERS} inotify instances, and fewer are left; "
+            f"{_WATCHERS_LIMIT} cannot be written ({error.strerror}): whoever owns this machine says "
+            f"sysctl fs.inotify.max_user_instances={wanted}"
+        ) from error
+    try:
+        yield
+    finally:
+        _WATCHERS_LIMIT.write_text(before)
 
 
 def check_root() -> None:

@@ -124,6 +124,8 @@ class Recorder:
     def _read(self, watch: subprocess.Popen[str]) -> None:
         assert watch.stdout is not None
         for line in watch.stdout:
+            if not line.endswith("\n"):
+                break  # a kill cut it
             event = json.loads(line)
             if event["type"] == "ERROR":
                 self._lost.append(line)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster import cluster, groups, kubectl
+from tests.cluster import cluster, groups, kubectl, machine
 from tests.cluster.layout import Layout
 
 pytestmark = pytest.mark.cluster
@@ -20,8 +20,9 @@ pytestmark = pytest.mark.cluster
 def second(tmp_path: Path) -> Iterator[Layout]:
     """A place for another cluster, which is gone after the test."""
     of = Layout.at(tmp_path / "c")
-    yield of
-    cluster.down(of)
+    with machine.more_watchers():
+        yield of
+        cluster.down(of)
 
 
 def command(verb: str, of: Layout) -> list[str]:
@@ -47,7 +48,13 @@ def traces(of: Layout) -> list[str]:
         if str(of.root).encode() in _read(path) and int(path.parent.name) != os.getpid()
     ]
     folders = [str(of.root)] if of.root.exists() else []
-    return [*mounts, *commands, *folders, *map(str, Path("/sys/fs/cgroup").rglob(f"{of.name}*"))]
+    return [*mounts, *commands, *folders, *groups_called(of.name)]
+
+
+def groups_called(name: str) -> list[str]:
+    """Control groups of any hierarchy; those of others may come and go meanwhile."""
+    walked = os.walk("/sys/fs/cgroup")
+    return [f"{top}/{each}" for top, folders, _ in walked for each in folders if each.startswith(name)]
 
 
 def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.cluster import cluster, daemons, kubectl
+from tests.cluster.clearing import MADE
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, SITE, SMALL, WAIT, Jobs, connection, job, jobs
@@ -38,6 +39,9 @@ from muster.core.status import JobState
 pytestmark = pytest.mark.cluster
 
 
+GOING = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going", "labels": {MADE: "yes"}}}
+
+
 @pytest.fixture
 def here() -> Layout:
     return layout()
@@ -61,7 +65,7 @@ def running(here: Layout) -> Iterator[Jobs]:
 
 
 def config_map(name: str, namespace: str = "default", **metadata: object) -> Document:
-    about = {"name": name, "namespace": namespace, "labels": {"muster.dev/job": "j"}, **metadata}
+    about = {"name": name, "namespace": namespace, "labels": {"muster.dev/job": "j", MADE: "yes"}, **metadata}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {"a": "1"}}
 
 
@@ -112,7 +116,7 @@ class TestRefusals:
             Client(connection(here, "muster-reaper")).find(NODE)
 
     def test_a_namespace_that_is_being_deleted(self, admin: Client, here: Layout) -> None:
-        kubectl.run(here, "create", "namespace", "going")
+        kubectl.apply(here, [GOING])
         held = admin.create(config_map("held", "going", finalizers=["muster.dev/held"]))
         kubectl.run(here, "delete", "namespace", "going", "--wait=false")
         try:
@@ -235,7 +239,7 @@ class TestAway:
         )
         asking.start()
         with pytest.raises(
-            Unreachable, match=r"10.77.0.1:6443 does not answer: Connection refused \(asked for \d s\)"
+            Unreachable, match=r"10.77.0.1:6443 does not answer: Connection refused \(asked for \d+ s\)"
         ):
             running.client.patient(1).get(JOB_SET, "outlives", namespace=NAMESPACE)
         daemon = cluster.daemon(here, "kube-apiserver")

@@ -145,7 +145,6 @@ def served(here: Layout, tmp_path: Path) -> Iterator[ServiceStore]:
     store.deploy(here)
     with ServiceStore(store.URL, token=store.operator_token(here), cache=tmp_path / "cache") as service:
         yield service
-    store.remove(here)
 
 
 def test_the_store_service_outlives_a_kill(here: Layout, served: ServiceStore, tmp_path: Path) -> None:

@@ -87,10 +87,8 @@ def here() -> Layout:
 
 
 @pytest.fixture(scope="module")
-def served(here: Layout) -> Iterator[None]:
+def served(here: Layout) -> None:
     store.deploy(here)
-    yield
-    store.remove(here)
 
 
 @pytest.fixture

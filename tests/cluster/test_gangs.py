@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 from tests.cluster import kubectl, store
+from tests.cluster.backend import backend
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
-from tests.cluster.scripted import connection
 from tests.horovod.test_horovod import SCRIPT as HOROVOD_SCRIPT
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
 from muster.core.resources import Resources
@@ -120,21 +118,8 @@ class Site:
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     here, folder = layout(), tmp_path_factory.mktemp("gangs")
-    store.deploy(here)
-    service = ServiceStore(store.URL, token=store.operator_token(here), cache=folder / "cache")
-    site = ClusterSite(
-        namespace=NAMESPACE,
-        claim="muster-store",
-        store_url=store.URL,
-        image_prefix="localhost",
-        queue="team-a",
-    )
-    backend = KubernetesBackend(
-        Client(connection(here)), site=site, store=service, deployments=None, resolve={}.__getitem__
-    )
-    yield Site(layout=here, backend=backend, folder=folder)
-    backend.close()
-    store.remove(here)
+    with backend(here, folder) as made:
+        yield Site(layout=here, backend=made, folder=folder)
 
 
 @pytest.fixture

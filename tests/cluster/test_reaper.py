@@ -39,8 +39,7 @@ def here() -> Iterator[Jobs]:
 
 
 @pytest.fixture(autouse=True)
-def without_a_reaper() -> Iterator[None]:
-    yield
+def without_a_reaper() -> None:
     reaper.remove(layout())
 
 

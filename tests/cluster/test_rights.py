@@ -58,9 +58,5 @@ def test_of_our_own_services_only_the_reaper_has_one() -> None:
     of = layout()
     store.deploy(of)
     reaper.deploy(of)
-    try:
-        assert [tokens(pod) for pod in pods(of, "app=muster-store")] == [[]]
-        assert [len(tokens(pod)) for pod in pods(of, "app=muster-reaper")] == [1, 1]
-    finally:
-        reaper.remove(of)
-        store.remove(of)
+    assert [tokens(pod) for pod in pods(of, "app=muster-store")] == [[]]
+    assert [len(tokens(pod)) for pod in pods(of, "app=muster-reaper")] == [1, 1]

@@ -10,13 +10,18 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import inside, kubectl, scripted
+from tests.cluster import inside, kubectl
 from tests.cluster import store as store_service
+from tests.cluster.backend import SITE, connected
+from tests.cluster.clearing import MADE
 from tests.cluster.images import USER
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import connection
 from tests.waiting import GUARD_SECONDS, eventually, until
 
 from muster.backends.base import Backend
@@ -24,11 +29,8 @@ from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import JOB, JOB_SET, POD, Document, Kind
-from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local import processes
-from muster.backends.local.admission import from_environment
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.deployments import LocalDeployments
 from muster.backends.local.environments import find_image, image_folders, put_image
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
@@ -40,8 +42,8 @@ from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.core.wire import loads
-from muster.volumes.service.client import ServiceStore
 
+QUEUE = "contract"
 SMALL = Resources(memory_gib=0.5)
 PRINT_RANK = "import os; print('rank', os.environ['MUSTER_RANK'], 'of', os.environ['MUSTER_WORLD_SIZE'])"
 WRITE = "open('{outputs.made}/f', 'w').write('whole'); print('written')"
@@ -69,6 +71,15 @@ class BackendContract:
 
     pace = 1.0
     no_room = "GiB"
+
+    @functools.cached_property
+    def unique(self) -> str:
+        """What the names of one test's jobs and volumes end with."""
+        return secrets.token_hex(3)
+
+    def own(self, name: str) -> str:
+        """A name that no other test has: a cluster has one store for all of them."""
+        return f"{name}-{self.unique}"
 
     @pytest.fixture
     def backend(self) -> Backend:
@@ -109,12 +120,13 @@ class BackendContract:
     def test_a_job_runs_and_what_it_wrote_becomes_a_version(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        backend.submit(job(WRITE, outputs={"made": Output(volume="a/made")}), job_id="one", owner="ti-1")
-        status, lines = finish(backend, "one")
+        made, one = self.own("a/made"), self.own("one")
+        backend.submit(job(WRITE, outputs={"made": Output(volume=made)}), job_id=one, owner="ti-1")
+        status, lines = finish(backend, one)
         assert status.state is JobState.SUCCEEDED
         assert status.result is not None
-        assert dict(status.result.outputs) == {"made": ("volume://a/made@1",)}
-        assert (backend.store.path("volume://a/made@1") / "f").read_text() == "whole"
+        assert dict(status.result.outputs) == {"made": (f"volume://{made}@1",)}
+        assert (backend.store.path(f"volume://{made}@1") / "f").read_text() == "whole"
         assert "[rank 0] written" in lines
         assert status.owner == "ti-1"
         assert status.started is not None
@@ -124,6 +136,7 @@ class BackendContract:
     def test_progress_and_links_are_in_the_status_while_it_runs_and_after(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        one = self.own("one")
         code = (
             "import time; from pathlib import Path\n"
             "print('muster: epoch=1/3 loss=nan'); print('muster: epoch=1/3 loss=0.5')\n"
@@ -132,16 +145,16 @@ class BackendContract:
             "while not Path('{outputs.made}/go').exists(): time.sleep(0.01)\n"
             "print('muster: epoch=3/3')"
         )
-        backend.submit(job(code, outputs={"made": Output(volume="a/made")}), job_id="one")
-        eventually(lambda: backend.status("one").progress)
-        status = backend.status("one")
+        backend.submit(job(code, outputs={"made": Output(volume=self.own("a/made"))}), job_id=one)
+        eventually(lambda: backend.status(one).progress)
+        status = backend.status(one)
         assert {name: str(number) for name, number in status.progress.items()} == {
             "epoch": "1/3",
             "loss": "0.5",
         }
         assert dict(status.links) == {"MLflow": "https://example.com/1"}
-        self.touch(backend, "one", "made", "go")
-        status, lines = finish(backend, "one")
+        self.touch(backend, one, "made", "go")
+        status, lines = finish(backend, one)
         assert str(status.progress["epoch"]) == "3/3"
         assert status.result is not None
         assert dict(status.result.links) == {"MLflow": "https://example.com/1"}
@@ -150,23 +163,25 @@ class BackendContract:
     def test_one_rank_that_talks_is_enough_for_a_gang_not_to_hang(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        quiet = self.own("quiet")
         code = (
             "import os, time\n"
             "for step in range(20):\n"
             f"    time.sleep({0.1 * self.pace})\n"
             "    if os.environ['MUSTER_RANK'] == '0': print('step', step, flush=True)"
         )
-        backend.submit(job(code, replicas=2, hang_timeout_seconds=0.8 * self.pace), job_id="quiet")
-        status, _ = finish(backend, "quiet")
+        backend.submit(job(code, replicas=2, hang_timeout_seconds=0.8 * self.pace), job_id=quiet)
+        status, _ = finish(backend, quiet)
         assert status.state is JobState.SUCCEEDED
 
     def test_a_hang_shows_every_stack_before_each_restart_and_is_final(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        hangs = self.own("hangs")
         code = "import time\ndef waits(): time.sleep(600)\nprint('up', flush=True); waits()"
         spec = job(code, replicas=2, hang_timeout_seconds=0.8 * self.pace, max_restarts=1)
-        backend.submit(spec, job_id="hangs")
-        status, lines = finish(backend, "hangs")
+        backend.submit(spec, job_id=hangs)
+        status, lines = finish(backend, hangs)
         assert status.verdict is not None
         assert status.verdict.cause is Cause.HANG
         assert status.restarts == 1
@@ -174,40 +189,44 @@ class BackendContract:
         again = next(i for i, line in enumerate(lines) if "starts again" in line)
         assert {line[:8] for line in lines[:again] if line in stacks} == {"[rank 0]", "[rank 1]"}
         assert {line[:8] for line in lines[again:] if line in stacks} == {"[rank 0]", "[rank 1]"}
-        assert not self.leftovers("hangs")
+        assert not self.leftovers(hangs)
 
     def test_the_next_job_reads_what_the_one_before_wrote(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        backend.submit(job(WRITE, outputs={"made": Output(volume="a/made")}), job_id="one")
-        finish(backend, "one")
-        (version,) = backend.store.resolve("a/made")
+        made, one, two = self.own("a/made"), self.own("one"), self.own("two")
+        backend.submit(job(WRITE, outputs={"made": Output(volume=made)}), job_id=one)
+        finish(backend, one)
+        (version,) = backend.store.resolve(made)
         read = job(
             "print(open('{inputs.made}/f').read())", inputs={"made": Input(versions=(version.pinned,))}
         )
-        backend.submit(read, job_id="two")
-        assert "[rank 0] whole" in finish(backend, "two")[1]
+        backend.submit(read, job_id=two)
+        assert "[rank 0] whole" in finish(backend, two)[1]
 
     def test_all_replicas_of_a_gang_run(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job(PRINT_RANK, replicas=2, ranks=2, launcher=Launcher.TORCHRUN), job_id="gang")
-        _, lines = finish(backend, "gang")
+        gang = self.own("gang")
+        backend.submit(job(PRINT_RANK, replicas=2, ranks=2, launcher=Launcher.TORCHRUN), job_id=gang)
+        _, lines = finish(backend, gang)
         assert {f"[rank {rank}] rank {rank} of 4" for rank in range(4)} <= set(lines)
 
     def test_the_same_job_id_twice_is_one_job(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        spec = job(WRITE, outputs={"made": Output(volume="a/made")})
-        backend.submit(spec, job_id="same")
-        backend.submit(spec, job_id="same")
-        status, lines = finish(backend, "same")
-        backend.submit(spec, job_id="same")
-        assert backend.status("same") == status
+        made, same = self.own("a/made"), self.own("same")
+        spec = job(WRITE, outputs={"made": Output(volume=made)})
+        backend.submit(spec, job_id=same)
+        backend.submit(spec, job_id=same)
+        status, lines = finish(backend, same)
+        backend.submit(spec, job_id=same)
+        assert backend.status(same) == status
         assert lines.count("[rank 0] written") == 1
-        assert len(backend.store.versions("a/made")) == 1
+        assert len(backend.store.versions(made)) == 1
 
     def test_a_job_id_names_one_spec_for_ever(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job("pass"), job_id="taken")
+        taken = self.own("taken")
+        backend.submit(job("pass"), job_id=taken)
         with pytest.raises(SpecError, match="taken"):
-            backend.submit(job("print(1)"), job_id="taken")
-        finish(backend, "taken")
+            backend.submit(job("print(1)"), job_id=taken)
+        finish(backend, taken)
 
     def test_no_such_job(self, backend: Backend) -> None:
         with pytest.raises(NotFound, match="nobody"):
@@ -218,22 +237,24 @@ class BackendContract:
     def test_a_gang_that_does_not_fit_waits_whole_and_says_why(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        first, second = self.own("first"), self.own("second")
         big = Resources(memory_gib=1.5)
-        backend.submit(job(SLEEP, replicas=2, resources=big), job_id="first")
-        eventually(lambda: backend.status("first").state is JobState.RUNNING)
-        backend.submit(job(PRINT_RANK, replicas=2, resources=big), job_id="second")
-        eventually(lambda: self.no_room in backend.status("second").reason)
-        waiting = backend.status("second")
+        backend.submit(job(SLEEP, replicas=2, resources=big), job_id=first)
+        eventually(lambda: backend.status(first).state is JobState.RUNNING)
+        backend.submit(job(PRINT_RANK, replicas=2, resources=big), job_id=second)
+        eventually(lambda: self.no_room in backend.status(second).reason)
+        waiting = backend.status(second)
         assert waiting.state is JobState.QUEUED
         assert waiting.alive
-        assert backend.store.ledger.read("second") == (b"", 0)
-        assert not self.leftovers("second")
-        backend.cancel("first")
-        assert finish(backend, "second")[0].state is JobState.SUCCEEDED
+        assert backend.store.ledger.read(second) == (b"", 0)
+        assert not self.leftovers(second)
+        backend.cancel(first)
+        assert finish(backend, second)[0].state is JobState.SUCCEEDED
 
     def test_a_lost_rank_restarts_the_whole_gang_from_its_checkpoint(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        made, lost = self.own("a/made"), self.own("lost")
         code = (
             "import os, pathlib, signal, time\n"
             "rank, seen = os.environ['MUSTER_RANK'], pathlib.Path('{checkpoints}') / os.environ['MUSTER_RANK']\n"
@@ -246,20 +267,21 @@ class BackendContract:
             "    time.sleep(600)\n"
             "open('{outputs.made}/' + rank, 'w').write('whole')\n"
         )
-        spec = job(code, replicas=2, outputs={"made": Output(volume="a/made")}, grace_seconds=1)
-        backend.submit(spec, job_id="lost")
-        status, lines = finish(backend, "lost")
+        spec = job(code, replicas=2, outputs={"made": Output(volume=made)}, grace_seconds=1)
+        backend.submit(spec, job_id=lost)
+        status, lines = finish(backend, lost)
         assert status.state is JobState.SUCCEEDED
         assert status.restarts == 1
         assert {"[rank 0] starts 2", "[rank 1] starts 2"} <= set(lines)
         assert any("rank lost" in line and "starts again" in line for line in lines)
-        assert sorted(path.name for path in backend.store.path("a/made").iterdir()) == ["0", "1"]
+        assert sorted(path.name for path in backend.store.path(made).iterdir()) == ["0", "1"]
 
     def test_a_gang_that_keeps_losing_ranks_fails(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        backend.submit(job("import os; os.kill(os.getpid(), 9)", max_restarts=1), job_id="weak")
-        status, _ = finish(backend, "weak")
+        weak = self.own("weak")
+        backend.submit(job("import os; os.kill(os.getpid(), 9)", max_restarts=1), job_id=weak)
+        status, _ = finish(backend, weak)
         assert status.state is JobState.FAILED
         assert status.verdict is not None
         assert (status.verdict.cause, status.verdict.rank) == (Cause.RANK_LOST, 0)
@@ -268,30 +290,33 @@ class BackendContract:
     def test_an_authors_error_is_final_and_ends_the_log(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        wrong = self.own("wrong")
         code = (
             "import os, time\nif os.environ['MUSTER_RANK'] == '1': raise ValueError('boom')\ntime.sleep(600)"
         )
-        backend.submit(job(code, replicas=2, grace_seconds=1), job_id="wrong")
-        status, lines = finish(backend, "wrong")
+        backend.submit(job(code, replicas=2, grace_seconds=1), job_id=wrong)
+        status, lines = finish(backend, wrong)
         assert status.state is JobState.FAILED
         assert status.restarts == 0
         assert status.verdict is not None
         assert (status.verdict.cause, status.verdict.rank) == (Cause.USER_ERROR, 1)
         assert "ValueError: boom" in status.verdict.message
-        assert lines[-4:] == status.verdict.render(job_id="wrong").splitlines()
-        assert not self.leftovers("wrong")
+        assert lines[-4:] == status.verdict.render(job_id=wrong).splitlines()
+        assert not self.leftovers(wrong)
 
     def test_outputs_are_committed_all_or_none(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        half, volumes = self.own("half"), {self.own("a/left"), self.own("a/right")}
         code = (
             "import os\nopen('{outputs.left}/f', 'w').write('x')\n"
             "if os.environ['MUSTER_RANK'] == '1': raise SystemExit(3)\n"
         )
-        outputs = {"left": Output(volume="a/left"), "right": Output(volume="a/right")}
-        backend.submit(job(code, replicas=2, outputs=outputs, grace_seconds=1), job_id="half")
-        assert finish(backend, "half")[0].state is JobState.FAILED
-        assert backend.store.volumes() == []
+        outputs = {"left": Output(volume=self.own("a/left")), "right": Output(volume=self.own("a/right"))}
+        backend.submit(job(code, replicas=2, outputs=outputs, grace_seconds=1), job_id=half)
+        assert finish(backend, half)[0].state is JobState.FAILED
+        assert not volumes.intersection(backend.store.volumes())
 
     def test_cancel_leaves_no_process(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        stop = self.own("stop")
         code = (
             "import os, subprocess, sys, time\n"
             "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
@@ -299,78 +324,92 @@ class BackendContract:
             "subprocess.Popen(sleep, start_new_session=True, env=dict(), close_fds=False)\n"
             "print('up', flush=True)\ntime.sleep(600)\n"
         )
-        backend.submit(job(code, ranks=2, grace_seconds=1), job_id="stop")
-        eventually(lambda: backend.store.ledger.read("stop")[0].count(b"up") == 2)
-        assert self.leftovers("stop")
-        backend.cancel("stop")
-        status = backend.status("stop")
+        backend.submit(job(code, ranks=2, grace_seconds=1), job_id=stop)
+        eventually(lambda: backend.store.ledger.read(stop)[0].count(b"up") == 2)
+        assert self.leftovers(stop)
+        backend.cancel(stop)
+        status = backend.status(stop)
         assert status.state is JobState.CANCELLED
         assert status.verdict is not None
         assert status.verdict.cause is Cause.CANCELLED
-        assert not self.leftovers("stop")
-        backend.cancel("stop")
-        assert backend.status("stop") == status
+        assert not self.leftovers(stop)
+        backend.cancel(stop)
+        assert backend.status(stop) == status
 
     def test_a_job_that_waits_is_cancelled_too(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id="first")
-        backend.submit(job(SLEEP), job_id="second")
-        backend.cancel("second")
-        assert backend.status("second").state is JobState.CANCELLED
-        backend.cancel("first")
+        first, second = self.own("first"), self.own("second")
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id=first)
+        backend.submit(job(SLEEP), job_id=second)
+        backend.cancel(second)
+        assert backend.status(second).state is JobState.CANCELLED
+        backend.cancel(first)
 
     def test_only_its_owner_cancels_a_job(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job(SLEEP), job_id="owned", owner="ti-1")
-        assert backend.store.ledger.own("owned", owner="ti-2", expected="ti-1")
-        backend.cancel("owned", owner="ti-1")
-        assert not backend.status("owned").state.ended
-        backend.cancel("owned", owner="ti-2")
-        assert backend.status("owned").state is JobState.CANCELLED
+        owned = self.own("owned")
+        backend.submit(job(SLEEP), job_id=owned, owner="ti-1")
+        assert backend.store.ledger.own(owned, owner="ti-2", expected="ti-1")
+        backend.cancel(owned, owner="ti-1")
+        assert not backend.status(owned).state.ended
+        backend.cancel(owned, owner="ti-2")
+        assert backend.status(owned).state is JobState.CANCELLED
 
     def test_a_cancel_that_is_not_waited_for_comes_all_the_same(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        backend.submit(job(SLEEP), job_id="job-a")
-        eventually(lambda: b"up" in backend.store.ledger.read("job-a")[0])
-        backend.cancel("job-a", wait=False)
-        eventually(lambda: backend.status("job-a").state is JobState.CANCELLED)
-        eventually(lambda: not self.leftovers("job-a"), seconds=30)
+        job_a = self.own("job-a")
+        backend.submit(job(SLEEP), job_id=job_a)
+        eventually(lambda: b"up" in backend.store.ledger.read(job_a)[0])
+        backend.cancel(job_a, wait=False)
+        eventually(lambda: backend.status(job_a).state is JobState.CANCELLED)
+        eventually(lambda: not self.leftovers(job_a), seconds=30)
 
     def test_many_are_reported_as_each_is_alone(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job("pass"), job_id="job-done")
-        finish(backend, "job-done")
-        backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id="job-runs")
-        eventually(lambda: b"up" in backend.store.ledger.read("job-runs")[0])
-        backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id="job-waits")
-        ids = ["job-done", "job-runs", "job-waits"]
-        assert backend.statuses([*ids, "job-unknown"]) == {each: backend.status(each) for each in ids}
+        job_done, job_runs = self.own("job-done"), self.own("job-runs")
+        backend.submit(job("pass"), job_id=job_done)
+        finish(backend, job_done)
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id=job_runs)
+        eventually(lambda: b"up" in backend.store.ledger.read(job_runs)[0])
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=3)), job_id=self.own("job-waits"))
+        ids = [job_done, job_runs, self.own("job-waits")]
+
+        def looked_at() -> list[dict[str, JobStatus]]:
+            alone = {each: backend.status(each) for each in ids}
+            many = dict(backend.statuses([*ids, self.own("job-unknown")]))
+            again = {each: backend.status(each) for each in ids}
+            return [many, alone] if alone == again else []  # why one waits may change between two looks
+
+        many, alone = eventually(looked_at)
+        assert many == alone
 
     def test_ranks_get_their_grace_to_save(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        graceful = self.own("graceful")
         code = (
             "import signal, sys, time\n"
             "def save(*_): print('saved', flush=True); sys.exit(0)\n"
             "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(600)\n"
         )
-        backend.submit(job(code, grace_seconds=20), job_id="graceful")
-        eventually(lambda: b"up" in backend.store.ledger.read("graceful")[0])
-        backend.cancel("graceful")
-        status, lines = finish(backend, "graceful")
+        backend.submit(job(code, grace_seconds=20), job_id=graceful)
+        eventually(lambda: b"up" in backend.store.ledger.read(graceful)[0])
+        backend.cancel(graceful)
+        status, lines = finish(backend, graceful)
         assert status.state is JobState.CANCELLED
         assert "[rank 0] saved" in lines
 
     def test_lines_keep_their_order_and_a_watch_goes_on_where_it_was_cut(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        backend.submit(job("for i in range(5000): print(i)"), job_id="lines")
+        numbers = self.own("numbers")
+        backend.submit(job("for i in range(5000): print(i)"), job_id=numbers)
         first: list[JobEvent] = []
 
         async def cut() -> None:
-            async for event in backend.watch("lines"):
+            async for event in backend.watch(numbers):
                 first.append(event)
                 if event.lines:
                     return
 
         asyncio.run(cut())
-        rest = asyncio.run(events(backend, "lines", after=first[-1].cursor))
+        rest = asyncio.run(events(backend, numbers, after=first[-1].cursor))
         lines = [line for event in (*first, *rest) for line in event.lines]
         assert [line for line in lines if line.startswith("[rank")] == [f"[rank 0] {i}" for i in range(5000)]
         assert rest[-1].status is not None
@@ -379,31 +418,33 @@ class BackendContract:
     def test_an_image_that_is_not_in_the_store_is_refused_at_once(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        imageless = self.own("imageless")
         with pytest.raises(ImageError, match="python"):
-            backend.submit(job("pass", image_digest="b3:" + "0" * 64), job_id="imageless")
+            backend.submit(job("pass", image_digest="b3:" + "0" * 64), job_id=imageless)
         with pytest.raises(NotFound):
-            backend.status("imageless")
+            backend.status(imageless)
 
     def test_a_replica_that_outgrows_its_memory_is_named(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
+        big = self.own("big")
         code = "import os, time\nheld = b'x' * (600 << 20) if os.environ['MUSTER_RANK'] == '1' else b''\ntime.sleep(600)"
         spec = job(code, replicas=2, resources=Resources(memory_gib=0.25), grace_seconds=1)
-        backend.submit(spec, job_id="big")
-        status, lines = finish(backend, "big")
+        backend.submit(spec, job_id=big)
+        status, lines = finish(backend, big)
         assert status.verdict is not None
         assert (status.verdict.cause, status.verdict.rank) == (Cause.OUT_OF_MEMORY, 1)
         assert "0.25 GiB" in status.verdict.message
         assert "memory_gib" in status.verdict.advice
         assert status.restarts == 0
-        assert lines[-4:] == status.verdict.render(job_id="big").splitlines()
-        assert not self.leftovers("big")
+        assert lines[-4:] == status.verdict.render(job_id=big).splitlines()
+        assert not self.leftovers(big)
 
     def test_more_memory_than_there_can_be_is_refused_at_once(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         with pytest.raises(CannotSchedule, match="9 GiB"):
-            backend.submit(job("pass", resources=Resources(memory_gib=9)), job_id="huge")
+            backend.submit(job("pass", resources=Resources(memory_gib=9)), job_id=self.own("huge"))
 
     def test_a_gang_that_requires_gpus_is_refused(
         self, backend: Backend, job: Callable[..., JobSpec]
@@ -412,30 +453,33 @@ class BackendContract:
             backend.check(job("pass", resources=Resources(gpus=1), require_gpus=True))
 
     def test_a_job_that_runs_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job(SLEEP, run_timeout_seconds=0.3, grace_seconds=1), job_id="long")
-        status, _ = finish(backend, "long")
+        long = self.own("long")
+        backend.submit(job(SLEEP, run_timeout_seconds=0.3, grace_seconds=1), job_id=long)
+        status, _ = finish(backend, long)
         assert status.verdict is not None
         assert status.verdict.cause is Cause.RUN_TIMEOUT
-        assert not self.leftovers("long")
+        assert not self.leftovers(long)
 
     def test_a_job_that_waits_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
-        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id="first")
-        backend.submit(job("pass", queue_timeout_seconds=0.2), job_id="second")
-        status, _ = finish(backend, "second")
+        first, second = self.own("first"), self.own("second")
+        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id=first)
+        backend.submit(job("pass", queue_timeout_seconds=0.2), job_id=second)
+        status, _ = finish(backend, second)
         assert status.verdict is not None
         assert status.verdict.cause is Cause.QUEUE_TIMEOUT
-        backend.cancel("first")
+        backend.cancel(first)
 
     def test_a_secret_arrives_and_is_nowhere_else(
         self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        secretive = self.own("secretive")
         monkeypatch.setenv("TOKEN_HERE", "s3cr3t-value")
         spec = job(
             "import os; print('token', os.environ['TOKEN'], len(os.environ['TOKEN']))",
             secrets={"TOKEN": SecretRef(source="environment", name="TOKEN_HERE")},
         )
-        backend.submit(spec, job_id="secretive")
-        _, lines = finish(backend, "secretive")
+        backend.submit(spec, job_id=secretive)
+        _, lines = finish(backend, secretive)
         assert "[rank 0] token *** 12" in lines
         assert [path for path in self.written(tmp_path) if b"s3cr3t-value" in path.read_bytes()] == []
 
@@ -444,22 +488,24 @@ class BackendContract:
     ) -> None:
         spec = job("pass", secrets={"TOKEN": SecretRef(source="environment", name="NO_SUCH_VARIABLE")})
         with pytest.raises(SpecError, match="NO_SUCH_VARIABLE"):
-            backend.submit(spec, job_id="poor")
+            backend.submit(spec, job_id=self.own("poor"))
 
     def test_ranks_see_nothing_of_the_callers_environment(
         self, backend: Backend, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        clean = self.own("clean")
         monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "private")
         code = "import os; print('leaks', [n for n in os.environ if 'AIRFLOW' in n], os.environ['ASKED'])"
-        backend.submit(job(code, env={"ASKED": "for"}), job_id="clean")
-        assert "[rank 0] leaks [] for" in finish(backend, "clean")[1]
+        backend.submit(job(code, env={"ASKED": "for"}), job_id=clean)
+        assert "[rank 0] leaks [] for" in finish(backend, clean)[1]
 
     def test_ten_at_once(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
+        made = self.own("a/made")
         for number in range(10):
-            spec = job(WRITE, outputs={"made": Output(volume="a/made")}, resources=Resources(memory_gib=1))
-            backend.submit(spec, job_id=f"ten-{number}")
-        assert all(finish(backend, f"ten-{n}")[0].state is JobState.SUCCEEDED for n in range(10))
-        assert [version.number for version in backend.store.versions("a/made")] == list(range(1, 11))
+            spec = job(WRITE, outputs={"made": Output(volume=made)}, resources=Resources(memory_gib=1))
+            backend.submit(spec, job_id=self.own(f"ten-{number}"))
+        assert all(finish(backend, self.own(f"ten-{n}"))[0].state is JobState.SUCCEEDED for n in range(10))
+        assert [version.number for version in backend.store.versions(made)] == list(range(1, 11))
 
 
 @pytest.fixture(scope="session")
@@ -774,40 +820,39 @@ class TestLocalBackend(BackendContract):
         assert "disk_gib" in warned
 
 
+@pytest.fixture(scope="module")
+def here() -> Iterator[Layout]:
+    """A cluster with the store service, and with a queue that has room for as much as the contract says."""
+    of, queue = inside.layout(), room(QUEUE, memory_gib=4)
+    store_service.deploy(of)
+    kubectl.apply(of, queue)
+    try:
+        yield of
+    finally:
+        kubectl.delete(of, queue)
+
+
+@pytest.fixture(scope="module")
+def operator(here: Layout) -> Client:
+    """What looks at the objects of jobs."""
+    return Client(connection(here))
+
+
 @pytest.mark.cluster
 class TestKubernetesBackend(BackendContract):
     pace = 6.0
     no_room = "memory of flavor cpu"
 
     @pytest.fixture
-    def backend(self, tmp_path: Path) -> Iterator[KubernetesBackend]:
-        self.here = inside.layout()
-        self.folder = f"contract-{secrets.token_hex(4)}"  # a store of its own for each test
-        store_service.deploy(self.here, folder=self.folder)
-        kubectl.apply(self.here, room("contract", memory_gib=4))
-        self.client = Client(scripted.connection(self.here))
-        site = ClusterSite(
-            namespace=inside.NAMESPACE,
-            claim=scripted.CLAIM,
-            folder=self.folder,
-            store_url=store_service.URL,
-            image_prefix="localhost",
-            queue="contract",
-        )
-        token = store_service.operator_token(self.here)
-        store = ServiceStore(store_service.URL, token=token, cache=tmp_path / "fetched")
-        backend = KubernetesBackend(
-            self.client,
-            site=site,
-            store=store,
-            deployments=LocalDeployments(Settings(home=tmp_path, cache=tmp_path), store),
-            resolve=from_environment,
-        )
+    def backend(self, here: Layout, operator: Client, tmp_path: Path) -> Iterator[KubernetesBackend]:
+        self.here, self.client = here, operator
+        backend = connected(here, tmp_path, site=replace(SITE, queue=QUEUE))
         yield backend
-        for job_id in store.ledger.jobs():
-            backend.cancel(job_id)
-            assert not self.leftovers(job_id)
-            eventually(functools.partial(self.is_cleared, job_id))
+        for job_id in backend.store.ledger.jobs():
+            if job_id.endswith(self.unique):
+                backend.cancel(job_id)
+                assert not self.leftovers(job_id)
+                eventually(functools.partial(self.is_cleared, job_id))
         backend.close()
 
     def leftovers(self, job_id: str) -> Sequence[object]:
@@ -827,7 +872,7 @@ class TestKubernetesBackend(BackendContract):
         os.chown(folder / name, USER, USER)
 
     def written(self, tmp_path: Path) -> Iterator[Path]:
-        roots = (tmp_path, self.here.claim / self.folder)
+        roots = (tmp_path, self.here.claim / store_service.FOLDER)
         return (path for root in roots for path in root.rglob("*") if path.is_file())
 
 
@@ -844,13 +889,13 @@ def room(name: str, *, memory_gib: int) -> list[Document]:
         {
             **head,
             "kind": "ClusterQueue",
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": {MADE: "yes"}},
             "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
         },
         {
             **head,
             "kind": "LocalQueue",
-            "metadata": {"name": name, "namespace": inside.NAMESPACE},
+            "metadata": {"name": name, "namespace": inside.NAMESPACE, "labels": {MADE: "yes"}},
             "spec": {"clusterQueue": name},
         },
     ]
