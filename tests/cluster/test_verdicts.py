@@ -177,6 +177,7 @@ FAULTS = {
     ),
     "pod-security": Fault(
         change=lambda pod: pod.pop("securityContext"),  # type: ignore[arg-type, return-value]
+        ahead_seconds=LATER,
         cause=Cause.SPEC_ERROR,
         message=r"the cluster admits none of its pods: .*violates PodSecurity",
     ),

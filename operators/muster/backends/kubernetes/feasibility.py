@@ -199,6 +199,19 @@ def _check_covered(pods: PodSet, amounts: Amounts, queue: Queue) -> None:
 
 def _flavors(cluster: Cluster, pods: PodSet, queue: Queue) -> list[str]:
     """The flavors that Kueue may give a role: those of its classes, or all where it names none."""
+    found = _of_class(cluster, pods, queue)
+    if not cluster.topology:
+        return found
+    placed = [name for name in found if name not in cluster.flavors or cluster.flavors[name].topology]
+    if not placed:
+        raise CannotSchedule(
+            f"queue {queue.name} has no flavor for role {pods.role} on which Kueue looks for nodes before it "
+            f"lets a gang in: name a Topology in flavor {' or '.join(found)} (topologyName)"
+        )
+    return placed
+
+
+def _of_class(cluster: Cluster, pods: PodSet, queue: Queue) -> list[str]:
     assert queue.limits is not None
     if not pods.gpu_class or not cluster.flavors:
         return list(queue.limits)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from muster.backends.kubernetes.facts import condition
+from muster.backends.kubernetes.facts import condition, holds
 from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document
 from muster.backends.kubernetes.labels import FAILURES, IGNORED, INDEX, MAIN, RESTART, ROLE
 from muster.core.job import JobSpec
@@ -113,6 +113,8 @@ class SeenPod:
 
     :param restart: the start of the gang that it belongs to, from 0.
     :param reason: why the kubelet ended it, such as ``Evicted``; `message` in its words.
+    :param owner: the uid of the Job that made it.
+    :param set_up: its volumes are mounted and its network is there.
     :param disrupted: why the cluster ended it: the reason of its DisruptionTarget condition.
     :param unplaced: why no node has it: the message of PodScheduled; empty once it has one.
     """
@@ -123,8 +125,10 @@ class SeenPod:
     restart: int
     created: float
     phase: str
+    owner: str = ""
     node: str = ""
     placed_at: float | None = None
+    set_up: bool = False
     deleting: bool = False
     reason: str = ""
     message: str = ""
@@ -150,8 +154,10 @@ class SeenPod:
             restart=_restart(labels, notes),
             created=seconds(metadata.get("creationTimestamp")) or 0.0,
             phase=status.get("phase", "Pending"),
+            owner=str((metadata.get("ownerReferences") or ({},))[0].get("uid", "")),
             node=spec.get("nodeName", ""),
             placed_at=seconds(scheduled.get("lastTransitionTime")) if spec.get("nodeName") else None,
+            set_up=holds(document, "PodReadyToStartContainers"),
             deleting="deletionTimestamp" in metadata,
             reason=status.get("reason", ""),
             message=status.get("message", ""),
@@ -192,6 +198,35 @@ class SeenPod:
                 return before + self.index * role.ranks
             before += role.replicas * role.ranks
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenEvent:
+    """One warning. :param about: the uid of the object; `first` and `last` time, seconds since the epoch."""
+
+    reason: str
+    said: str
+    about: str
+    kind: str
+    name: str
+    first: float
+    last: float
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> SeenEvent:
+        """Read an ``Event``, as a kubelet writes it or in the newer form that controllers use."""
+        about, series = document.get("involvedObject") or {}, document.get("series") or {}
+        made = document.get("eventTime") or document["metadata"].get("creationTimestamp")
+        first = seconds(document.get("firstTimestamp") or made) or 0.0
+        return cls(
+            reason=str(document.get("reason") or ""),
+            said=str(document.get("message") or ""),
+            about=str(about.get("uid") or ""),
+            kind=str(about.get("kind") or ""),
+            name=str(about.get("name") or ""),
+            first=first,
+            last=seconds(series.get("lastObservedTime") or document.get("lastTimestamp")) or first,
+        )
 
 
 def _restart(labels: Mapping[str, str], notes: Mapping[str, str]) -> int:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.backends.kubernetes.facts import Cluster, condition
 from muster.backends.kubernetes.faults import ADVICE, overfull
 from muster.backends.kubernetes.observe import plain_reason
-from muster.backends.kubernetes.seen import Container, Seen, SeenPod, seconds
+from muster.backends.kubernetes.seen import Container, Seen, SeenEvent, SeenPod, seconds
 from muster.core.verdict import Cause, Verdict
 
 # What somebody is just making gets so long: a queue, a Secret, a PodGroup.
 SETTLE_SECONDS = 30.0
-# A registry that is away may be back; a node that cannot mount may be mended.
-IMAGE_SECONDS, MOUNT_SECONDS = 180.0, 300.0
+# A registry that is away may be back; a node that cannot mount may be mended, and tells of it until then.
+_IMAGE_SECONDS, _MOUNT_SECONDS, _NEWS_SECONDS = 180.0, 300.0, 180.0
 
-_QUOTA_NEVER = ("maximum capacity", "unavailable in ClusterQueue")
+_UNPLACED = "does not support TopologyAwareScheduling"
+_QUOTA_NEVER = ("maximum capacity", "unavailable in ClusterQueue", _UNPLACED)
 _QUOTA_LATER = ("insufficient unused quota", "topology", "preempt")
-_FLAVOR = re.compile(r"\bflavor ([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)")
+_FLAVOR = re.compile(r"\b[Ff]lavor \"?([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)")
 _NO_QUEUE = re.compile(r"(LocalQueue|ClusterQueue) \S+ doesn't exist")
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
 _REFUSED_PULL = re.compile(
     r"not found|manifest unknown|unauthorized|denied|authentication required|no such image", re.IGNORECASE
 )
 _MISSING = re.compile(r"secret|configmap|runAsNonRoot|non-root|couldn't find key", re.IGNORECASE)
+_SYNC = re.compile(r"failed to sync \w+ cache", re.IGNORECASE)  # the kubelet's own, of a Secret that is there
 
 
 def stuck(seen: Seen, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
@@ -35,11 +37,12 @@ def stuck(seen: Seen, *, now: float, cluster: Cluster | None = None) -> Verdict 
     :param cluster: what the cluster has, to see whether Kueue tells of every flavor.
     """
     found = _workload(seen.workload, now, cluster) if seen.workload is not None else None
-    found = found or _events(seen, now)
+    events = tuple(map(SeenEvent.of, seen.events))
+    found = found or _events(seen, events, now)
     if found is not None:
         return found
     for pod in seen.replicas():
-        found = _pod(pod, now) or _group(seen, pod, now)
+        found = _pod(pod, events, now) or _group(seen, pod, now)
         if found is not None:
             return found
     return None
@@ -65,7 +68,9 @@ def _workload(workload: Mapping[str, Any], now: float, cluster: Cluster | None) 
         return Verdict(
             cause=Cause.UNSCHEDULABLE,
             message=f"queue {queue} can never hold it: {plain_reason(said)}",
-            advice="ask for less, or for more quota; `muster gpus` shows what there is",
+            advice="have a Topology named in that flavor (topologyName)"
+            if _UNPLACED in said
+            else "ask for less, or for more quota; `muster gpus` shows what there is",
         )
     return None
 
@@ -102,50 +107,76 @@ def _deactivated(said: str) -> Verdict:
     )
 
 
-def _events(seen: Seen, now: float) -> Verdict | None:
-    pods = {pod.name: f"replica {pod.replica}" for pod in map(SeenPod.of, seen.pods)}
-    for event in seen.events:
-        about, said = event.get("involvedObject") or {}, str(event.get("message") or "")
-        if event.get("reason") == "FailedCreate" and "is forbidden" in said and "exceeded quota" not in said:
+def _events(seen: Seen, events: Sequence[SeenEvent], now: float) -> Verdict | None:
+    pods = [SeenPod.of(pod) for pod in seen.pods]
+    replicas, owners = {pod.name: f"replica {pod.replica}" for pod in pods}, {pod.owner for pod in pods}
+    for event in events:
+        if event.about not in owners and _is_not_admitted(event, now):
             return Verdict(
                 cause=Cause.SPEC_ERROR,
-                message=f"the cluster admits none of its pods: {said}",
+                message=f"the cluster admits none of its pods: {event.said}",
                 advice="ask for less, or have the namespace's rules changed",
             )
-        if event.get("reason") == "Evicted" and about.get("kind") == "Pod":
-            found = overfull(pods.get(about["name"], f"pod {about['name']}"), said)
+        if event.reason == "Evicted" and event.kind == "Pod":
+            found = overfull(replicas.get(event.name, f"pod {event.name}"), event.said)
             if found is not None:
                 return found
-    return _not_mounted(seen, now)
+    return _not_mounted(seen, events, now)
 
 
-def _not_mounted(seen: Seen, now: float) -> Verdict | None:
-    waiting = {pod.name: pod for pod in seen.replicas() if pod.node and not pod.runs and not pod.sealed}
-    for event in seen.events:
-        pod = waiting.get((event.get("involvedObject") or {}).get("name", ""))
-        if pod is None or event.get("reason") not in ("FailedMount", "FailedAttachVolume"):
+def _is_not_admitted(event: SeenEvent, now: float) -> bool:
+    """Whether a Job may not make its pods; what it lacks may be made a moment after it."""
+    refused = event.reason == "FailedCreate" and "is forbidden" in event.said
+    return refused and "exceeded quota" not in event.said and now - event.first > SETTLE_SECONDS
+
+
+def _not_mounted(seen: Seen, events: Sequence[SeenEvent], now: float) -> Verdict | None:
+    """Find a pod whose volumes its node has failed to mount for long, and still fails: once means nothing."""
+    waiting = {pod.name: pod for pod in seen.replicas() if pod.node and not _is_set_up(pod)}
+    for event in events:
+        pod = waiting.get(event.name)
+        if pod is None or event.reason not in ("FailedMount", "FailedAttachVolume"):
             continue
-        if pod.phase == "Pending" and now - (pod.placed_at or now) > MOUNT_SECONDS:
+        if now - (pod.placed_at or now) > _MOUNT_SECONDS and now - event.last <= _NEWS_SECONDS:
             return Verdict(
                 cause=Cause.BACKEND_ERROR,
-                message=f"replica {pod.replica}: node {pod.node} cannot mount its volumes: {event.get('message')}",
+                message=f"replica {pod.replica}: node {pod.node} cannot mount its volumes: {event.said}",
                 advice="see that the claim, its storage and the job's Secret are there",
             )
     return None
 
 
-def _pod(pod: SeenPod, now: float) -> Verdict | None:
+def _is_set_up(pod: SeenPod) -> bool:
+    """Whether a pod's volumes were mounted, or are no more of interest."""
+    begun = pod.set_up or any(each.started_at is not None for each in pod.containers)
+    return begun or pod.deleting or pod.phase != "Pending"
+
+
+def _pod(pod: SeenPod, events: Sequence[SeenEvent], now: float) -> Verdict | None:
     if pod.deleting or not pod.node:
         return None
-    waited = now - (pod.placed_at or now)
+    since = pod.placed_at or now
     for container in pod.containers:
-        found = _image(pod, container, waited) or _config(pod, container, waited)
+        found = _image(pod, container, now, patience=_until_pulled(pod, events))
+        found = found or _config(pod, container, now - since)
         if found is not None:
             return found
+        since = container.ended_at or since
     return None
 
 
-def _image(pod: SeenPod, container: Container, waited: float) -> Verdict | None:
+def _until_pulled(pod: SeenPod, events: Sequence[SeenEvent]) -> float:
+    """How long after its placing a pod may want for an image: the second try gets as long as the first took."""
+    placed = pod.placed_at or 0.0
+    failures = [
+        each.first
+        for each in events
+        if each.name == pod.name and each.said.startswith("Failed to pull image")
+    ]
+    return 2 * max(min(failures, default=placed) - placed, 0.0) + _IMAGE_SECONDS
+
+
+def _image(pod: SeenPod, container: Container, now: float, *, patience: float) -> Verdict | None:
     reason, said = container.waiting, container.waiting_message
     if reason == "InvalidImageName":
         return Verdict(
@@ -154,7 +185,7 @@ def _image(pod: SeenPod, container: Container, waited: float) -> Verdict | None:
             advice="mend image_prefix or images of the cluster's settings",
         )
     refused = reason == "ErrImageNeverPull" or (reason == "ImagePullBackOff" and _REFUSED_PULL.search(said))
-    if refused or (reason in _PULLING and waited > IMAGE_SECONDS):
+    if refused or (reason in _PULLING and now - (pod.placed_at or now) > patience):
         return Verdict(
             cause=Cause.IMAGE_UNAVAILABLE,
             message=f"node {pod.node} cannot get image {container.image}: {said or reason}",
@@ -164,10 +195,13 @@ def _image(pod: SeenPod, container: Container, waited: float) -> Verdict | None:
 
 
 def _config(pod: SeenPod, container: Container, waited: float) -> Verdict | None:
+    """Judge a container that cannot be made. :param waited: since those before it ended, in seconds."""
     reason, said = container.waiting, container.waiting_message
-    if reason not in ("CreateContainerConfigError", "CreateContainerError") or waited <= SETTLE_SECONDS:
+    unknown = _SYNC.search(said)
+    patience = _MOUNT_SECONDS if unknown else SETTLE_SECONDS
+    if reason not in ("CreateContainerConfigError", "CreateContainerError") or waited <= patience:
         return None
-    ours = not _MISSING.search(said)
+    ours = unknown or not _MISSING.search(said)
     return Verdict(
         cause=Cause.BACKEND_ERROR if ours else Cause.SPEC_ERROR,
         message=f"replica {pod.replica} cannot be made: {said}",

@@ -10,6 +10,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,34 @@ def set_waiting(reason: str, message: str = "") -> Callable[[Document], None]:
         status["state"] = {"waiting": {"reason": reason, "message": message}}
 
     return change
+
+
+def set_unmounted(pod: Document) -> None:
+    """Let a pod have a node, and wait for its volumes there."""
+    set_condition("PodReadyToStartContainers", status="False")(pod)
+    pod["status"]["phase"] = "Pending"
+    for status in (*pod["status"]["initContainerStatuses"], *pod["status"]["containerStatuses"]):
+        status["state"] = {"waiting": {"reason": "PodInitializing"}}
+
+
+def warning(reason: str, message: str, about: Document, *, first: float, last: float) -> Document:
+    """Return an event as a kubelet writes it. :param first: and `last` time, seconds since the epoch."""
+    metadata = about["metadata"]
+
+    def at(moment: float) -> str:
+        return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    return {
+        "kind": "Event",
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "metadata": {"name": f"{metadata['name']}.1", "uid": "e"},
+        "involvedObject": {"kind": about["kind"], "name": metadata["name"], "uid": metadata["uid"]},
+        "firstTimestamp": at(first),
+        "lastTimestamp": at(last),
+        "count": 2,
+    }
 
 
 def set_status(**fields: Any) -> Callable[[Document], None]:

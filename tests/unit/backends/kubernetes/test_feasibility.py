@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.backends.kubernetes.site_objects import claim, cluster, manifests, node
 
@@ -227,6 +229,18 @@ class TestFit:
         with pytest.raises(CannotSchedule) as raised:
             check_job(SITE, asked, queue=QUEUE)
         assert str(raised.value) == message
+
+    def test_flavors_without_a_topology_are_given_to_no_gang(self) -> None:
+        """Kueue passes over them, since every pod of ours asks to be placed."""
+        half = {name: replace(each, topology=None) for name, each in SITE.flavors.items() if name != "cpu"}
+        site = cluster(flavors={**SITE.flavors, **half})
+        asked = [pods(gpus=1, gpu_class=("gpu-a100", "gpu-k80"))]
+        with pytest.raises(
+            CannotSchedule, match=r"name a Topology in flavor gpu-a100 or gpu-k80 \(topologyName"
+        ):
+            check_job(site, asked, queue=QUEUE)
+        assert check_job(site, [pods()], queue=QUEUE) == ()
+        assert check_job(replace(site, topology=False), asked, queue=QUEUE) == ()
 
     def test_nodes_of_which_each_lacks_something(self) -> None:
         nodes = (Node.of(node("fat", cpus=2, gpus=8)), Node.of(node("thin", cpus=64)))

@@ -12,10 +12,13 @@ from tests.unit.backends.kubernetes.recordings import (
     set_condition,
     set_ended,
     set_status,
+    set_unmounted,
     set_waiting,
+    warning,
 )
 from tests.unit.backends.kubernetes.site_objects import cluster
 
+from muster.backends.kubernetes.seen import seconds
 from muster.backends.kubernetes.verdicts import overdue, vanished, verdict
 from muster.core.job import Role
 from muster.core.replica import Report
@@ -356,6 +359,20 @@ class TestQueue:
             ),
             (
                 (
+                    'couldn\'t assign flavors to pod set w: Flavor "gpu-a100" does not support TopologyAwareScheduling, '
+                    "flavor cpu doesn't match node affinity"
+                ),
+                True,
+            ),
+            (
+                (
+                    'couldn\'t assign flavors to pod set w: Flavor "gpu-a100" does not support TopologyAwareScheduling, '
+                    "insufficient unused quota for nvidia.com/gpu in flavor gpu-k80, 4 more needed"
+                ),
+                False,
+            ),
+            (
+                (
                     "couldn't assign flavors to pod set w: insufficient unused quota for nvidia.com/gpu in flavor gpu-a100, "
                     "4 more needed, insufficient quota for nvidia.com/gpu in flavor gpu-k80, previously considered "
                     "podsets requests (0) + current podset request (8) > maximum capacity (4)"
@@ -474,32 +491,83 @@ class TestStuck:
             assert (found and found.cause) == wanted
 
     def test_volumes_that_a_node_cannot_mount(self, running: Recording) -> None:
-        recording = running.changed("Pod", set_waiting("ContainerCreating"), index=1)
-        pod = recording.seen.pods[1]["metadata"]
-        event = {
-            "kind": "Event",
-            "type": "Warning",
-            "reason": "FailedMount",
-            "message": 'MountVolume.SetUp failed for volume "pv" : hostPath type check failed',
-            "metadata": {"name": "e", "uid": "e"},
-            "involvedObject": {"kind": "Pod", "name": pod["name"], "uid": pod["uid"]},
-        }
-        assert judge(recording.with_one(event)) is None
-        found = certain(recording.with_one(event), later=3600)
+        recording = running.changed("Pod", set_unmounted, index=1)
+        said = 'MountVolume.SetUp failed for volume "pv" : hostPath type check failed'
+
+        def judged(*, later: float) -> Verdict | None:
+            times = {"first": recording.now, "last": recording.now + later - 100}
+            event = warning("FailedMount", said, recording.seen.pods[1], **times)
+            return judge(recording.with_one(event), later=later)
+
+        assert judged(later=200) is None
+        found = judged(later=400)
+        assert found is not None
         assert found.cause is Cause.BACKEND_ERROR
         assert re.match(
             r"replica main-1: node \S+ cannot mount its volumes: MountVolume.SetUp failed", found.message
         )
 
+    def test_volumes_that_were_mounted_at_the_second_try(self, running: Recording) -> None:
+        """Nodes fail at the first now and then; what takes long after that is an image, or the store."""
+        unmounted = running.changed("Pod", set_unmounted, index=1)
+        mounted = unmounted.changed("Pod", set_condition("PodReadyToStartContainers"), index=1)
+        event = warning(
+            "FailedMount", "try again", running.seen.pods[1], first=running.now, last=running.now + 590
+        )
+        assert judge(unmounted.with_one(event), later=600) is not None
+        assert judge(mounted.with_one(event), later=600) is None
+        old = warning("FailedMount", "try again", running.seen.pods[1], first=running.now, last=running.now)
+        assert judge(unmounted.with_one(old), later=600) is None, "nothing was heard of it since"
+
+    def test_a_container_is_given_time_from_when_it_is_its_turn(self, running: Recording) -> None:
+        """Its image may have taken long, and so may the one before it."""
+
+        def slow(pod: Document) -> None:
+            set_waiting("CreateContainerConfigError", 'secret "s" not found')(pod)
+            (first,) = pod["status"]["initContainerStatuses"]
+            first["state"]["terminated"]["finishedAt"] = "2026-11-21T21:00:00Z"
+
+        recording = running.changed("Pod", slow, index=1)
+        turn = seconds("2026-11-21T21:00:00Z")
+        assert turn is not None
+        assert judge(recording, later=turn - recording.now + 5) is None
+        assert certain(recording, later=turn - recording.now + 35).cause is Cause.SPEC_ERROR
+
+    def test_a_kubelet_that_has_not_heard_of_a_secret_yet(self, running: Recording) -> None:
+        said = "failed to sync secret cache: timed out waiting for the condition"
+        recording = running.changed("Pod", set_waiting("CreateContainerConfigError", said), index=1)
+        assert judge(recording, later=60) is None
+        assert certain(recording, later=3600).cause is Cause.BACKEND_ERROR
+
+    def test_an_image_that_took_long_and_failed_is_tried_again(self, running: Recording) -> None:
+        said = 'Failed to pull image "r/x:1": unexpected EOF'
+        recording = running.changed("Pod", set_waiting("ImagePullBackOff", "Back-off pulling image"), index=1)
+        pod = recording.seen.replicas()[1]
+        assert pod.placed_at is not None
+        failed = pod.placed_at + 600
+        event = warning("Failed", said, recording.seen.pods[1], first=failed, last=failed)
+        recording = recording.with_one(event)
+        assert judge(recording, later=failed + 590 - recording.now) is None
+        late = failed + 600 + 190 - recording.now
+        assert certain(recording, later=late).cause is Cause.IMAGE_UNAVAILABLE
+
+    def test_pods_that_are_not_admitted(self, running: Recording) -> None:
+        """What they lack may be made a moment later: then there are pods."""
+        said = (
+            'Error creating: pods "a" is forbidden: error looking up service account ml/muster-job: not found'
+        )
+        bare = running.without("Pod")
+        (job,) = bare.seen.jobs
+        event = warning("FailedCreate", said, job, first=bare.now, last=bare.now)
+        assert judge(bare.with_one(event), later=10) is None
+        assert certain(bare.with_one(event), later=40).cause is Cause.SPEC_ERROR
+        assert judge(running.with_one(event), later=40) is None
+
     def test_a_namespace_whose_quota_is_used_up_may_have_room_later(self, running: Recording) -> None:
-        event = {
-            "kind": "Event",
-            "reason": "FailedCreate",
-            "message": 'Error creating: pods "a" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9',
-            "metadata": {"name": "e", "uid": "e"},
-            "involvedObject": {"kind": "Job", "name": "j", "uid": "u"},
-        }
-        assert judge(running.with_one(event), later=3600) is None
+        said = 'Error creating: pods "a" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9'
+        bare = running.without("Pod")
+        event = warning("FailedCreate", said, bare.seen.jobs[0], first=bare.now, last=bare.now)
+        assert judge(bare.with_one(event), later=3600) is None
 
     def test_nodes_that_will_never_do(self) -> None:
         recording = recorded("crowd-queued")
