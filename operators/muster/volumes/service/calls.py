@@ -6,6 +6,7 @@ Handlers are plain functions that run in threads, since all they do is read and 
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -26,14 +27,21 @@ from muster.volumes.service.refusals import document, status_of
 from muster.volumes.service.site import Site
 from muster.volumes.service.tokens import Kind, Refused, Token, verify
 
+SILENCE_SECONDS = 30.0  # a client that sends no more may be a node that is lost
+MESSAGE_SECONDS = 60.0  # for all of what is kept in memory until it is whole
+
 T = TypeVar("T")
 
 
 class Body(io.RawIOBase):
-    """A request's body as a file, for a thread; no more than a chunk of it is in memory."""
+    """A request's body as a file, for a thread; no more than a chunk of it is in memory.
 
-    def __init__(self, request: Request, *, limit_bytes: int | None) -> None:
+    :param seconds: how long it may take in all, beside that it may never pause for `SILENCE_SECONDS`.
+    """
+
+    def __init__(self, request: Request, *, limit_bytes: int | None, seconds: float | None = None) -> None:
         self._chunks = request.stream()
+        self._until = None if seconds is None else time.monotonic() + seconds
         self._limit, self._taken, self._rest = limit_bytes, 0, b""
 
     def readable(self) -> bool:
@@ -41,9 +49,13 @@ class Body(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill what there is of `buffer`. :raises SpecError: the body is longer than its limit."""
+        """Fill what there is of `buffer`.
+
+        :raises SpecError: the body is longer than its limit.
+        :raises ClientDisconnect: nothing comes any more, or too slowly.
+        """
         while not self._rest:
-            chunk = anyio.from_thread.run(anext, self._chunks, None)
+            chunk = anyio.from_thread.run(self._next)
             if not chunk:
                 return 0
             self._taken += len(chunk)
@@ -55,6 +67,16 @@ class Body(io.RawIOBase):
         count = min(len(buffer), len(self._rest))
         buffer[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
+
+    async def _next(self) -> bytes | None:
+        left = SILENCE_SECONDS
+        if self._until is not None:
+            left = min(left, self._until - time.monotonic())
+        try:
+            with anyio.fail_after(left):
+                return await anext(self._chunks, None)
+        except TimeoutError as error:
+            raise ClientDisconnect from error
 
 
 @dataclass
@@ -90,7 +112,8 @@ class Call:
 
     def text(self, *, limit_bytes: int) -> bytes:
         """The whole body. :raises SpecError: it is longer than that."""
-        return self.body(limit_bytes=limit_bytes).read()
+        body = Body(self.request, limit_bytes=limit_bytes, seconds=MESSAGE_SECONDS)
+        return io.BufferedReader(body, CHUNK_BYTES).read()
 
     def message(self, kind: type[T]) -> T:
         """The body as a dataclass. :raises SpecError: it is another, or too long."""
@@ -114,7 +137,7 @@ def route(
     What a handler returns is sent as a message, nothing as 204, a response as it is. What it raises is
     sent as the error that it is.
 
-    :param threads: those of :class:`Site` for what may take minutes.
+    :param threads: those of :class:`Site` for what may take minutes, or comes from pods.
     """
 
     async def answer(request: Request) -> Response:
@@ -129,8 +152,8 @@ def route(
             return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
             return refusal(error)
-        except ClientDisconnect:  # nobody hears the answer
-            return Response(status_code=499)
+        except ClientDisconnect:  # if anybody hears the answer, it may send all of it again
+            return Response(status_code=408, headers={"connection": "close"})
 
     return Route(path, answer, methods=[method])
 

@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60.0
 READ_SECONDS = 60.0
 SLOW_SECONDS = 3600.0
 
-_AWAY = frozenset({502, 503, 504})
+_AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ class Connection:
     """One store service, as its clients reach it. It may be used by any number of threads.
 
     Every request may be sent twice without being done twice, so each is: on a broken or refused
-    connection and on 502, 503 and 504, which are a proxy's words for the same.
+    connection and on 502, 503 and 504, which are a proxy's words for the same; and on 408, which says that
+    too little of it came in time.
 
     :param patience_seconds: how long the service may be away before a call fails.
     """

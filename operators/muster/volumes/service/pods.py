@@ -48,8 +48,8 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
     yield route("GET", f"{_JOB}/bundle", _bundle, site=site, job=True, threads=site.starting)
-    yield route("POST", f"{_REPLICA}/lines", _lines, site=site, job=True)
-    yield route("PUT", f"{_REPLICA}/seal", _seal, site=site, job=True, threads=site.working)
+    yield route("POST", f"{_REPLICA}/lines", _lines, site=site, job=True, threads=site.lines)
+    yield route("PUT", f"{_REPLICA}/seal", _seal, site=site, job=True, threads=site.seals)
 
 
 def _bundle(call: Call) -> Response:

@@ -14,6 +14,8 @@ from muster.volumes.service.starts import Starts
 
 AT_ONCE = 16
 STARTING_AT_ONCE = 64
+LINES_AT_ONCE = 16
+SEALS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +23,9 @@ class Site:
     """One store that is served.
 
     :param working: the threads of commits, uploads and the like, which may take minutes; `starting`
-        those of attempts that begin, where the pods of a gang wait for the first of them to be through.
-        So quick requests are never behind either.
+        those of attempts that begin, where the pods of a gang wait for the first of them to be through;
+        `lines` and `seals` those of what pods send. So quick requests are never behind any of them, and no
+        pod, however slow, is in the way of more than its like.
     """
 
     store: FolderStore
@@ -33,3 +36,5 @@ class Site:
     starts: Starts
     working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
     starting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(STARTING_AT_ONCE))
+    lines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(LINES_AT_ONCE))
+    seals: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(SEALS_AT_ONCE))

@@ -1,0 +1,33 @@
+"""The service in threads of this process, so that a test may change, and look at, what it runs on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import uvicorn
+from tests.unit.volumes.service.process import Service
+
+from muster.volumes.folder import FolderStore
+from muster.volumes.service.app import create_app
+
+
+class Inside(Service):
+    """Like :class:`Service`; it cannot be killed, only ended."""
+
+    def start(self) -> None:
+        """Start it and return when it answers."""
+        app = create_app(FolderStore(self.root), keys=self.keys)
+        config = uvicorn.Config(app, port=self.port, log_config=None, timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + 30
+        while not self.answers():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        """End it."""
+        self._server.should_exit = True
+        self._thread.join(30)
