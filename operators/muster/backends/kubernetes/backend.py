@@ -60,7 +60,6 @@ class KubernetesBackend:
         resolve: Resolve,
     ) -> None:
         self._client = client
-        self._site = site
         self._store = store
         self._deployments = deployments
         self._survey = Survey(client, site)
@@ -115,7 +114,7 @@ class KubernetesBackend:
 
     def sweep(self) -> tuple[str, ...]:
         """Delete what jobs that have ended left on the cluster; return which jobs."""
-        return sweep(self._client, site=self._site, survey=self._survey, jobs=self._jobs)
+        return sweep(self._client, sight=self._sight, jobs=self._jobs)
 
     def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
         """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""

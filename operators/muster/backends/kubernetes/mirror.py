@@ -103,6 +103,12 @@ class Mirror:
         with self._lock:
             return frozenset(name for kind, name in self._groups if kind == "job")
 
+    def roots(self) -> tuple[Document, ...]:
+        """Return the JobSets and Jobs that nothing else owns."""
+        with self._lock:
+            found = [each for kind in (JOB_SET, JOB) for each in self._all(kind)]
+        return tuple(each for each in found if not each["metadata"].get("ownerReferences"))
+
     def workloads(self) -> tuple[Document, ...]:
         """Return every Workload of the namespace, also of those who use its queues without us.
 

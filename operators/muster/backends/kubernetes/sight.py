@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.kinds import EVENT, JOB, POD, POD_GROUP, WORKLOAD, Document, Kind
+from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.mirror import Mirror
@@ -83,6 +83,14 @@ class Sight:
             found += self._find(WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
         found += self._events({_uid(each) for each in found})
         return Seen.of([*found, *self._ended_badly(job_id, {_uid(each) for each in found})])
+
+    def roots(self) -> Sequence[Document]:
+        """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""
+        if self._mirror is not None:
+            return self._mirror.roots()
+        kinds = {JOB, JOB_SET} & {*self._survey.kinds()}
+        found = [each for kind in kinds for each in self._find(kind, labels=JOB_LABEL)]
+        return [each for each in found if not each["metadata"].get("ownerReferences")]
 
     def workloads(self) -> Sequence[Document]:
         """Return every Workload of the namespace, if it is followed."""

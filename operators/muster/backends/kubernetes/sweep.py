@@ -6,22 +6,23 @@ import logging
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.jobs import Jobs
-from muster.backends.kubernetes.kinds import JOB, JOB_SET, Document
+from muster.backends.kubernetes.kinds import Document
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.roots import delete_root
-from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.survey import Survey
+from muster.backends.kubernetes.sight import Sight
 from muster.core.errors import MusterError
 
 log = logging.getLogger(__name__)
 
 
-def sweep(client: Client, *, site: ClusterSite, survey: Survey, jobs: Jobs) -> tuple[str, ...]:
+def sweep(client: Client, *, sight: Sight, jobs: Jobs) -> tuple[str, ...]:
     """Delete the objects of jobs that have ended, and end those that came to their end; return the jobs.
 
     Any number of us may do it at once. Objects of jobs that the ledger does not know are left alone.
     """
-    roots = _roots(client, site, survey)
+    roots: dict[str, list[Document]] = {}
+    for document in sight.roots():
+        roots.setdefault(document["metadata"]["labels"][JOB_LABEL], []).append(document)
     swept = []
     for job_id, status in jobs.statuses(sorted(roots)).items():
         if not status.state.ended:
@@ -33,12 +34,3 @@ def sweep(client: Client, *, site: ClusterSite, survey: Survey, jobs: Jobs) -> t
         except MusterError as error:  # the others are swept all the same
             log.warning("job %s cannot be swept: %s", job_id, error)
     return tuple(swept)
-
-
-def _roots(client: Client, site: ClusterSite, survey: Survey) -> dict[str, list[Document]]:
-    found: dict[str, list[Document]] = {}
-    for kind in {JOB, JOB_SET} & {*survey.kinds()}:
-        for document in client.find(kind, namespace=site.namespace, labels=JOB_LABEL):
-            if not document["metadata"].get("ownerReferences"):  # the Jobs of a JobSet go with it
-                found.setdefault(document["metadata"]["labels"][JOB_LABEL], []).append(document)
-    return found

@@ -195,6 +195,7 @@ class TestMany:
         asked = there.questions()
         found = backend.statuses([*ids, "unknown"])
         assert {name: status.state for name, status in found.items()} == dict.fromkeys(ids, JobState.QUEUED)
+        assert backend.sweep() == ()
         assert there.questions() == asked
 
 

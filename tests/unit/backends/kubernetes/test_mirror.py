@@ -72,6 +72,7 @@ def test_what_there_is_of_a_job() -> None:
         mirror.wait(timeout_seconds=10)
         seen, other = mirror.seen("one"), mirror.seen("two")
         assert mirror.jobs() == {"one", "two"}
+        assert {each["metadata"]["name"] for each in mirror.roots()} == {"one", "two"}
         assert mirror.seen("one") is seen, "it is put together once, until something of it changes"
         assert mirror.workloads() is mirror.workloads()
         assert {each["metadata"]["name"] for each in mirror.workloads()} == {"jobset-one", "stranger"}
