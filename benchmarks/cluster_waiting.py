@@ -1,9 +1,9 @@
 """Gangs that wait in a queue, on one triggerer: what it asks of the API server, when it hears of an end, what it holds.
 
 The triggerer is a process with Airflow, the provider's connection and muster's triggers in one event loop,
-without a triggerer's own queries. The API server itself counts what the account asks (a FlowSchema of its
-own). A window begins long enough after the start that the gangs are listed, and holds as many sweeps
-and as many looks at the cluster each time.
+without a triggerer's own queries. It counts what it asks, by verb and kind. A window begins when the gangs
+are listed, and is as long as a watch: the API server ends each once in it, whatever happens, so that a
+shorter one would count as it chances. It holds as many sweeps each time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from queue import Empty, Queue
 
 from tests.cluster import kubectl
-from tests.cluster.accounts import NAMESPACE, OPERATOR
 from tests.cluster.inside import phases
 
 from benchmarks.cluster_site import MUSTER, Site
@@ -34,31 +33,52 @@ from muster.core.resources import Resources
 FEW = 10
 PROBES = 5
 AT_ONCE = 8
-SETTLE_SECONDS, WINDOW_SECONDS = 15.0, 120.0
+SETTLE_SECONDS, WINDOW_SECONDS = 45.0, 300.0  # a watch ends after 300
 LAG_SECONDS, MEMORY_MB, COMMAND_SECONDS = 2.0, 400.0, 1.0
-CALLS_RATIO = 1.25  # lists come in chunks of 500
+CALLS_RATIO = 1.25  # one call more: a connection that broke
 SECONDS = 300.0
 COMMANDS = 5
 
-_FLOW = "muster-benchmark"
-_COUNTED = re.compile(
-    rf'apiserver_flowcontrol_dispatched_requests_total{{flow_schema="{_FLOW}",[^}}]*}} (\S+)'
-)
 _TRIGGERER = """
-import asyncio, json, os, sys, time
+import asyncio, json, os, sys, threading, time
+from collections import Counter
 told = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what is logged
 from airflow.sdk import DAG
 from airflow.triggers.base import BaseTrigger
 import muster.airflow.attempts.run
+from muster.airflow.attempts import standing
 from muster.airflow.attempts.trigger import JobTrigger
+from muster.backends.kubernetes.transport import Transport
+from muster.volumes.service.connection import Connection
+
+asked = Counter()
+
+def tell(kind, *words):
+    print(json.dumps([kind, *words]), file=told, flush=True)
+
+def counted(send, name):
+    def count(self, *words, **how):
+        asked[name(*words)] += 1
+        return send(self, *words, **how)
+    return count
+
+Transport._send = counted(Transport._send, lambda request, *_: f"{request.verb} {request.kind.plural if request.kind else ''}")
+Connection._sent = counted(Connection._sent, lambda *_: "store")
+standing.ask = lambda origin: "deferred"  # what Airflow says; it is not here
 
 async def wait(job_id):
     async for _ in JobTrigger(job_id=job_id, owner="benchmark").run():
-        print(json.dumps([job_id, time.time()]), file=told, flush=True)
+        tell("fired", job_id, time.time())
+
+def answer():
+    for _ in sys.stdin:
+        tell("asked", dict(asked))
 
 async def main():
-    await asyncio.gather(*map(wait, json.loads(sys.stdin.readline())))
+    names = json.loads(sys.stdin.readline())
+    threading.Thread(target=answer, daemon=True).start()
+    await asyncio.gather(*map(wait, names))
 
 asyncio.run(main())
 """
@@ -67,22 +87,21 @@ asyncio.run(main())
 def measure(site: Site, *, waiting: int) -> list[Ratio]:
     """Return what the promises say of so many gangs that wait."""
     crowd = Crowd(site)
-    with _counted(site):
-        crowd.hold()
-        probes = crowd.submit(
-            "probe", PROBES, Role(command=("python", "-c", "pass"), resources=_cards("gpu-k80", 4))
-        )
-        gangs = crowd.submit("waits", FEW, _gang())
-        with Triggerer(site, [*gangs, *probes]) as triggerer:
-            few = triggerer.calls_a_minute()
-        gangs += crowd.submit("waits", waiting - FEW, _gang(), first=FEW)
-        with Triggerer(site, [*gangs, *probes]) as triggerer:
-            many = triggerer.calls_a_minute()
-            memory = triggerer.memory_mb()
-            commands = [crowd.gpus_seconds() for _ in range(COMMANDS)]
-            lags = crowd.lags(triggerer, probes)
+    crowd.hold()
+    probes = crowd.submit(
+        "probe", PROBES, Role(command=("python", "-c", "pass"), resources=_cards("gpu-k80", 4))
+    )
+    gangs = crowd.submit("waits", FEW, _gang())
+    with Triggerer(site, [*gangs, *probes]) as triggerer:
+        few = triggerer.calls_a_minute()
+    gangs += crowd.submit("waits", waiting - FEW, _gang(), first=FEW)
+    with Triggerer(site, [*gangs, *probes]) as triggerer:
+        many = triggerer.calls_a_minute()
+        commands = [crowd.gpus_seconds() for _ in range(COMMANDS)]
+        lags = crowd.lags(triggerer, probes)
+        memory = triggerer.memory_mb()
     return [
-        ratio(f"API calls a minute, to {FEW} gangs", [few], [many], unit="1/min", limit=CALLS_RATIO),
+        ratio(f"API calls, to {FEW} gangs", [few], [many], unit="1/min", limit=CALLS_RATIO),
         ratio(f"worst lag of {PROBES} ends, to 2 s", [LAG_SECONDS], [max(lags)], unit="s", limit=1.0),
         ratio("memory, to 400 MB", [MEMORY_MB], [memory], unit="MB", limit=1.0),
         ratio("muster gpus, to 1 s", [COMMAND_SECONDS] * COMMANDS, commands, unit="s", limit=1.0),
@@ -160,9 +179,9 @@ class Triggerer:
     site: Site
     names: Sequence[str]
     events: dict[str, float] = field(default_factory=dict)
+    answers: Queue[Counter[str]] = field(default_factory=Queue)
 
     def __enter__(self) -> Triggerer:
-        self._asked_before = _asked(self.site)
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _TRIGGERER],
@@ -172,9 +191,7 @@ class Triggerer:
                 stderr=log,
                 text=True,
             )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(list(self.names)) + "\n")
-        self._process.stdin.flush()
+        self._tell(list(self.names))
         threading.Thread(target=self._listen, daemon=True).start()
         return self
 
@@ -187,22 +204,35 @@ class Triggerer:
         self._process.wait()
 
     def calls_a_minute(self) -> float:
-        """Return what it asks of the API server when it has got to know all gangs."""
-        kubectl.until("the triggerer asks", lambda: _asked(self.site) > self._asked_before, seconds=SECONDS)
+        """Return what it asks of the API server when it has got to know all gangs; say it by verb and kind."""
+        kubectl.until("the triggerer watches", lambda: self._asked()["watch workloads"], seconds=SECONDS)
         time.sleep(SETTLE_SECONDS)
-        before, worked = _asked(self.site), self._cpu_seconds()
+        before, worked = self._asked(), self._cpu_seconds()
         time.sleep(WINDOW_SECONDS)
-        if self._process.poll() is not None:
+        calls, worked = self._asked() - before, (self._cpu_seconds() - worked) / WINDOW_SECONDS
+        said = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
+        print(f"{len(self.names)} triggers, {WINDOW_SECONDS:g} s: {said}", file=sys.stderr)
+        print(f"{worked * 1000:.0f} ms of CPU a second", file=sys.stderr, flush=True)
+        return (calls.total() - calls["store"]) * 60 / WINDOW_SECONDS
+
+    def _asked(self) -> Counter[str]:
+        """What it has asked since it began."""
+        self._tell("asked?")
+        try:
+            return self.answers.get(timeout=SECONDS)
+        except Empty:
             said = self._log.read_text()[-4000:]
-            raise RuntimeError(f"the triggerer ended with {self._process.returncode}:\n{said}")
-        worked = (self._cpu_seconds() - worked) / WINDOW_SECONDS
-        print(f"{len(self.names)} triggers: {worked * 1000:.0f} ms of CPU a second", file=sys.stderr)
-        return (_asked(self.site) - before) * 60 / WINDOW_SECONDS
+            raise RuntimeError(f"the triggerer does not answer ({self._process.poll()}):\n{said}") from None
+
+    def _tell(self, what: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
 
     def memory_mb(self) -> float:
-        """What the process holds, shared pages too."""
-        text = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
-        found = re.search(r"^Rss: +(\d+) kB", text, re.MULTILINE)
+        """The most that the process held at any moment, shared pages too."""
+        text = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE)
         assert found is not None
         return int(found[1]) * 1024 / 1e6
 
@@ -218,8 +248,11 @@ class Triggerer:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            job_id, at = json.loads(line)
-            self.events[job_id] = at
+            match json.loads(line):
+                case ["fired", job_id, at]:
+                    self.events[job_id] = at
+                case ["asked", calls]:
+                    self.answers.put(Counter(calls))
 
     def _environment(self) -> dict[str, str]:
         """Airflow's, with a connection of the provider's type."""
@@ -235,44 +268,3 @@ class Triggerer:
             "AIRFLOW__MUSTER__INSTANCE": "benchmark",
             "AIRFLOW_CONN_CLUSTER": json.dumps({"conn_type": "kubernetes", "extra": extra}),
         }
-
-
-@contextmanager
-def _counted(site: Site) -> Iterator[None]:
-    """Let the API server count what the operators' account asks: a FlowSchema has a counter of its own."""
-    kubectl.apply(site.layout, [_flow()])
-    try:
-        yield
-    finally:
-        kubectl.run(site.layout, "delete", "flowschema", _FLOW)
-
-
-def _asked(site: Site) -> float:
-    """How many requests there have been since the API server began."""
-    return sum(map(float, _COUNTED.findall(kubectl.run(site.layout, "get", "--raw=/metrics"))))
-
-
-def _flow() -> dict[str, Any]:
-    account = {"kind": "ServiceAccount", "serviceAccount": {"name": OPERATOR, "namespace": NAMESPACE}}
-    everything = {
-        "verbs": ["*"],
-        "apiGroups": ["*"],
-        "resources": ["*"],
-        "namespaces": ["*"],
-        "clusterScope": True,
-    }
-    rule = {
-        "subjects": [account],
-        "resourceRules": [everything],
-        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-    }
-    return {
-        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
-        "kind": "FlowSchema",
-        "metadata": {"name": _FLOW},
-        "spec": {
-            "matchingPrecedence": 500,
-            "priorityLevelConfiguration": {"name": "workload-high"},
-            "rules": [rule],
-        },
-    }
