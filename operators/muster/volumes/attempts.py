@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from muster.core import wire
@@ -30,10 +30,20 @@ class Attempts:
     @contextmanager
     def alone(self, job_id: str) -> Iterator[None]:
         """Only one of us stages or commits a job at a time; gc leaves it alone meanwhile."""
-        folder = self.layout.staging(job_id)
-        folder.mkdir(exist_ok=True)
-        with locked(folder / "lock"):
+        with ExitStack() as held:
+            while not self._taken(job_id, held):
+                held.close()
             yield
+
+    def _taken(self, job_id: str, held: ExitStack) -> bool:
+        """Wait for the job's lock; False where who had it took it away with all that was staged."""
+        lock = self.layout.staging(job_id) / "lock"
+        lock.parent.mkdir(exist_ok=True)
+        try:
+            held.enter_context(locked(lock))
+        except FileNotFoundError:
+            return False
+        return lock.exists()
 
     def idle(self, job_id: str) -> bool:
         """Whether nobody stages or commits the job now, or (where it is new) is about to."""

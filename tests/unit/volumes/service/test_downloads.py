@@ -1,11 +1,14 @@
 """What a client fetches: once, whole, checked, and gone on with where a connection broke."""
 
 import socket
+import sys
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.unit.volumes.service.process import Service
+from tests.unit.volumes.service.inside import Inside
+from tests.unit.volumes.service.process import Service, until
 
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.folder import FolderStore
@@ -181,6 +184,37 @@ def test_an_upload_that_is_sent_again_is_one_version(service, tmp_path, volume):
         made = [operator.put(path, params=query, content=_tar(tmp_path / "big")) for _ in range(3)]
     assert len({answer.content for answer in made}) == 1
     assert service.client("other").count(volume) == 1
+
+
+def test_an_upload_that_is_sent_again_while_the_first_is_under_way_is_one_version(tmp_path, volume):
+    """The connection broke, and the service does not know yet: the second waits for the first."""
+    (tmp_path / "big").write_bytes(b"x" * 3_000_000)
+    body = _tar(tmp_path / "big")
+
+    def slowly():
+        yield body[:10_000]
+        until(_waiting_for_their_turn, lambda count: count == 1)
+        yield body[10_000:]
+
+    with Inside(tmp_path) as service, service.asking(service.token()) as operator:
+
+        def put(content):
+            return operator.put("/v1/uploads/0123456789abcdef", params={"volume": volume}, content=content)
+
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(put, slowly())
+            until(lambda: list((service.root / "staging").glob("put-*/lock")), bool)
+            made = [first, threads.submit(put, body)]
+        assert [each.result().status_code for each in made] == [200, 200]
+        assert made[0].result().content == made[1].result().content
+        assert service.client().count(volume) == 1
+        assert list((service.root / "staging").iterdir()) == []
+
+
+def _waiting_for_their_turn():
+    """How many threads of this process wait for a lock that another of them holds."""
+    stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
+    return sum(any(call.name == "_turn" for call in stack) for stack in stacks)
 
 
 def _tar(path):
