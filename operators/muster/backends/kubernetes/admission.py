@@ -72,12 +72,15 @@ class Admission:
         check_inputs(job, self._store)
         return tuple(warnings)
 
-    def documents(self, job: JobSpec, *, job_id: str, attempt: int, token: str) -> Documents:
-        """Write a job as the objects that are to be made."""
-        return self._documents(job, self._survey.cluster(), job_id=job_id, attempt=attempt, token=token)
+    def documents(
+        self, job: JobSpec, *, job_id: str, attempt: int, token: str, secret: str = ""
+    ) -> Documents:
+        """Write a job as the objects that are to be made; see :func:`~.gangs.documents`."""
+        cluster = self._survey.cluster()
+        return self._documents(job, cluster, job_id=job_id, attempt=attempt, token=token, secret=secret)
 
     def _documents(
-        self, job: JobSpec, cluster: Cluster, *, job_id: str, attempt: int, token: str
+        self, job: JobSpec, cluster: Cluster, *, job_id: str, attempt: int, token: str, secret: str = ""
     ) -> Documents:
         queue = choose_queue(cluster, job.queue or self._site.queue, gang=_replicas(job) > 1)
         return documents(
@@ -88,6 +91,7 @@ class Admission:
             cluster=cluster,
             queue=None if queue is None else queue.name,
             token=token,
+            secret=secret,
             values=self._values(job),
             override=job.pod_override or None,
         )

@@ -49,6 +49,7 @@ def documents(
     cluster: Cluster,
     queue: str | None,
     token: str,
+    secret: str = "",
     values: Mapping[str, str] | None = None,
     override: Mapping[str, Any] | None = None,
 ) -> Documents:
@@ -59,23 +60,26 @@ def documents(
         (:mod:`~muster.backends.kubernetes.feasibility`).
     :param queue: the one that it waits in; None where it goes to the scheduler directly.
     :param token: the job's own, for the store service.
+    :param secret: what the Secret that holds it is called, as in :class:`~.wiring.Submission`.
     :param values: of the job's secrets that are in no Secret of the cluster, by variable.
     :param override: a V1Pod in the API's own form, merged over each pod.
     :raises SpecError: a secret is missing, or an override reaches too far.
     """
-    submission = Submission(job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set)
+    submission = Submission(
+        job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set, secret=secret
+    )
     templates = templates_of(submission, cluster=cluster, queue=queue, override=override)
     owner = (_job if submission.single else _job_set)(submission, templates)
     if queue is not None:
         owner = _queued(owner, submission, queue)
     group = [_pod_group(submission)] if _grouped(submission, cluster, queue) else []
-    secret = _object(SECRET, submission, name=labels.secret_name(job_id))
-    secret |= {
+    told = _object(SECRET, submission, name=submission.secret)
+    told |= {
         "type": "Opaque",
         "immutable": True,
         "stringData": secrets.data(submission, token=token, values=values or {}),
     }
-    return Documents(owner=owner, owned=(*group, secret))
+    return Documents(owner=owner, owned=(*group, told))
 
 
 def templates_of(

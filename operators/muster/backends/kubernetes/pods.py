@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from muster.backends.kubernetes import labels, secrets, wiring
 from muster.backends.kubernetes.kinds import Document
@@ -204,11 +205,17 @@ def _outputs(submission: wiring.Submission, role: Role) -> list[Document]:
     ]
 
 
+def mounted_secret(template: Mapping[str, Any]) -> str:
+    """Return which Secret the pods of a template of ours wait for."""
+    (told,) = [each for each in template["spec"]["volumes"] if each["name"] == _TOLD]
+    return str(told["secret"]["secretName"])
+
+
 def _volumes(submission: wiring.Submission, resources: Resources) -> list[Document]:
     """Shared memory is as large as the memory: its pages count there, and one limit is enough."""
     scratch = {"sizeLimit": _mebibytes(resources.disk_gib)} if resources.disk_gib else {}
     secret = {
-        "secretName": labels.secret_name(submission.job_id),
+        "secretName": submission.secret,
         "defaultMode": 0o444,
         "items": [{"key": key, "path": key} for key in (wiring.TOKEN, wiring.ORDERS, wiring.BOOTSTRAP)],
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import JOB, JOB_SET, Document, Kind, kind_of
+from muster.backends.kubernetes.pods import mounted_secret
 from muster.backends.kubernetes.refusals import NotServed
 from muster.core.errors import Conflict
 from muster.core.job import JobSpec
@@ -48,6 +49,14 @@ def delete_root(client: Client, root: Mapping[str, object]) -> None:
             namespace=str(metadata["namespace"]),
             uid=str(metadata["uid"]),
         )
+
+
+def secret_of(root: Document) -> str:
+    """Return the name of the Secret that a root's pods wait for."""
+    spec = root["spec"]
+    for role in spec.get("replicatedJobs") or ():
+        spec = role["template"]["spec"]
+    return mounted_secret(spec["template"])
 
 
 def attempt_of(root: Document) -> int:

@@ -52,7 +52,7 @@ def variables(submission: Submission) -> dict[str, Document]:
 def _reference(submission: Submission, variable: str) -> Document:
     reference = submission.job.secrets[variable]
     if reference.source != "kubernetes":
-        name, key = labels.secret_name(submission.job_id), _key(variable)
+        name, key = submission.secret, _key(variable)
     else:
         name, _, key = reference.name.partition("/")
         check_name(f"secret {variable}", name)

@@ -6,13 +6,15 @@
 
 Nothing runs before the last step: pods wait for the Secret. An attempt is begun once for all who submit
 the job, and another only where pods have asked for the one before and its objects are gone; so whoever
-makes the JobSet, it is of the attempt that counts.
+makes the JobSet, it is of the attempt that counts. A job whose Secret is there is whole, and is left as
+it is: what it was made of need not be here any more.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
+from secrets import token_hex
 
 from muster.backends.inputs import lease_inputs
 from muster.backends.kubernetes import labels
@@ -20,7 +22,7 @@ from muster.backends.kubernetes.admission import Admission
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.gangs import Documents, owned_by
 from muster.backends.kubernetes.kinds import SECRET, Document
-from muster.backends.kubernetes.roots import attempt_of, delete_root, find_root
+from muster.backends.kubernetes.roots import attempt_of, delete_root, find_root, secret_of
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.worker_archive import zipapp
 from muster.core.errors import BackendError, Conflict, NotFound, SpecError
@@ -85,52 +87,51 @@ class Submitter:
         """Make what there is not; whether it is all there, else something of before is still in the way."""
         attempt, taken = self._store.attempt(job_id)  # before the look: what pods have asked for was made
         found = find_root(self._client, job, job_id, namespace=self._site.namespace)
-        if found is not None:
-            return self._complete(job, job_id, found)
         with suppress(Conflict):  # another of us was quicker, or all have sealed: look again
+            if found is not None:
+                return self._stands(job, job_id, found, attempt=attempt, taken=taken)
             if taken or not attempt:
                 attempt = self._store.begin(job_id, after=attempt)
-            return self._make(job, job_id, attempt)
+            self._make(job, job_id, attempt)
+            return True
         return False
 
-    def _make(self, job: JobSpec, job_id: str, attempt: int) -> bool:
+    def _stands(self, job: JobSpec, job_id: str, root: Document, *, attempt: int, taken: bool) -> bool:
+        """Whether a root is what is wanted: what it lacks is added, and one that is over goes."""
+        if root["metadata"].get("deletionTimestamp"):
+            return False
+        if taken and attempt_of(root) <= attempt:  # a gang that is started again begins attempts, too
+            return True
+        if attempt_of(root) < attempt:
+            delete_root(self._client, root)
+            return False
+        if not self._is_whole(root):
+            self._add(self._documents(job, job_id, attempt_of(root), secret=secret_of(root)), root)
+        return True
+
+    def _is_whole(self, root: Document) -> bool:
+        """Whether a root's Secret, which is made last, is there: nobody has to be able to read it to tell."""
+        secret = {"name": secret_of(root), "namespace": self._site.namespace}
+        document = {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": secret}
+        try:
+            self._client.create(document, dry_run=True)
+        except Conflict:
+            return True
+        return False
+
+    def _make(self, job: JobSpec, job_id: str, attempt: int) -> None:
+        """Make a root and what it owns. :raises Conflict: there is one."""
         self._store.equip(job_id, worker=zipapp())
         lease_inputs(job, self._store, job_id=job_id)
-        made = self._documents(job, job_id, attempt)
-        try:
-            owner = self._client.create(made.owner)
-        except Conflict:
-            return self._meet(job, job_id, attempt)
-        # One of an attempt that is over may be there until its owner's end has come through.
-        self._client.delete(SECRET, labels.secret_name(job_id), namespace=self._site.namespace)
-        self._add(made, owner)
-        return True
+        # Each root has a Secret of its own: that of one which was deleted may be there for a while.
+        secret = f"{labels.secret_name(job_id)}-{token_hex(3)}"
+        made = self._documents(job, job_id, attempt, secret=secret)
+        self._add(made, self._client.create(made.owner))
 
-    def _meet(self, job: JobSpec, job_id: str, attempt: int) -> bool:
-        """Another of us has made it meanwhile: keep that, unless its attempt is over already."""
-        found = find_root(self._client, job, job_id, namespace=self._site.namespace)
-        if found is None:
-            return False
-        if attempt_of(found) >= attempt:
-            return self._complete(job, job_id, found)
-        delete_root(self._client, found)
-        return False
-
-    def _complete(self, job: JobSpec, job_id: str, found: Document) -> bool:
-        """Add to a root what whoever made it may not have come to."""
-        if found["metadata"].get("deletionTimestamp"):
-            return False
-        try:
-            made = self._documents(job, job_id, attempt_of(found))
-        except Conflict:  # its gang was started again, so its pods had what they need; or the job has ended
-            return True
-        self._add(made, found)
-        return True
-
-    def _documents(self, job: JobSpec, job_id: str, attempt: int) -> Documents:
+    def _documents(self, job: JobSpec, job_id: str, attempt: int, *, secret: str) -> Documents:
         seconds = job.queue_timeout_seconds + job.run_timeout_seconds + _TOKEN_SECONDS
         token = self._store.token(job_id, attempt=attempt, lifetime_seconds=seconds)
-        return self._admission.documents(job, job_id=job_id, attempt=attempt, token=token)
+        return self._admission.documents(job, job_id=job_id, attempt=attempt, token=token, secret=secret)
 
     def _add(self, made: Documents, owner: Document) -> None:
         for document in made.owned:

@@ -55,6 +55,7 @@ class Submission:
 
     :param attempt: the one that the store staged for it.
     :param job_sets: whether the cluster has any.
+    :param secret: what its Secret is called; ``muster-<job_id>`` if that is not given.
     """
 
     job: JobSpec
@@ -62,6 +63,10 @@ class Submission:
     attempt: int
     site: ClusterSite
     job_sets: bool = True
+    secret: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secret", self.secret or labels.secret_name(self.job_id))
 
     @property
     def alone(self) -> bool:

@@ -19,6 +19,7 @@ from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import JOB, JOB_SET, SECRET, Kind
+from muster.backends.kubernetes.roots import secret_of
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.transport import Transport
 from muster.backends.local.admission import from_environment
@@ -99,7 +100,10 @@ class World:
         return [each for each in found if each["metadata"]["labels"][labels.JOB] == job_id]
 
     def secret(self, job_id: str) -> Document | None:
-        return self.cluster.objects.get((SECRET.plural, labels.secret_name(job_id)))
+        """What the job's pods mount, or what is left of that where it has no root."""
+        own = [each for each in self.cluster.all(SECRET) if each["metadata"]["labels"][labels.JOB] == job_id]
+        mounted = {secret_of(root) for root in self.roots(job_id)}
+        return next((each for each in own if not mounted or each["metadata"]["name"] in mounted), None)
 
     def ask_for_bundle(self, job_id: str, *, index: int = 0, restart: str = "0") -> httpx.Response:
         """Do what a pod does first, with what its objects tell it."""

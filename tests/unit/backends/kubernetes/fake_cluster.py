@@ -31,12 +31,14 @@ class FakeCluster:
     :param away: nothing is answered.
     :param forbidden: verbs and kinds that this account may not.
     :param missing: kinds that it does not serve.
+    :param collects: what has lost its owner goes at once, else with :meth:`collect`.
     """
 
     objects: dict[tuple[str, str], Document] = field(default_factory=dict)
     away: bool = False
     forbidden: set[tuple[str, str]] = field(default_factory=set)
     missing: frozenset[Kind] = frozenset()
+    collects: bool = True
     made: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -116,18 +118,28 @@ class FakeCluster:
             return Answer(201, asked.body)
         self.made.append(f"{kind.name} {name}")
         made = self.put(asked.body)
-        uids = {each["metadata"]["uid"] for each in self.objects.values()}
-        if any(owner["uid"] not in uids for owner in made["metadata"].get("ownerReferences") or ()):
-            self._remove(made, kind)  # as the garbage collector does
+        if self.collects:
+            self.collect()
         return Answer(201, made)
 
     def _remove(self, document: Document, kind: Kind) -> None:
         """Take an object away with all that it owns."""
         del self.objects[kind.plural, document["metadata"]["name"]]
-        for (plural, _), each in list(self.objects.items()):
-            owners = each["metadata"].get("ownerReferences") or ()
-            if any(owner["uid"] == document["metadata"]["uid"] for owner in owners):
-                self._remove(each, next(one for one in _KINDS if one.plural == plural))
+        if self.collects:
+            self.collect()
+
+    def collect(self) -> None:
+        """Take away what has lost its owner, as the garbage collector does when it comes to it."""
+        uids = {each["metadata"]["uid"] for each in self.objects.values()}
+        lost = [
+            key
+            for key, each in self.objects.items()
+            if any(owner["uid"] not in uids for owner in each["metadata"].get("ownerReferences") or ())
+        ]
+        for key in lost:
+            del self.objects[key]
+        if lost:
+            self.collect()
 
 
 def _manifest(name: str) -> Iterator[Document]:

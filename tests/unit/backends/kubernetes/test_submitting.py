@@ -17,7 +17,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Cause
 
 # What a submission sends after its first look at the cluster, which only reads.
-STEPS = 16
+STEPS = 15
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,51 @@ class TestSubmit:
         assert "submit it again" in lost.reason
         there.backend().submit(there.job(), job_id="again")
         check_whole(there, "again")
+
+    def test_what_is_left_of_objects_that_were_deleted_is_in_nobodys_way(self, there: World) -> None:
+        there.backend().submit(there.job(), job_id="slowly")
+        there.cluster.collects = False
+        there.cluster._remove(there.roots("slowly")[0], JOB_SET)
+        there.backend().submit(there.job(), job_id="slowly")
+        there.cluster.collects = True
+        there.cluster.collect()
+        check_whole(there, "slowly")
+
+    @pytest.mark.parametrize("runs", [False, True], ids=["waits", "runs"])
+    def test_one_that_is_whole_is_left_as_it_is_whatever_is_missing_here(
+        self, there: World, monkeypatch: pytest.MonkeyPatch, runs: bool
+    ) -> None:
+        monkeypatch.setenv("PASSWORD_HERE", "sesame")
+        secret = {"PASSWORD": SecretRef(source="environment", name="PASSWORD_HERE")}
+        job, job_id = there.job(secrets=secret, queue="team-b"), f"left-{runs:d}"
+        there.backend().submit(job, job_id=job_id)
+        if runs:
+            assert there.ask_for_bundle(job_id).status_code == 200
+        made = list(there.cluster.made)
+        monkeypatch.delenv("PASSWORD_HERE")
+        queue = there.cluster.objects.pop(("localqueues", "team-b"))
+        there.backend("second").submit(job, job_id=job_id)
+        there.cluster.put(queue)
+        assert there.cluster.made == made
+        check_whole(there, job_id)
+
+    def test_one_of_an_attempt_that_is_over_is_replaced(self, there: World) -> None:
+        there.backend().submit(there.job(), job_id="fenced")
+        assert there.ask_for_bundle("fenced").status_code == 200
+        (before,) = there.roots("fenced")
+        there.service.client().begin("fenced", after=1)
+        there.backend().submit(there.job(), job_id="fenced")
+        check_whole(there, "fenced")
+        assert there.roots("fenced")[0]["metadata"]["uid"] != before["metadata"]["uid"]
+
+    def test_one_that_the_cluster_has_started_again_is_left_as_it_is(self, there: World) -> None:
+        there.backend().submit(there.job(), job_id="restarted")
+        for restart in ("0", "1"):
+            assert there.ask_for_bundle("restarted", restart=restart).status_code == 200
+        made, (before,) = list(there.cluster.made), there.roots("restarted")
+        there.backend().submit(there.job(), job_id="restarted")
+        assert there.cluster.made == made
+        assert there.roots("restarted") == [before]
 
     def test_a_root_that_is_not_ours_is_left_alone(self, there: World) -> None:
         there.cluster.put(
