@@ -113,6 +113,8 @@ class Client:
             except Expired:  # so much has changed between two chunks that they would not fit together
                 found, query["continue"] = [], ""
                 continue
+            if "metadata" not in chunk:
+                raise BackendError(f"{request}: the answer is no list; is there a proxy in between?")
             found += [{**head, **item} for item in chunk.get("items") or ()]
             query["continue"] = chunk["metadata"].get("continue") or ""
             if not query["continue"]:

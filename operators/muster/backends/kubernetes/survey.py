@@ -43,8 +43,11 @@ class Survey:
         return self._found
 
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of objects that a job may have here."""
-        cluster = self.cluster()
+        """Return the kinds of objects that a job may have here, as of the last look at the cluster.
+
+        :raises Unreachable: there was none yet, and the cluster is away.
+        """
+        cluster = self._found or self._look(self._client.patient(QUICK_SECONDS), _YOUNG_SECONDS)
         served = {JOB_SET: cluster.job_set, WORKLOAD: cluster.kueue, POD_GROUP: cluster.pod_group}
         return JOB, POD, EVENT, *(kind for kind, there in served.items() if there)
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import Document, Kind
 from muster.backends.kubernetes.lean import Read, whole
 from muster.backends.kubernetes.refusals import Expired, Request, refusal
-from muster.core.errors import BackendError
+from muster.core.errors import BackendError, MusterError
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -99,9 +99,11 @@ class Watch:
                         yield change
             except Expired:
                 version = None
-            except BackendError as error:
+            except MusterError as error:
                 if not self._closed.is_set():
                     log.warning("%s; what the cluster does is seen late", error)
+                if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
+                    version = None
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -142,19 +144,25 @@ class Watch:
                     if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
                         return
                     self._heard = time.monotonic()
-                    yield _change(request, json.loads(line, object_hook=self._read))
+                    yield _change(request, line, self._read)
             finally:
                 self._open = None
 
 
-def _change(request: Request, event: dict[str, Any]) -> Change:
-    """Read one line of a watch. :raises BackendError: it says that the watch has failed."""
-    found = event["object"]
-    if event["type"] == "ERROR":
+def _change(request: Request, line: bytes, read: Read) -> Change:
+    """Read one line of a watch. :raises BackendError: it says that the watch has failed, or nothing at all."""
+    try:
+        event = json.loads(line, object_hook=read)
+        kind, found = event["type"], event["object"]
+        version = "" if kind == "ERROR" else found["metadata"]["resourceVersion"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise BackendError(
+            f"{request}: it tells no change: {line[:80]!r}; is there a proxy in between?"
+        ) from error
+    if kind == "ERROR":
         raise refusal(request, int(found.get("code") or 500), found)
-    version = found["metadata"]["resourceVersion"]
-    if event["type"] == "BOOKMARK":
+    if kind == "BOOKMARK":
         return Change(version=version)
-    if event["type"] == "DELETED":
+    if kind == "DELETED":
         return Change(version=version, gone=(found,))
     return Change(version=version, put=(found,))

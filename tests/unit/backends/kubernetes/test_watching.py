@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, api_server, status
+from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import POD
@@ -161,3 +161,34 @@ def test_it_is_closed_while_it_waits(caplog: pytest.LogCaptureFixture) -> None:
         hold.set()
     assert not thread.is_alive()
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (status(404, "NotFound", "the server could not find the requested resource"), "serves no Pod"),
+        (status(400, "BadRequest", "invalid resource version"), "invalid resource version"),
+        (Answer(body=b"<html>sign in</html>\n"), "is there a proxy in between"),
+        (Answer(lines=("nothing",)), "is there a proxy in between"),
+        (Answer(lines=({"type": "ADDED", "object": {}},)), "is there a proxy in between"),
+    ],
+    ids=["no such kind", "bad request", "no JSON", "no event", "no object"],
+)
+def test_whatever_is_answered_it_goes_on(answer: Answer, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that ended would leave what it knew to stand for ever."""
+
+    def later(asked: Asked) -> Answer:
+        if asked.query.get("watch"):
+            return Answer(lines=(event("ADDED", pod("b", 8)),))
+        return listed(version=7)
+
+    with api_server(listed(version=7), answer, later) as server:
+        changes = take(server, 2 + ("serves" in said or "version" in said))
+    assert changes[-1].version == "8"
+    assert said in caplog.text
+
+
+def test_a_list_that_is_none_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    with api_server(Answer(body={"items": []}), listed(pod("a", 5), version=7)) as server:
+        assert take(server, 1)[0].version == "7"
+    assert "is no list" in caplog.text
