@@ -25,6 +25,8 @@ SELECTORS: Mapping[Kind, Mapping[str, str]] = {
     EVENT: {"fields": "type=Warning"},
 }
 
+_DEAF_SECONDS = 180.0  # all is well below two and a half minutes
+
 _Key = tuple[str, str]
 
 
@@ -75,9 +77,10 @@ class Mirror:
             watch.close()
 
     @property
-    def silent_seconds(self) -> float:
-        """How long the API server has not been heard of: below two minutes where all is well."""
-        return max(watch.silent_seconds for watch in self._watches.values())
+    def is_deaf(self) -> bool:
+        """Whether some kind has not been heard of for long though others are: a new mirror may do better."""
+        silent = [watch.silent_seconds for watch in self._watches.values()]
+        return max(silent) > _DEAF_SECONDS > min(silent)
 
     def wait(self, *, timeout_seconds: float) -> None:
         """Return when everything was read once. :raises Unreachable: it was not by then."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.mirror import Mirror
+from muster.backends.kubernetes.rights import Right, lacking, rules
 from muster.backends.kubernetes.roots import root_kinds
 from muster.backends.kubernetes.seen import Seen
 from muster.backends.kubernetes.site import ClusterSite
@@ -17,48 +19,65 @@ from muster.backends.kubernetes.survey import Survey
 from muster.core.errors import Forbidden
 from muster.core.job import JobSpec
 
-_FIRST_SECONDS = 30.0
+_FIRST_SECONDS, _AGAIN_SECONDS = 30.0, 180.0
 _OWNER_UID = "kueue.x-k8s.io/job-uid"  # of Workloads: the uid of what they stand for
 
 
 class Sight:
     """Looks at jobs. Safe to share between threads."""
 
-    def __init__(self, client: Client, *, site: ClusterSite, survey: Survey) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        survey: Survey,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._site = site
         self._survey = survey
+        self._clock = clock
         self._lock = threading.Lock()
         self._mirror: Mirror | None = None
+        self._again = 0.0  # when one that has fallen silent may be begun anew
 
     def follow(self) -> Mirror:
-        """Return the mirror of the namespace, begun by whoever asks first.
+        """Return the mirror of the namespace, begun by whoever asks first, and anew where it has fallen silent.
 
         :raises Forbidden: these credentials may not read what a mirror shows.
         :raises Unreachable: the API server did not show everything within half a minute.
         """
         with self._lock:
             if self._mirror is None:
-                self._check_rights()
-                mirror = Mirror(self._client, namespace=self._site.namespace, kinds=self._survey.kinds())
-                try:
-                    mirror.wait(timeout_seconds=_FIRST_SECONDS)
-                except BaseException:
-                    mirror.close()
-                    raise
-                self._mirror = mirror
+                self._mirror = self._begin()
+            elif self._mirror.is_deaf and self._clock() > self._again:
+                self._again = self._clock() + _AGAIN_SECONDS
+                before, self._mirror = self._mirror, self._begin()
+                before.close()
             return self._mirror
+
+    def _begin(self) -> Mirror:
+        self._survey.last()  # which kinds there are may be what has changed
+        self._check_rights()
+        mirror = Mirror(self._client, namespace=self._site.namespace, kinds=self._survey.kinds())
+        try:
+            mirror.wait(timeout_seconds=_FIRST_SECONDS)
+        except BaseException:
+            mirror.close()
+            raise
+        return mirror
 
     def _check_rights(self) -> None:
         """A watch that is refused tries again for ever: somebody may grant it. So it is asked about first."""
-        namespace = self._site.namespace
-        for kind in self._survey.kinds():
-            for verb in ("list", "watch"):
-                if not self._client.allowed(verb, kind, namespace=namespace):
-                    raise Forbidden(
-                        f"this account may not {verb} {kind.resource} in namespace {namespace}: give it a Role "
-                        f'with apiGroups: ["{kind.group}"], resources: ["{kind.plural}"], verbs: ["{verb}"]'
-                    )
+        namespace, kinds = self._site.namespace, self._survey.kinds()
+        wanted = [Right(verb, kind) for kind in kinds for verb in ("list", "watch")]
+        served = {(kind.api_version, kind.plural) for kind in kinds}
+        missing = lacking(self._client, wanted, namespace=namespace, served=served)
+        if missing:
+            raise Forbidden(
+                f"this account may not follow jobs in namespace {namespace}: give it a Role with {rules(missing)}"
+            )
 
     def close(self) -> None:
         """End the mirror, if there is one."""
@@ -69,7 +88,8 @@ class Sight:
 
     def seen(self, job: JobSpec, job_id: str) -> Seen:
         """Return what there is of a job: without a request where it is followed."""
-        return self.asked(job, job_id) if self._mirror is None else self._mirror.seen(job_id)
+        mirror = self._mirror  # another thread may close it
+        return self.asked(job, job_id) if mirror is None else mirror.seen(job_id)
 
     def asked(self, job: JobSpec, job_id: str) -> Seen:
         """Return what the API server says there is of a job; and pods that ended badly, if they were seen before."""
@@ -94,7 +114,8 @@ class Sight:
 
     def workloads(self) -> Sequence[Document]:
         """Return every Workload of the namespace, if it is followed."""
-        return () if self._mirror is None else self._mirror.workloads()
+        mirror = self._mirror
+        return () if mirror is None else mirror.workloads()
 
     def running(self, job_id: str) -> Sequence[Document]:
         """Return the pods of a job that have not ended, as the API server knows them."""
