@@ -26,7 +26,9 @@ def clear(of: Layout) -> None:
         namespace, _, own = name.partition("/")
         kubectl.run(of, "patch", "configmap", own, f"--namespace={namespace}", "--type=merge", _LET_GO)
     _delete(of, "localqueues.kueue.x-k8s.io,configmaps", *_OF_TESTS)
-    _delete(of, "clusterqueues.kueue.x-k8s.io,namespaces", f"--selector={MADE}")
+    _delete(
+        of, "clusterqueues.kueue.x-k8s.io,priorityclasses.scheduling.k8s.io,namespaces", f"--selector={MADE}"
+    )
     reaper.remove(of)
     store.remove(of)
 

@@ -7,6 +7,7 @@ from tests.cluster.daemons import Daemon
 from tests.cluster.layout import API_PORT, API_URL, CONTROL_ADDRESS, SERVICE_RANGE, Layout
 from tests.cluster.probes import answers
 
+NODE_GRACE_SECONDS = 20  # until a node that is not heard of counts as lost
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEERS = "http://127.0.0.1:2380"
 _GATES = "--feature-gates=GenericWorkload=true"  # the in-tree PodGroup
@@ -121,7 +122,7 @@ def controllers(layout: Layout) -> Daemon:
             f"--root-ca-file={own / 'ca.crt'}",
             f"--cluster-signing-cert-file={own / 'ca.crt'}",
             f"--cluster-signing-key-file={own / 'ca.key'}",
-            "--node-monitor-grace-period=20s",
+            f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
             "--node-monitor-period=2s",
             _GATES,
         ),

@@ -19,8 +19,8 @@ from tests.cluster.scripted import connection
 from muster.backends.kubernetes import kinds
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import Kind
-from muster.backends.kubernetes.refusals import Request
-from muster.core.errors import Forbidden, MusterError
+from muster.backends.kubernetes.refusals import NoLog, Request
+from muster.core.errors import Conflict, Forbidden, NotFound, SpecError
 
 ACCOUNTS = (OPERATOR, REAPER, JOB, STORE)
 ELSEWHERE = "kube-system"
@@ -56,6 +56,11 @@ class Deed:
     subresource: str = ""
     namespace: str = NAMESPACE
 
+    @property
+    def resource(self) -> str:
+        """As a Role names it: ``pods/log``."""
+        return self.kind.plural + (f"/{self.subresource}" if self.subresource else "")
+
     def __str__(self) -> str:
         """As in ``delete pods``, with the place where it is not the jobs' own namespace."""
         what = self.kind.resource + (f"/{self.subresource}" if self.subresource else "")
@@ -67,7 +72,8 @@ def _on(kind: Kind, *verbs: str, subresource: str = "", namespace: str = NAMESPA
     return tuple(Deed(verb, kind, subresource, namespace) for verb in verbs)
 
 
-_READ = ("get", "list")
+_READ = ("get", "list", "watch")
+_ASKS_ONLY = {"get": {}, "list": {}, "watch": {"watch": "true", "resourceVersion": "none"}}
 _CHANGE = ("update", "patch")
 
 _JOBS = tuple(
@@ -94,13 +100,14 @@ MAY: Mapping[str, frozenset[Deed]] = {
             *_on(kinds.CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
             *_on(kinds.RESOURCE_FLAVOR, *_READ),
             *_on(kinds.TOPOLOGY, *_READ),
+            *_on(kinds.COHORT, *_READ),
             *_on(kinds.WORKLOAD_PRIORITY_CLASS, *_READ),
             *_on(_DEFINITION, "get"),
         )
     ),
     REAPER: frozenset(
         (
-            *_on(kinds.POD, "list", "delete"),
+            *_on(kinds.POD, "list", "watch", "delete"),
             *_on(kinds.POD, "patch", subresource="status"),
             *_on(kinds.NODE, "get"),
         )
@@ -145,6 +152,7 @@ DEEDS: tuple[Deed, ...] = (
     *_on(kinds.CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
     *_on(kinds.RESOURCE_FLAVOR, *_READ, *_CHANGE),
     *_on(kinds.TOPOLOGY, *_READ, *_CHANGE),
+    *_on(kinds.COHORT, *_READ, *_CHANGE),
     *_on(kinds.WORKLOAD_PRIORITY_CLASS, *_READ, "create", *_CHANGE),
     *_on(kinds.NODE, *_READ, *_CHANGE, "delete"),
     *_on(kinds.NODE, "get", subresource="proxy"),
@@ -158,15 +166,17 @@ _NAME = "nobody"  # of the objects: there are none, and it is for the asking tha
 def may(client: Client, deed: Deed) -> bool:
     """Try a deed: whether the API server would have done it, had there been what it is about.
 
-    :raises BackendError: the API server is not there to be asked.
+    :raises MusterError: neither was found out: the API server is away, or does not know who asks.
     """
     namespace = deed.namespace if deed.kind.namespaced else None
-    collection = deed.verb in ("list", "deletecollection") or (deed.verb == "create" and not deed.subresource)
+    collection = deed.verb in ("list", "watch", "deletecollection") or (
+        deed.verb == "create" and not deed.subresource
+    )
     path = deed.kind.path(
         namespace=namespace, name=None if collection else _NAME, subresource=deed.subresource
     )
     verb = "delete" if deed.verb == "deletecollection" else deed.verb
-    query = {} if deed.verb in _READ else {"dryRun": "All"}
+    query = _ASKS_ONLY.get(deed.verb, {"dryRun": "All"})
     body = None if deed.verb in _READ else _body(deed, namespace)
     try:
         client.transport.ask(
@@ -176,9 +186,11 @@ def may(client: Client, deed: Deed) -> bool:
             body=body,
             content_type="application/merge-patch+json" if deed.verb == "patch" else "application/json",
         )
-    except Forbidden:
+    except Forbidden as error:
+        if f" may not {deed.verb} {deed.kind.plural}" not in str(error):
+            raise
         return False
-    except MusterError:  # it may, and there is no such thing, or no such thing to be made
+    except (NotFound, Conflict, SpecError, NoLog):  # it may, and there is no such thing, or none such can be
         return True
     return True
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.cluster.clearing import MADE
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.scripted import connection
 from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE
@@ -31,7 +32,7 @@ def priority(admin: Client) -> Iterator[None]:
     document = {
         "apiVersion": PRIORITY_CLASS.api_version,
         "kind": PRIORITY_CLASS.name,
-        "metadata": {"name": "high"},
+        "metadata": {"name": "high", "labels": {MADE: "yes"}},
         "value": 1000,
     }
     admin.create(document)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from tests.cluster import kubectl, reaper, store
 from tests.cluster.accounts import JOB, NAMESPACE
+from tests.cluster.cluster import MANIFESTS
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.rights import ACCOUNTS, DEEDS, MAY, table, tried
@@ -34,6 +36,31 @@ def test_an_account_may_do_its_work_and_nothing_else(account: str) -> None:
 
 def test_everything_that_an_account_may_do_is_tried() -> None:
     assert set().union(*MAY.values()) <= set(DEEDS)
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+def test_every_right_that_an_account_has_been_given_is_one_that_its_work_needs(account: str) -> None:
+    needed = {(deed.verb, deed.kind.group, deed.resource) for deed in MAY[account]}
+    assert given(account) == needed
+
+
+def given(account: str) -> set[tuple[str, str, str]]:
+    """What the manifests' bindings give to an account: verbs, groups, resources."""
+    found = list(yaml.safe_load_all((MANIFESTS / "accounts.yaml").read_text()))
+    roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in found if "rules" in each}
+    bound = [
+        (each["roleRef"]["kind"], each["roleRef"]["name"])
+        for each in found
+        if account in [subject["name"] for subject in each.get("subjects", ())]
+    ]
+    return {
+        (verb, group, resource)
+        for role in bound
+        for rule in roles[role]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
 def pods(of: Layout, selector: str) -> list[dict[str, Any]]:

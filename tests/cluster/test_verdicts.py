@@ -15,6 +15,7 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.scripted import SMALL, WAIT, Jobs, job, jobs, record
 
 from muster.backends.kubernetes.kinds import POD_GROUP, Document
+from muster.backends.kubernetes.labels import MAIN
 from muster.backends.kubernetes.observe import Observed, observe
 from muster.backends.kubernetes.seen import Seen
 from muster.backends.kubernetes.verdicts import verdict
@@ -26,6 +27,8 @@ from muster.core.verdict import Cause, Verdict
 pytestmark = pytest.mark.cluster
 
 INDEX = "int(__import__('os').environ['MUSTER_REPLICA'])"
+UNTIL_TOLD = "import os, time\nwhile not os.path.exists('/tmp/told'): time.sleep(0.1)"
+TELL = "open('/tmp/told', 'w').close()"
 LATER = 3600.0  # what is given time to settle has had it by then
 
 
@@ -217,13 +220,16 @@ class TestWhatGoesOn:
 
     def test_running_and_done(self, here: Jobs) -> None:
         spec = job("well")
-        here.start("well", spec, f"import time; time.sleep(3 * (1 + {INDEX}))")
+        here.start("well", spec, UNTIL_TOLD)
         found = self.shown(here, "well", spec, JobState.RUNNING, running=2)
         assert found.reason == "2 replicas run"
         assert found.ranks_running == 2
         assert set(found.nodes) == {"main-0", "main-1"}
         assert found.started is not None
         assert abs(found.started - time.time()) < 30
+        for pod in here.seen("well").pods:
+            words = (pod["metadata"]["name"], f"--container={MAIN}", f"--namespace={NAMESPACE}")
+            kubectl.run(here.layout, "exec", *words, "--", "python3", "-c", TELL)
         found = self.shown(here, "well", spec, JobState.COMMITTING)
         assert (found.sealed, found.running) == (2, 0)
 

@@ -28,7 +28,7 @@ from muster.core.status import JobState, JobStatus
 
 CODE = Path(__file__).with_name("code")
 NEW, OLD = "new", "old"
-STEPS = 40
+STEPS = 28
 MANY = 10  # of each fault, in make soak
 LONGEST_SECONDS = 300.0
 
