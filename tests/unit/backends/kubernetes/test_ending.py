@@ -150,7 +150,7 @@ def test_whoever_may_not_watch_is_told_before_the_first_watch(
 ) -> None:
     backend.submit(there.job(), job_id="unwatched")
     there.cluster.forbidden.add(("watch", "pods"))
-    with pytest.raises(Forbidden, match="may not watch pods in namespace muster-jobs"):
+    with pytest.raises(Forbidden, match=r"may not follow jobs in namespace muster-jobs: .*pods.*watch"):
         backend.statuses(["unwatched"])
 
 
