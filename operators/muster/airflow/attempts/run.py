@@ -19,7 +19,7 @@ from muster.airflow.attempts.verdicts import failure, left_running, overdue
 from muster.airflow.attempts.waiting import GoesOn, Overdue, Patience, Stopped, Wait
 from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, instance
-from muster.core.errors import Conflict, NotFound, SpecError
+from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec, Origin
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
@@ -199,8 +199,17 @@ class _JobRun:
         status = self._backend.status(job_id)
         if not mine:
             self._task.log.info("job %s is adopted: it is %s", job_id, status.state.value)
-        if not status.alive:
+        if not status.state.ended and status.state is not JobState.COMMITTING:
+            self._complete(job_id, alive=status.alive)
+
+    def _complete(self, job_id: str, *, alive: bool) -> None:
+        """Submit a job again: the process that did may have been killed before it had made all of it."""
+        try:
             self._backend.submit(self._ledger.spec(job_id), job_id=job_id, owner=self._task.owner)
+        except Unreachable as error:
+            if not alive:
+                raise
+            self._task.log.warning("job %s is followed as it is: %s", job_id, error)
 
     def _own(self, job_id: str) -> None:
         """Make this try the job's owner, unless a newer one is. :raises Conflict: a newer one is."""

@@ -1,0 +1,138 @@
+"""Tries of a task whose job runs on a cluster: what one was killed at is done by the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
+from tests.unit.backends.kubernetes.fake_cluster import KUEUE
+
+from muster.airflow.attempts.attempt import Attempt
+from muster.airflow.attempts.run import TaskRun
+from muster.backends.kubernetes.kinds import POD_GROUP
+from muster.core.job import JobSpec, Origin
+from muster.core.settings import Settings
+
+# As Airflow draws them: UUIDs whose order is that of time.
+FIRST, SECOND = "01985b3e-0000-7000-8000-000000000000", "01985b3e-0001-7000-8000-000000000000"
+
+
+class Followed(Exception):
+    """The job is submitted or adopted; how it is followed is not of interest here."""
+
+
+class Following:
+    """A task's wait that does not."""
+
+    def follow(self, *_: object, **__: object) -> NoReturn:
+        raise Followed
+
+
+class Notes:
+    """Airflow's task_state_store."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def get(self, key: str) -> Any:
+        return self.kept.get(key)
+
+    def set(self, key: str, value: Any, *, retention: Any) -> None:
+        self.kept[key] = value
+
+
+class Ti:
+    """The task instance that links are pushed for."""
+
+    def xcom_push(self, *words: object, **more: object) -> None: ...
+
+
+class Log:
+    """A task's log, in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, *words: object) -> None:
+        self.lines.append(text % words)
+
+    warning = info
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("world"), missing=KUEUE, queue=None) as found:
+        yield found
+
+
+class Task:
+    """One task, whose tries begin one after the other."""
+
+    def __init__(self, there: World, home: Path, name: str) -> None:
+        self._there = there
+        self._home = home
+        self._origin = Origin(instance="i", dag_id="d", run_id="r", task_id=name)
+        self._notes = Notes()
+        self.log = Log()
+
+    def run(self, owner: str, *, cut: int = 0, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+        """Begin a try, killed after a request where `cut` tells which; return what it sent."""
+        backend = self._there.backend(f"{owner}-{self._origin.task_id}")
+        backend.check(self._there.job(max_restarts=7))  # so that the cluster is known
+        meanwhile()
+        given: dict[str, Any] = {"context": {"task_state_store": self._notes, "ti": Ti()}, "backend": backend}
+        task = TaskRun(
+            **given,
+            settings=Settings(home=self._home, cache=self._home),
+            origin=self._origin,
+            owner=owner,
+            max_tries=2,
+            last_try=False,
+            wait=Following(),  # type: ignore[arg-type]
+            log=self.log,
+            listener=None,
+        )
+        with pytest.MonkeyPatch.context() as patch, at_request(patch, cut, die, after=True) as sent:
+            with pytest.raises(Cut if cut else Followed):
+                task.run(self._build)
+            return sent
+
+    def _build(self) -> JobSpec:
+        return self._there.job(origin=self._origin)
+
+    @property
+    def job_id(self) -> str:
+        attempt = Attempt.load(self._notes.kept["muster"])
+        assert attempt is not None
+        return attempt.job_id(instance="i", task=f"d.{self._origin.task_id}")
+
+
+@pytest.mark.parametrize("kind", ["jobsets", "podgroups", "secrets"])
+def test_a_submission_that_was_cut_off_is_finished_by_the_next_try(
+    there: World, tmp_path: Path, kind: str
+) -> None:
+    sent = Task(there, tmp_path, f"whole-{kind}").run(FIRST)
+    last = max(number for number, each in enumerate(sent, 1) if each.startswith(f"create {kind}"))
+    task = Task(there, tmp_path, f"cut-{kind}")
+    task.run(FIRST, cut=last)
+    (root,) = there.roots(task.job_id)
+    task.run(SECOND)
+    assert there.roots(task.job_id) == [root]
+    assert task.job_id in {each["metadata"]["name"] for each in there.cluster.all(POD_GROUP)}
+    assert there.ask_for_bundle(task.job_id).status_code == 200
+    assert there.backend().status(task.job_id).owner == SECOND
+
+
+def test_a_job_that_runs_is_adopted_while_the_cluster_is_away(there: World, tmp_path: Path) -> None:
+    task = Task(there, tmp_path, "runs")
+    task.run(FIRST)
+
+    def go_away() -> None:
+        there.cluster.away = True
+
+    task.run(SECOND, meanwhile=go_away)
+    there.cluster.away = False
+    assert there.backend().status(task.job_id).owner == SECOND
