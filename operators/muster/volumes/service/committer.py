@@ -6,6 +6,7 @@ be away. Once all have sealed it is decided that the job is committed, so nobody
 
 from __future__ import annotations
 
+import errno
 import logging
 import stat
 import threading
@@ -16,13 +17,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from muster.core.errors import BadOutput, MusterError, NotFound
+from muster.core.errors import BadOutput, MusterError, NotFound, StoreError
 from muster.core.progress import Told, heard
 from muster.core.replica import Report
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.base import Staging
+from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
@@ -33,6 +35,7 @@ AT_ONCE = 4
 
 _LOG = logging.getLogger(__name__)
 _LOCKS = 64
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 _ADVICE = {
     Cause.USER_ERROR: "mend the code that writes it and run again; nothing of it is visible",
@@ -69,7 +72,7 @@ class Committer:
 
     def start(self) -> None:
         """Look for what was sealed and not committed when the service last ended, and go on with it."""
-        self._threads.submit(self._pick_up)
+        threading.Thread(target=self._pick_up, name="pick-up", daemon=True).start()
 
     def stop(self) -> None:
         """Begin nothing new. What is being done now may be cut off: the next start picks it up."""
@@ -120,22 +123,40 @@ class Committer:
             self._threads.submit(self._bring_to_end, job_id)
 
     def _pick_up(self) -> None:
-        for job_id in self._store.ledger.jobs():
+        """Look at every job, and again at those that the disk hid."""
+        unseen: list[str] | None = None
+        pause = _SHORTEST_PAUSE_SECONDS
+        while True:
             try:
-                with self.alone(job_id):
-                    if not self._store.ledger.status(job_id).state.ended and self.decided(job_id):
-                        self.commit(job_id)
-            except (MusterError, OSError) as error:
-                _LOG.error("job %s cannot be looked at: %s", job_id, error)
+                jobs = self._store.ledger.jobs() if unseen is None else unseen
+                unseen = [job_id for job_id in jobs if not self._picked_up(job_id)]
+            except OSError as error:
+                _LOG.error("the jobs cannot be listed yet: %s", error)
+            if unseen == [] or self._stopping.wait(pause):
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _picked_up(self, job_id: str) -> bool:
+        """Commit a job that has sealed; whether it could be told."""
+        try:
+            with self.alone(job_id):
+                if not self._store.ledger.status(job_id).state.ended and self.decided(job_id):
+                    self.commit(job_id)
+        except (MusterError, OSError) as error:
+            _LOG.error("job %s cannot be looked at: %s", job_id, error)
+            return not _passes(error)
+        return True
 
     def _bring_to_end(self, job_id: str) -> None:
+        pause = _SHORTEST_PAUSE_SECONDS
         try:
             ended = self._outcome(job_id)
             while ended is not None and not self._recorded(job_id, ended):
-                if self._stopping.wait(_SHORTEST_PAUSE_SECONDS):
+                if self._stopping.wait(pause):
                     return
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         except Exception:
-            _LOG.exception("job %s has sealed and could not be brought to its end", job_id)
+            _LOG.exception("job %s has sealed and its end cannot be recorded", job_id)
         finally:
             self._begun.discard(job_id)
 
@@ -146,21 +167,28 @@ class Committer:
             try:
                 return self._result(job_id)
             except MusterError as error:
-                if not isinstance(error.__cause__, OSError) or time.monotonic() > deadline:
+                if not _passes(error) or time.monotonic() > deadline:
                     return _verdict(error)
                 _LOG.warning("job %s is not committed yet: %s", job_id, error)
+            except Exception as error:  # a job whose end nobody decides would be waited for without end
+                _LOG.exception("job %s has sealed and cannot be committed", job_id)
+                said = (
+                    f"the store service failed at the commit ({type(error).__name__}): its log says at what"
+                )
+                return _verdict(StoreError(said))
             if self._stopping.wait(pause):
                 return None
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _result(self, job_id: str) -> JobResult:
-        staging = self._store.staging(job_id)
-        if staging is None:
-            raise NotFound(f"job {job_id}: no attempt of it was ever started")
-        report = loads(Report, self.report(staging).read_bytes())
-        made = self._store.commit(
-            job_id, attempt=staging.attempt, metrics=report.metrics, modules=report.modules
-        )
+        with translated(f"commit job {job_id}"):
+            staging = self._store.staging(job_id)
+            if staging is None:
+                raise NotFound(f"job {job_id}: no attempt of it was ever started")
+            report = loads(Report, self.report(staging).read_bytes())
+            made = self._store.commit(
+                job_id, attempt=staging.attempt, metrics=report.metrics, modules=report.modules
+            )
         return JobResult(
             outputs={name: tuple(version.address for version in versions) for name, versions in made.items()},
             metrics=report.metrics,
@@ -169,17 +197,25 @@ class Committer:
         )
 
     def _told(self, job_id: str) -> Told:
+        """What the job told of itself in its log; the versions are there, so one that cannot be read costs no more."""
         told = Told()
-        lines, cursor = self._store.ledger.read(job_id)
-        while lines:
-            told = told.then(heard(lines))
-            lines, cursor = self._store.ledger.read(job_id, after=cursor)
+        try:
+            lines, cursor = self._store.ledger.read(job_id)
+            while lines:
+                told = told.then(heard(lines))
+                lines, cursor = self._store.ledger.read(job_id, after=cursor)
+        except OSError as error:
+            _LOG.warning(
+                "the log of job %s cannot be read, links that it told are left out: %s", job_id, error
+            )
         return told
 
     def _recorded(self, job_id: str, ended: JobResult | Verdict) -> bool:
         try:
             self._record(job_id, ended)
         except (MusterError, OSError) as error:
+            if not _passes(error):
+                raise
             _LOG.warning("the end of job %s is not recorded yet: %s", job_id, error)
             return False
         return True
@@ -203,6 +239,12 @@ def _is_regular(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
         return False
+
+
+def _passes(error: MusterError | OSError) -> bool:
+    """Whether the same may go well a little later: the disk was full or failing."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _PASSING
 
 
 def _verdict(error: MusterError) -> Verdict:

@@ -1,0 +1,98 @@
+"""What a job comes to that has sealed, where the disk under the store is not what it should be."""
+
+import errno
+import itertools
+import os
+import threading
+
+import pytest
+from tests.unit.volumes.service.gang import Gang, make_spec
+from tests.unit.volumes.service.inside import Inside
+from tests.unit.volumes.service.process import until
+
+from muster.core.status import JobState
+from muster.core.verdict import Cause
+from muster.volumes.folder import FolderStore
+from muster.volumes.ledger import FolderLedger
+from muster.volumes.service.committer import Committer
+
+
+@pytest.fixture
+def service(tmp_path):
+    with Inside(tmp_path) as service:
+        yield service
+
+
+@pytest.fixture
+def gang(service):
+    with Gang(service, "train-1", make_spec()) as gang:
+        yield gang
+
+
+def failing(monkeypatch, owner, name, number, *, times=1, thread="commit"):
+    """Let the first calls of a method fail as the file system would, where a commit makes them."""
+    method, calls = getattr(owner, name), itertools.count(1)
+
+    def fail_first(*args, **how):
+        if threading.current_thread().name.startswith(thread) and next(calls) <= times:
+            raise OSError(number, os.strerror(number))
+        return method(*args, **how)
+
+    monkeypatch.setattr(owner, name, fail_first)
+
+
+def ended(service, gang):
+    with service.client() as store:
+        return until(lambda: store.ledger.status(gang.job_id), lambda status: status.state.ended)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOSPC])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(FolderStore, "staging"), (FolderStore, "commit"), (FolderLedger, "update")]
+)
+def test_what_passes_is_waited_for(service, gang, monkeypatch, owner, name, number):
+    failing(monkeypatch, owner, name, number)
+    gang.finish({"out/x": b"1"})
+    assert ended(service, gang).state is JobState.SUCCEEDED
+
+
+def test_a_log_that_cannot_be_read_costs_no_version(service, gang, monkeypatch):
+    failing(monkeypatch, FolderLedger, "read", errno.EIO, times=10**9)
+    gang.finish({"out/x": b"1"})
+    assert ended(service, gang).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOENT])
+@pytest.mark.parametrize("name", ["staging", "commit"])
+def test_what_stays_ends_the_job_at_once(service, gang, monkeypatch, name, number):
+    failing(monkeypatch, FolderStore, name, number, times=10**9)
+    gang.finish({"out/x": b"1"})
+    status = ended(service, gang)
+    assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.COMMIT_FAILED)
+    assert os.strerror(number) in status.verdict.message
+
+
+def test_what_nobody_foresaw_ends_the_job_too(service, gang, monkeypatch):
+    def defect(*_, **__):
+        raise RecursionError
+
+    monkeypatch.setattr(FolderStore, "commit", defect)
+    gang.finish({"out/x": b"1"})
+    status = ended(service, gang)
+    assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.COMMIT_FAILED)
+    assert "RecursionError" in status.verdict.message
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(FolderLedger, "jobs"), (FolderStore, "staging"), (FolderLedger, "update")]
+)
+def test_what_was_sealed_before_is_found_when_the_disk_can_be_read_again(
+    service, gang, monkeypatch, owner, name
+):
+    with monkeypatch.context() as before:
+        before.setattr(Committer, "_bring_to_end", lambda *_: None)
+        gang.finish({"out/x": b"1"})
+        service.kill()
+    failing(monkeypatch, owner, name, errno.EIO, thread="pick-up")
+    service.start()
+    assert ended(service, gang).state is JobState.SUCCEEDED
