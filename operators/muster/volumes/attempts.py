@@ -130,10 +130,8 @@ def _fill(layout: Layout, new: Staging, before: Staging | None) -> None:
     with suppress(PermissionError):  # it is for NFS' listings, and no reason not to start again
         unlock(before.checkpoints)
     copy_tree(before.checkpoints, part)
-    if layout.syncfs:  # what was copied goes next, and a power cut must not leave us neither
-        sync_all(part)
-    else:
-        sync_tree(part)
+    if any(part.iterdir()):  # what was copied goes next, and a power cut must not leave us neither
+        (sync_all if layout.syncfs else sync_tree)(part)
     rename(part, new.checkpoints)
 
 

@@ -197,3 +197,11 @@ def test_copied_checkpoints_are_on_disk_before_the_next_attempt_counts(work, sto
     monkeypatch.setattr(attempts, "sync_all", synced)
     store.stage("a-1")
     assert seen == [(["step-5.pt"], 1)]
+
+
+def test_an_attempt_without_checkpoints_waits_for_no_disk(work, store, monkeypatch):
+    """Syncing a file system waits for all that anybody writes there."""
+    work.seal("a-1", work.spec(out="v"))
+    monkeypatch.setattr(attempts, "sync_all", pytest.fail)
+    monkeypatch.setattr(attempts, "sync_tree", pytest.fail)
+    assert list(store.stage("a-1").checkpoints.iterdir()) == []
