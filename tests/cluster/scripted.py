@@ -98,11 +98,13 @@ class Jobs:
         queue: str | None = "team-a",
         cluster: Cluster | None = None,
         change: Callable[[Document], None] = lambda spec: None,
+        longest_seconds: int | None = None,
         without: Kind | None = None,
     ) -> None:
         """Submit a job whose pods run `script`.
 
         :param change: to each pod's spec, in place.
+        :param longest_seconds: how long Kubernetes lets it go on, if that is not to be what its spec says.
         :param without: a kind of object that is not made, as if somebody had deleted it.
         """
         made = documents(
@@ -114,9 +116,12 @@ class Jobs:
             queue=queue,
             token="token",
         )
-        for pod in _pods(made.owner):
+        for role in _jobs(made.owner):
+            pod = role["template"]["spec"]
             _script(pod, script)
             change(pod)
+            if longest_seconds is not None:
+                role["activeDeadlineSeconds"] = longest_seconds
         owner = self.client.create(made.owner)
         self.started[name] = owner
         for document in made.owned:
@@ -170,12 +175,9 @@ def record(name: str, seen: Seen, spec: JobSpec, *, now: float) -> None:
     (Path(folder) / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _pods(owner: Mapping[str, Any]) -> Iterator[Document]:
-    specs = [each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()] or [
-        owner["spec"]
-    ]
-    for spec in specs:
-        yield spec["template"]["spec"]
+def _jobs(owner: Mapping[str, Any]) -> list[Document]:
+    """What each role's Job is asked to be."""
+    return [each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()] or [owner["spec"]]
 
 
 def _script(pod: Document, script: str) -> None:

@@ -125,6 +125,7 @@ FAULTS = {
     ),
     "run-timeout": Fault(
         spec=job("timeout", run_timeout_seconds=2),
+        start={"longest_seconds": 2},
         cause=Cause.RUN_TIMEOUT,
         message=r"it ran longer than it may: Job was active longer than specified deadline",
     ),

@@ -252,8 +252,8 @@ class _JobRun:
     def _ends(self, job_id: str) -> float:
         """When the job has to have ended at the latest, in seconds since the epoch."""
         spec, status = self._ledger.spec(job_id), self._ledger.status(job_id)
-        begun = status.started or status.submitted + spec.queue_timeout_seconds
-        last = begun + spec.run_timeout_seconds + BACKSTOP_SECONDS
+        limits = spec.queue_timeout_seconds + spec.run_timeout_seconds  # it may be put back, and wait again
+        last = status.submitted + limits + BACKSTOP_SECONDS
         return last if self._task.deadline is None else min(last, self._task.deadline)
 
     def _hand_over(self, job_id: str, *, cursor: str | None, deadline: float) -> NoReturn:

@@ -30,6 +30,7 @@ ADVICE = {
     Cause.OUT_OF_MEMORY: "raise memory_gib in its resources, or hold less at once (smaller batches, fewer ranks)",
     Cause.RANK_LOST: "see the last lines of the log; it was started again as often as max_restarts allows",
     Cause.COMMIT_FAILED: "make room on the store's claim, then run again",
+    Cause.RUN_TIMEOUT: "raise the timeout, or find what takes so long in its log",
     Cause.EVICTED: "it goes on from its checkpoint at the next try; a higher priority is preempted less often",
     Cause.NODE_LOST: "it goes on from its checkpoint at the next try, on another node",
     Cause.BACKEND_ERROR: "see its last lines in the log, and `kubectl describe pod` for what the node says",
@@ -99,8 +100,15 @@ def _fault(
 
 def _out_of_memory(pod: SeenPod, job: JobSpec) -> Fault | None:
     """Memory that outgrew its limit explains all else that the pod may say."""
-    if not any(each.ended == "OOMKilled" for each in pod.containers):
+    killed = next((each for each in pod.containers if each.ended == "OOMKilled"), None)
+    if killed is None:
         return None
+    if killed.name != MAIN:
+        message = (
+            f"container {killed.name} of replica {pod.replica} outgrew its memory limit on node {pod.node}"
+        )
+        advice = "have less travel with the job: .musterignore keeps files out of its code"
+        return _fault(pod, job, Cause.BACKEND_ERROR, message, advice=advice, hopeless=True)
     role = next((role for role in job.roles if role.name == pod.role), None)
     limit = f" of {role.resources.memory_gib:g} GiB" if role else ""
     message = f"replica {pod.replica} outgrew its memory limit{limit} on node {pod.node}"

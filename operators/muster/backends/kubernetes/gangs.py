@@ -69,7 +69,8 @@ def documents(
         job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set, secret=secret
     )
     templates = templates_of(submission, cluster=cluster, queue=queue, override=override)
-    owner = (_job if submission.single else _job_set)(submission, templates)
+    longest = _longest(job, queued=queue is not None)
+    owner = (_job if submission.single else _job_set)(submission, templates, longest)
     if queue is not None:
         owner = _queued(owner, submission, queue)
     group = [_pod_group(submission)] if _grouped(submission, cluster, queue) else []
@@ -120,7 +121,17 @@ def _grouped(submission: Submission, cluster: Cluster, queue: str | None) -> boo
     return not submission.alone and queue is None and cluster.gangs is Gangs.POD_GROUP
 
 
-def _job_set(submission: Submission, templates: Mapping[str, Document]) -> Document:
+def _longest(job: JobSpec, *, queued: bool) -> int:
+    """How long Kubernetes lets a job go on, in seconds, where nobody of ours looks at it.
+
+    It counts from when a Job may start. Where no queue holds it until there is room, it waits from then on.
+    """
+    waits = 0.0 if queued else job.queue_timeout_seconds
+    seconds = math.ceil(waits + job.run_timeout_seconds + job.grace_seconds) + _LATER_SECONDS
+    return min(seconds, _INT32)
+
+
+def _job_set(submission: Submission, templates: Mapping[str, Document], longest: int) -> Document:
     job = submission.job
     groups = labels.group_names(submission.job_id, job.roles)
     document = _object(JOB_SET, submission)
@@ -132,7 +143,7 @@ def _job_set(submission: Submission, templates: Mapping[str, Document]) -> Docum
             "rules": _gang_rules(),
         },
         "replicatedJobs": [
-            {"name": group, "replicas": 1, "template": _role(submission, role, templates[role.name])}
+            {"name": group, "replicas": 1, "template": _role(submission, role, templates[role.name], longest)}
             for group, role in zip(groups, job.roles, strict=True)
         ],
     }
@@ -165,17 +176,17 @@ def _rule(name: str, action: str, pattern: str) -> Document:
     }
 
 
-def _role(submission: Submission, role: Role, template: Document) -> Document:
+def _role(submission: Submission, role: Role, template: Document, longest: int) -> Document:
     """The Job of one role: it fails with its first pod, since a gang that lost a rank waits for nothing."""
     spec = {
-        **_replicas(submission, role, template),
+        **_replicas(role, template, longest),
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [*_final(), _disrupted("FailJob")]},
     }
     return {"metadata": {"labels": _labels(submission, role)}, "spec": spec}
 
 
-def _job(submission: Submission, templates: Mapping[str, Document]) -> Document:
+def _job(submission: Submission, templates: Mapping[str, Document], longest: int) -> Document:
     """A Job that starts its one pod again itself, and tells it how often it did.
 
     It waits 10 s before that, and twice as long each time, whatever failed and whatever is asked of it
@@ -185,7 +196,7 @@ def _job(submission: Submission, templates: Mapping[str, Document]) -> Document:
     stale = _ended("Ignore", labels.BOOTSTRAP, "In", [int(ExitCode.STOPPED)])
     document = _object(JOB, submission)
     document["spec"] = {
-        **_replicas(submission, role, templates[role.name]),
+        **_replicas(role, templates[role.name], longest),
         "backoffLimitPerIndex": submission.job.max_restarts,  # per index, for then it tells each pod
         "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
         "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -193,12 +204,12 @@ def _job(submission: Submission, templates: Mapping[str, Document]) -> Document:
     return document
 
 
-def _replicas(submission: Submission, role: Role, template: Document) -> Document:
+def _replicas(role: Role, template: Document, longest: int) -> Document:
     return {
         "completionMode": "Indexed",
         "parallelism": role.replicas,
         "completions": role.replicas,
-        "activeDeadlineSeconds": math.ceil(submission.job.run_timeout_seconds),
+        "activeDeadlineSeconds": longest,
         "podReplacementPolicy": "Failed",  # no pod beside one that still ends
         "template": template,
     }
@@ -235,8 +246,7 @@ def _placed(template: Document) -> Document:
 def _queued(document: Document, submission: Submission, queue: str) -> Document:
     """Let Kueue start it, and end it: a Job's own deadline begins anew with each restart, this one does not."""
     job = submission.job
-    seconds = math.ceil(job.run_timeout_seconds + job.grace_seconds) + _LATER_SECONDS
-    told = {labels.QUEUE: queue, labels.QUEUE_LONGEST: str(min(seconds, _INT32))}
+    told = {labels.QUEUE: queue, labels.QUEUE_LONGEST: str(_longest(job, queued=True))}
     if job.priority is not None:
         told[labels.QUEUE_PRIORITY] = job.priority
     metadata = document["metadata"]

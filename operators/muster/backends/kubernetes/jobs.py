@@ -207,16 +207,17 @@ class Jobs:
 
     def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: Observed) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
-        now = self._clock()
+        now, started = self._clock(), status.started or observed.started
         unplaced = any(not pod["spec"].get("nodeName") for pod in seen.pods)
         return (
-            verdict(seen, job, now=now, cluster=self._survey.last() if unplaced else None)
+            verdict(seen, job, now=now, started=started, cluster=self._survey.last() if unplaced else None)
             or overdue(
                 job,
                 state=observed.state,
                 submitted=status.submitted,
-                started=status.started or observed.started,
+                started=started,
                 now=now,
+                workload=seen.workload,
             )
             or self._unsealed(status.job_id, seen, now)
         )

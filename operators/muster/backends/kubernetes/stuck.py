@@ -92,7 +92,7 @@ def _deactivated(said: str) -> Verdict:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
             message="it ran longer than its run_timeout_seconds, counted by Kueue",
-            advice="raise the timeout, or find what takes so long in its log",
+            advice=ADVICE[Cause.RUN_TIMEOUT],
         )
     if "queuing retries" in said:
         return Verdict(

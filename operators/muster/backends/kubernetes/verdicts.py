@@ -12,7 +12,7 @@ from muster.backends.kubernetes.facts import Cluster, condition, holds
 from muster.backends.kubernetes.faults import ADVICE, CAUSES, Fault, fault
 from muster.backends.kubernetes.feasibility import check_nodes, pod_sets
 from muster.backends.kubernetes.observe import completed, failed, failure
-from muster.backends.kubernetes.seen import Seen, SeenPod
+from muster.backends.kubernetes.seen import Seen, SeenPod, seconds
 from muster.backends.kubernetes.stuck import SETTLE_SECONDS, stuck
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
@@ -23,55 +23,93 @@ _EXIT_CODE = re.compile(r"for pod (\S+) failed with exit code (\d+)")
 _DISRUPTED = re.compile(r"Pod (\S+) has condition DisruptionTarget")
 
 
-def verdict(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
+def verdict(
+    seen: Seen, job: JobSpec, *, now: float, started: float | None = None, cluster: Cluster | None = None
+) -> Verdict | None:
     """Return why a job ended without success, or cannot go on; None while it may succeed.
 
     What the cluster starts again by itself has no verdict, unless it would only happen again. Pods of
     earlier starts count there, so it is worth keeping those that ended badly though they are deleted.
 
-    :param now: seconds since the epoch.
+    :param now: and `started`, when all of the gang first ran: seconds since the epoch.
     :param cluster: what the cluster has, to see that no node will ever do.
     """
     if seen.root is None or completed(seen.root):
         return None
     if failed(seen.root):
         return _again(_failed(seen, job), restarts=seen.restarts)
-    return (
-        _hopeless(seen, job)
-        or stuck(seen, now=now, cluster=cluster)
-        or _no_node(seen, job, now=now, cluster=cluster)
-    )
+    found = _hopeless(seen, job) or stuck(seen, now=now, cluster=cluster)
+    if found is None and started is None and not seen.restarts:  # a node that it had may be replaced
+        found = _no_node(seen, job, now=now, cluster=cluster)
+    return found
 
 
 def overdue(
-    job: JobSpec, *, state: JobState, submitted: float, started: float | None, now: float
+    job: JobSpec,
+    *,
+    state: JobState,
+    submitted: float,
+    started: float | None,
+    now: float,
+    workload: Mapping[str, Any] | None = None,
 ) -> Verdict | None:
     """Return the verdict on a job that waits or runs longer than it may.
 
+    Where a queue put it back, its wait begins anew, and does not count as running.
+
     :param submitted: and `started`, when all of the gang first ran: seconds since the epoch.
+    :param workload: what it is to Kueue; None where no queue holds it, and then all from its start counts.
     """
-    if state is JobState.QUEUED and started is None and now - submitted > job.queue_timeout_seconds:
+    back = _put_back(workload)
+    if state is JobState.QUEUED and (started is None or back is not None):
+        if now - (back or submitted) <= job.queue_timeout_seconds:
+            return None
         return Verdict(
             cause=Cause.QUEUE_TIMEOUT,
             message=f"it waited longer than its queue_timeout_seconds of {job.queue_timeout_seconds:g}",
             advice="raise the timeout or its priority; there may be room at another time",
         )
     running = state in (JobState.QUEUED, JobState.PREPARING, JobState.RUNNING)
-    if running and started is not None and now - started > job.run_timeout_seconds:
+    if running and started is not None and _ran(workload, started, now) > job.run_timeout_seconds:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
             message=f"it ran longer than its run_timeout_seconds of {job.run_timeout_seconds:g}",
-            advice="raise the timeout, or find what takes so long in its log",
+            advice=ADVICE[Cause.RUN_TIMEOUT],
         )
     return None
 
 
+def _put_back(workload: Mapping[str, Any] | None) -> float | None:
+    """When Kueue took back what it had given a job, which waits again."""
+    if workload is None or _ran_before(workload) is None or holds(workload, "Admitted"):
+        return None
+    return seconds(condition(workload, "Admitted").get("lastTransitionTime"))
+
+
+def _ran(workload: Mapping[str, Any] | None, started: float, now: float) -> float:
+    """For how many seconds a job has run."""
+    before = None if workload is None else _ran_before(workload)
+    if workload is None or before is None:
+        return now - started
+    since = seconds(condition(workload, "Admitted").get("lastTransitionTime")) or now
+    return min(now - started, before + now - since)
+
+
+def _ran_before(workload: Mapping[str, Any]) -> float | None:
+    """How long Kueue let a job run before it put it back, in seconds; None where it never did."""
+    found = (workload.get("status") or {}).get("accumulatedPastExecutionTimeSeconds")
+    return None if found is None else float(found)
+
+
 def vanished(job_id: str) -> Verdict:
-    """Return the verdict on a job whose objects somebody deleted before it had ended."""
+    """Return the verdict on a job whose objects went before its end was recorded."""
     return Verdict(
         cause=Cause.BACKEND_ERROR,
-        message=f"its objects on the cluster are gone: somebody deleted {job_id}",
-        advice="use `muster jobs cancel` to end a job; this one can be run again",
+        message=(
+            f"its objects on the cluster are gone: somebody deleted {job_id}, or it ended and nobody looked "
+            "for a day, after which the cluster deletes them itself"
+        ),
+        advice="its log says how far it came; use `muster jobs cancel` to end a job; this one can be run again",
     )
 
 
@@ -81,7 +119,7 @@ def _failed(seen: Seen, job: JobSpec) -> Verdict:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
             message=f"it ran longer than it may: {deadline.get('message')}",
-            advice="raise the timeout, or find what takes so long in its log",
+            advice=ADVICE[Cause.RUN_TIMEOUT],
         )
     found = first_fault([each for pod in seen.replicas() if (each := fault(pod, job)) is not None])
     return found or _told(seen)

@@ -167,6 +167,20 @@ class TestPods:
         found = certain(recording)
         assert (found.cause, found.rank) == (Cause.OUT_OF_MEMORY, 1)
 
+    def test_the_memory_of_what_fetches_the_code_is_not_the_roles(self, running: Recording) -> None:
+        def outgrew(pod: Document) -> None:
+            pod["status"]["phase"] = "Failed"
+            (status,) = pod["status"]["initContainerStatuses"]
+            status["name"] = "muster-bootstrap"
+            status["state"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+        found = certain(running.changed("Pod", outgrew, index=1))
+        assert found.cause is Cause.BACKEND_ERROR
+        assert found.message.startswith(
+            "container muster-bootstrap of replica main-1 outgrew its memory limit on "
+        )
+        assert "memory_gib" not in found.advice
+
     def test_a_hang_says_where_all_ranks_stood(self, running: Recording) -> None:
         def hang(rank: int) -> str:
             said = f"no line and no progress for 60 s: rank {rank} in train.py:{rank}"
@@ -579,6 +593,15 @@ class TestStuck:
         assert soon is None
         assert verdict(recording.seen, recording.job, now=recording.now, cluster=cluster(nodes=None)) is None
 
+    def test_a_node_that_a_gang_had_is_given_time_to_come_back(self) -> None:
+        recording = recorded("crowd-queued")
+        facts = {"now": recording.now, "cluster": cluster()}
+        assert verdict(recording.seen, recording.job, **facts) is not None
+        assert verdict(recording.seen, recording.job, started=recording.now - 3600, **facts) is None
+        again = recording.changed("JobSet", set_status(restarts=1))
+        again = again.changed("Pod", _restart(1))
+        assert verdict(again.seen, again.job, **facts) is None
+
 
 class TestOverdue:
     JOB = replace(
@@ -605,4 +628,32 @@ class TestOverdue:
         self, state: JobState, submitted: float, started: float | None, cause: Cause | None
     ) -> None:
         found = overdue(self.JOB, state=state, submitted=submitted, started=started, now=1000.0)
+        assert (found and found.cause) == cause
+
+    @pytest.mark.parametrize(
+        ("state", "back", "now", "cause"),
+        [
+            (JobState.QUEUED, True, 990.0, None),
+            (JobState.QUEUED, True, 1011.0, Cause.QUEUE_TIMEOUT),
+            (JobState.RUNNING, False, 949.0, None),
+            (JobState.RUNNING, False, 951.0, Cause.RUN_TIMEOUT),
+        ],
+    )
+    def test_to_wait_again_is_not_to_run(
+        self, state: JobState, back: bool, now: float, cause: Cause | None
+    ) -> None:
+        """It ran for 10 s; then its queue put it back, or let it in again, at 910 s."""
+        workload = {
+            "status": {
+                "accumulatedPastExecutionTimeSeconds": 10,
+                "conditions": [
+                    {
+                        "type": "Admitted",
+                        "status": "False" if back else "True",
+                        "lastTransitionTime": "1970-01-01T00:15:10Z",
+                    }
+                ],
+            }
+        }
+        found = overdue(self.JOB, state=state, submitted=0.0, started=100.0, now=now, workload=workload)
         assert (found and found.cause) == cause
