@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
@@ -27,8 +27,6 @@ from muster.volumes.durability import (
 )
 from muster.volumes.layout import Layout
 from muster.volumes.tree import remove
-
-T = TypeVar("T")
 
 
 class FolderLedger:
@@ -52,17 +50,20 @@ class FolderLedger:
 
     def spec(self, job_id: str) -> JobSpec:
         """Return what was asked."""
-        return self._load(JobSpec, job_id, "spec.json")
+        path = self.check(job_id) / "spec.json"
+        with _readable(path):
+            return wire.loads(JobSpec, read_whole(path))
 
     def status(self, job_id: str) -> JobStatus:
         """Return what was last recorded, with the present owner."""
-        path = self.check(job_id) / "status.json"
-        if path.is_file() and not path.stat().st_size:  # the power went while it was replaced
-            submitted = (path.parent / "spec.json").stat().st_mtime
+        folder = self.check(job_id)
+        with _readable(folder / "status.json") as path:
+            data = read_whole(path)
+            status = _status(data) if data else None
+        if status is None:  # the power went while it was replaced
+            submitted = (folder / "spec.json").stat().st_mtime
             status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=submitted, alive=False)
-        else:
-            status = self._load(JobStatus, job_id, "status.json")
-        return replace(status, owner=self._owner(job_id))
+        return replace(status, owner=_owner(folder))
 
     def update(self, status: JobStatus) -> None:
         """Record a status; one that comes after the job's end is dropped."""
@@ -77,7 +78,7 @@ class FolderLedger:
         """Set the owner if it is `expected` now."""
         folder = self.check(job_id)
         with translated(f"own job {job_id}"), locked(folder / "lock"):
-            if self._owner(job_id) != expected:
+            if _owner(folder) != expected:
                 return False
             write_whole(folder / "owner", owner)
             return True
@@ -168,17 +169,26 @@ class FolderLedger:
             raise NotFound(f"no job {job_id} in {self._layout.root}: `muster jobs ls` lists what is there")
         return folder
 
-    def _owner(self, job_id: str) -> str | None:
-        try:
-            return read_whole(self._layout.job(job_id) / "owner").decode()
-        except FileNotFoundError:
-            return None
 
-    def _load(self, kind: type[T], job_id: str, name: str) -> T:
-        path = self.check(job_id) / name
-        try:
-            return wire.loads(kind, read_whole(path))
-        except FileNotFoundError as error:
-            raise Corrupt(f"{path} is missing: take {path.parent} away, nothing else can use it") from error
-        except SpecError as error:
-            raise Corrupt(f"{path} cannot be read: {error}") from error
+def _owner(folder: Path) -> str | None:
+    try:
+        return read_whole(folder / "owner").decode()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    """Say of a document that is missing or torn what to do about it."""
+    try:
+        yield path
+    except FileNotFoundError as error:
+        raise Corrupt(f"{path} is missing: take {path.parent} away, nothing else can use it") from error
+    except SpecError as error:
+        raise Corrupt(f"{path} cannot be read: {error}") from error
+
+
+@lru_cache(4096)
+def _status(data: bytes) -> JobStatus:
+    """Read a status; one that was read before is known by its bytes, since hubs look at each job every second."""
+    return wire.loads(JobStatus, data)
