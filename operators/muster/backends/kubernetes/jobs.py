@@ -53,6 +53,7 @@ UNSEALED_SECONDS = 60.0
 
 _COMMIT = "the store service commits it"
 _SPECS = 4096
+_MOST_BYTES = 4 << 20  # of a log at a time, however long it is
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 0.5
 _CANCEL_PAUSE_SECONDS, _CANCEL_MARGIN_SECONDS = 0.2, 60.0
 
@@ -112,8 +113,11 @@ class Jobs:
         offset, seen, since = _offset(after), None, time.monotonic()
         while True:
             status, data, offset = await asyncio.to_thread(self._news, job_id, offset)
-            if data:
+            while data:
                 yield JobEvent(cursor=str(offset), lines=tuple(data.decode("utf-8", "replace").splitlines()))
+                if not status.state.ended:
+                    break
+                data, offset = await asyncio.to_thread(self._lines, job_id, offset)
             if status != seen:
                 seen, since = status, time.monotonic()
                 yield JobEvent(cursor=str(offset), status=status)
@@ -127,12 +131,14 @@ class Jobs:
 
         :raises BackendError: something of it does not end.
         """
-        status = self._store.ledger.status(job_id)
         job = self.spec(job_id)
+        goes_on = not self._store.ledger.status(job_id).state.ended
+        observed = self._observed(job, job_id) if goes_on else None
+        status = self._store.ledger.status(job_id)  # anew: somebody may have adopted it meanwhile
         if not status.state.ended and owner not in (None, status.owner):
             return
         if not status.state.ended and status.verdict is None and status.state is not JobState.COMMITTING:
-            self._ending.decide(status, CANCELLED, observed=self._observed(job, job_id))
+            self._ending.decide(status, CANCELLED, observed=observed)
         try:
             self._ending.go_on(job, job_id)
         except Unreachable as error:  # its end is written down: whoever looks next goes on with it
@@ -141,7 +147,7 @@ class Jobs:
             self._await_end(job, job_id)
 
     def _news(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
-        """How a job is, and then its lines, so that all of them are there when it has ended."""
+        """How a job is, and then its next lines: where it has ended, no other come."""
         status = self._store.ledger.status(job_id)
         if status.state.ended:
             self._clear(job_id)
@@ -149,12 +155,10 @@ class Jobs:
             with suppress(Unreachable):
                 self._sight.follow()
             status = self._look(status, self._places())
-        parts: list[bytes] = []
-        while True:
-            data, offset = self._store.ledger.read(job_id, after=offset)
-            if not data:
-                return status, b"".join(parts), offset
-            parts.append(data)
+        return status, *self._lines(job_id, offset)
+
+    def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
+        return self._store.ledger.read(job_id, after=offset, limit_bytes=_MOST_BYTES)
 
     def _clear(self, job_id: str) -> None:
         """Take away what is left of a job that has ended; its result does not depend on that."""
@@ -238,12 +242,17 @@ class Jobs:
         if find_root(self._client, job, job_id, namespace=self._site.namespace) is not None:
             return merged(status, observe(self._sight.asked(job, job_id), job))
         status = self._store.ledger.status(job_id)
-        if status.state.ended or status.verdict is not None:
+        if status.state.ended or status.verdict is not None or status.state is JobState.COMMITTING:
             return self._ending.go_on(job, job_id)
-        if taken and status.state is not JobState.COMMITTING:
-            return self._ending.end(job, status, vanished(job_id))
+        found = vanished(job_id) if taken else self._overdue(job, status)
+        if found is not None:
+            return self._ending.end(job, status, found)
         lost = "it has no objects on the cluster; submit it again to have them made"
         return replace(status, alive=False, reason=lost)
+
+    def _overdue(self, job: JobSpec, status: JobStatus) -> Verdict | None:
+        now = self._clock()
+        return overdue(job, state=status.state, submitted=status.submitted, started=status.started, now=now)
 
     def _observed(self, job: JobSpec, job_id: str) -> Observed | None:
         try:

@@ -106,8 +106,8 @@ def vanished(job_id: str) -> Verdict:
     return Verdict(
         cause=Cause.BACKEND_ERROR,
         message=(
-            f"its objects on the cluster are gone: somebody deleted {job_id}, or it ended and nobody looked "
-            "for a day, after which the cluster deletes them itself"
+            f"its objects on the cluster are gone: somebody deleted {job_id}, or nobody looked for a day "
+            "after it had ended, when the cluster deletes them"
         ),
         advice="its log says how far it came; use `muster jobs cancel` to end a job; this one can be run again",
     )

@@ -345,7 +345,10 @@ class TestNoPodsLeft:
     def test_nothing_at_all(self, running: Recording) -> None:
         assert judge(running.without("JobSet").without("Job").without("Pod")) is None
         found = vanished("train-1")
-        assert found.message == "its objects on the cluster are gone: somebody deleted train-1"
+        assert found.message == (
+            "its objects on the cluster are gone: somebody deleted train-1, or nobody looked for a day "
+            "after it had ended, when the cluster deletes them"
+        )
 
 
 class TestQueue:
