@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Share, Waiting
 from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.discovery import readable, serves
 from muster.backends.kubernetes.facts import Flavor, Queue
 from muster.backends.kubernetes.kinds import (
     CLUSTER_QUEUE,
@@ -37,7 +38,7 @@ from muster.backends.kubernetes.queueing import (
     waiting,
 )
 from muster.backends.kubernetes.seen import Seen
-from muster.core.errors import Forbidden
+from muster.core.errors import BackendError, Forbidden
 from muster.core.names import check_job_id
 
 _NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
@@ -64,11 +65,11 @@ class ClusterCapacity:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             served = pool.submit(self._client.served)
             nodes, pods = pool.submit(self._client.find, NODE), pool.submit(self._pods)
-            kueue = _serves(served.result(), CLUSTER_QUEUE)
-            queues = pool.submit(self._readable, CLUSTER_QUEUE if kueue else None)
-            flavors = pool.submit(self._readable, RESOURCE_FLAVOR if kueue else None)
-            known = {flavor.name: flavor for flavor in map(Flavor.of, flavors.result())}
-            owned = shares(queues.result(), known, resource=self._resource)
+            kueue = serves(served.result(), CLUSTER_QUEUE)
+            queues = pool.submit(readable, self._client, CLUSTER_QUEUE) if kueue else None
+            flavors = pool.submit(readable, self._client, RESOURCE_FLAVOR) if kueue else None
+            known = {flavor.name: flavor for flavor in map(Flavor.of, _found(flavors))}
+            owned = shares(_found(queues), known, resource=self._resource)
             everywhere, found = pods.result()
             counted = gpus(nodes.result(), found, resource=self._resource)
         if everywhere:
@@ -87,15 +88,16 @@ class ClusterCapacity:
         """Return what waits now, and why. Places are Kueue's own where it tells them, else reckoned."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             served = self._client.served()
-            kinds = [kind for kind in (JOB, JOB_SET) if _serves(served, kind)]
+            kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
             heads = [pool.submit(self._heads, kind) for kind in kinds]
-            if not _serves(served, WORKLOAD):
+            if not serves(served, WORKLOAD):
                 return Queues(lines=(), waiting=unplaced(self._our_pods(), owners=_all(heads)))
             local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
             workloads = self._client.find(WORKLOAD, namespace=self._namespace)
             places = reckoned_places(workloads)
-            if _serves(served, QUEUE_VIEW):
-                for told in pool.map(self._places, sorted({queue_of(each) for each in held(workloads)})):
+            if serves(served, QUEUE_VIEW):
+                lengths = Counter(queue_of(each) for each in held(workloads))
+                for told in pool.map(self._places, lengths, lengths.values()):
                     places |= told
             found = waiting(workloads, owners=_all(heads), places=places)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
@@ -114,32 +116,33 @@ class ClusterCapacity:
         except Forbidden:
             return False, self._client.find(POD, namespace=self._namespace, fields=_NOT_ENDED)
 
-    def _readable(self, kind: Kind | None) -> Sequence[Document]:
-        """Return all objects of a kind; none where there are none to be had."""
-        try:
-            return self._client.find(kind) if kind else ()
-        except Forbidden:
-            return ()
-
     def _heads(self, kind: Kind) -> Sequence[Document]:
         return self._client.find(kind, namespace=self._namespace, labels=JOB_LABEL, heads=True)
 
     def _our_pods(self) -> Sequence[Document]:
         return self._client.find(POD, namespace=self._namespace, labels=JOB_LABEL, fields=_NOT_ENDED)
 
-    def _places(self, queue: str) -> dict[str, Place]:
-        """Return the places in a queue as Kueue tells them; none where it does not."""
+    def _places(self, queue: str, length: int) -> dict[str, Place]:
+        """Return the places in a queue as Kueue tells them; none where it does not.
+
+        :param length: how many wait in it: Kueue tells of a thousand if it is not asked for more.
+        """
         try:
-            told = self._client.get(
-                QUEUE_VIEW, queue, namespace=self._namespace, subresource="pendingworkloads"
+            told = self._client.patient(0.0).get(
+                QUEUE_VIEW,
+                queue,
+                namespace=self._namespace,
+                subresource="pendingworkloads",
+                query={"limit": str(length)},
             )
-        except Forbidden:
+        except BackendError:  # they can be reckoned as well
             return {}
         return asked_places(told or {})
 
 
-def _serves(served: Collection[tuple[str, str]], kind: Kind) -> bool:
-    return (kind.api_version, kind.plural) in served
+def _found(asked: Future[Sequence[Document] | None] | None) -> Sequence[Document]:
+    """What was asked for and may be read, if it was."""
+    return () if asked is None else asked.result() or ()
 
 
 def _all(parts: Iterable[Future[Sequence[Document]]]) -> list[Document]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.facts import Claim, Cluster, Flavor, Node, Queue, limits_of, named
@@ -36,18 +36,18 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
     :raises Forbidden: not even the namespace's own queues and claim may be read.
     """
     served = client.served()
-    kueue = _serves(served, WORKLOAD)
+    kueue = serves(served, WORKLOAD)
     return Cluster(
         namespace=namespace,
-        job_set=_serves(served, JOB_SET),
+        job_set=serves(served, JOB_SET),
         kueue=kueue,
-        topology=_serves(served, TOPOLOGY),
-        visibility=_serves(served, QUEUE_VIEW),
-        pod_group=_serves(served, POD_GROUP),
+        topology=serves(served, TOPOLOGY),
+        visibility=serves(served, QUEUE_VIEW),
+        pod_group=serves(served, POD_GROUP),
         terminating=_terminating(client, namespace),
         claim=_claim(client, namespace, claim),
         queues=_queues(client, namespace) if kueue else {},
-        flavors={each.name: each for each in map(Flavor.of, _readable(client, RESOURCE_FLAVOR) or ())}
+        flavors={each.name: each for each in map(Flavor.of, readable(client, RESOURCE_FLAVOR) or ())}
         if kueue
         else {},
         priorities=_priorities(client) if kueue else None,
@@ -55,11 +55,12 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
     )
 
 
-def _serves(served: Iterable[tuple[str, str]], kind: Kind) -> bool:
+def serves(served: Collection[tuple[str, str]], kind: Kind) -> bool:
+    """Whether a kind is among what an API server serves (:meth:`~.client.Client.served`)."""
     return (kind.api_version, kind.plural) in served
 
 
-def _readable(client: Client, kind: Kind) -> tuple[Document, ...] | None:
+def readable(client: Client, kind: Kind) -> tuple[Document, ...] | None:
     """Return all objects of a kind of the whole cluster, None where they may not be read."""
     try:
         return client.find(kind)
@@ -81,16 +82,16 @@ def _claim(client: Client, namespace: str, name: str) -> Claim | None:
 
 
 def _queues(client: Client, namespace: str) -> dict[str, Queue]:
-    limits = limits_of(_readable(client, CLUSTER_QUEUE) or (), _readable(client, COHORT))
+    limits = limits_of(readable(client, CLUSTER_QUEUE) or (), readable(client, COHORT))
     found = client.find(LOCAL_QUEUE, namespace=namespace)
     return {queue.name: queue for queue in (Queue.of(local, limits) for local in found)}
 
 
 def _priorities(client: Client) -> frozenset[str] | None:
-    found = _readable(client, WORKLOAD_PRIORITY_CLASS)
+    found = readable(client, WORKLOAD_PRIORITY_CLASS)
     return None if found is None else frozenset(named(found))
 
 
 def _nodes(client: Client) -> tuple[Node, ...] | None:
-    found = _readable(client, NODE)
+    found = readable(client, NODE)
     return None if found is None else tuple(map(Node.of, found))

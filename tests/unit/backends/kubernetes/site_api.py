@@ -32,7 +32,7 @@ _PATH = re.compile(
 class SiteApi:
     """What there is, and what may not be read.
 
-    :param missing: kinds that the cluster does not serve.
+    :param missing: kinds that the cluster does not serve; `away` those whose own server does not answer.
     :param refused: verbs and resources that access control refuses, such as ``list pods``; in the whole
         cluster ``list pods!``.
     :param places: what waits in each queue, as Kueue tells it.
@@ -41,6 +41,7 @@ class SiteApi:
 
     documents: list[Document] = field(default_factory=list)
     missing: set[Kind] = field(default_factory=set)
+    away: set[Kind] = field(default_factory=set)
     refused: set[tuple[str, str]] = field(default_factory=set)
     asked: list[Asked] = field(default_factory=list)
     places: dict[str, list[str]] = field(default_factory=dict)
@@ -64,6 +65,8 @@ class SiteApi:
         match = _PATH.match(asked.path)
         assert match, asked.path
         kind, namespace, name = KINDS[match["head"], match["plural"]], match["namespace"], match["name"]
+        if kind in self.away:
+            return status(503, "ServiceUnavailable", "the server is currently unable to handle the request")
         verb = "get" if name else "list"
         if (verb, kind.resource if namespace else f"{kind.resource}!") in self.refused:
             return self._forbidden(kind, verb, namespace)

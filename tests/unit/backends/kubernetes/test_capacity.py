@@ -159,6 +159,19 @@ class TestQueues:
         site.refused.add(("get", QUEUE_VIEW.resource))
         self.check_reckoned(capacity)
 
+    def test_places_are_reckoned_while_the_server_that_knows_them_is_away(
+        self, site: SiteApi, capacity: ClusterCapacity
+    ) -> None:
+        site.documents += [waits("old", minute=1), waits("young", minute=5)]
+        site.away.add(QUEUE_VIEW)
+        self.check_reckoned(capacity)
+
+    def test_kueue_is_asked_for_all_that_wait(self, site: SiteApi, capacity: ClusterCapacity) -> None:
+        site.documents += [waits(f"n{number}", minute=number) for number in range(7)]
+        capacity.queues()
+        (asked,) = [asked for asked in site.asked if asked.path.endswith("pendingworkloads")]
+        assert asked.query["limit"] == "7"
+
     def check_reckoned(self, capacity: ClusterCapacity) -> None:
         assert [(each.name, each.place) for each in capacity.queues().waiting] == [
             ("old", Place(number=1, of=2)),
