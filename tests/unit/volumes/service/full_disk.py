@@ -46,7 +46,7 @@ def refused(gang, store, folder):
         store.add("big", folder / "filler")
     with pytest.raises(StoreError, match=FULL):
         store.ledger.create("b-1", make_spec())
-    assert store.ledger.status("a-0").state is JobState.QUEUED
+    assert store.ledger.status("a-0").state is JobState.RUNNING
     assert (store.volumes(), store.sealed("a-0")) == ([], None)
 
 
