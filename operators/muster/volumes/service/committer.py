@@ -108,9 +108,12 @@ class Committer:
             raise Over(f"job {job_id} has sealed: it is committed, never run again")
 
     def update(self, status: JobStatus) -> None:
-        """Record what somebody else says of a job, unless its end is decided."""
+        """Record what somebody else says of a job, unless its end is decided; its first verdict stays."""
         with self.alone(status.job_id):
-            committing = self._store.ledger.status(status.job_id).state is JobState.COMMITTING
+            before = self._store.ledger.status(status.job_id)
+            if before.verdict not in (None, status.verdict):
+                return
+            committing = before.state is JobState.COMMITTING
             if not (committing or status.state.ended) or not self.decided(status.job_id):
                 self._store.ledger.update(self._hearing.with_news(status))
 

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 
 from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.jobs import CANCELLED, UNSEALED
 from muster.backends.kubernetes.kinds import JOB_SET
 from muster.core.errors import Forbidden
 from muster.core.status import JobState, JobStatus
@@ -63,6 +64,18 @@ def test_a_failure_is_recorded_once_by_all_who_see_it(there: World, backend: Kub
     for thread in threads:
         thread.join()
     check_ended(there, "wrong", Cause.USER_ERROR)
+
+
+def test_of_two_reasons_the_first_that_is_written_down_counts(
+    there: World, backend: KubernetesBackend
+) -> None:
+    backend.submit(there.job(), job_id="both")
+    ledger = there.service.client().ledger
+    status = ledger.status("both")
+    ledger.update(replace(status, verdict=CANCELLED))
+    ledger.update(replace(status, verdict=UNSEALED))
+    ledger.update(replace(status, state=JobState.FAILED, ended=status.submitted, verdict=UNSEALED))
+    check_ended(there, "both", Cause.CANCELLED)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
