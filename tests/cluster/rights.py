@@ -34,6 +34,11 @@ _CLUSTER_BINDING = Kind(
     namespaced=False,
 )
 _ACCOUNT = Kind(api_version="v1", name="ServiceAccount", plural="serviceaccounts")
+_SERVICE = Kind(api_version="v1", name="Service", plural="services")
+_CONFIG_MAP = Kind(api_version="v1", name="ConfigMap", plural="configmaps")
+_CLUSTER_QUEUE_VIEW = Kind(
+    api_version=kinds.QUEUE_VIEW.api_version, name="ClusterQueue", plural="clusterqueues", namespaced=False
+)
 _VOLUME = Kind(api_version="v1", name="PersistentVolume", plural="persistentvolumes", namespaced=False)
 _DEPLOYMENT = Kind(api_version="apps/v1", name="Deployment", plural="deployments")
 _DEFINITION = Kind(
@@ -73,7 +78,8 @@ def _on(kind: Kind, *verbs: str, subresource: str = "", namespace: str = NAMESPA
 
 
 _READ = ("get", "list", "watch")
-_ASKS_ONLY = {"get": {}, "list": {}, "watch": {"watch": "true", "resourceVersion": "none"}}
+# A watch would go on, but for an option that none may have, which is looked at after the right to watch.
+_ASKS_ONLY = {"get": {}, "list": {}, "watch": {"watch": "true", "resourceVersionMatch": "Exact"}}
 _CHANGE = ("update", "patch")
 
 _JOBS = tuple(
@@ -88,21 +94,17 @@ MAY: Mapping[str, frozenset[Deed]] = {
         (
             *_JOBS,
             *_PODS,
-            *_on(kinds.POD, "get", subresource="log"),
             *_on(kinds.EVENT, *_READ),
             *_on(kinds.SECRET, "create", "delete"),
             *_on(kinds.CLAIM, "get"),
             *_on(kinds.WORKLOAD, *_READ),
             *_on(kinds.LOCAL_QUEUE, *_READ),
             *_on(kinds.QUEUE_VIEW, "get", subresource="pendingworkloads"),
-            *_on(kinds.NODE, *_READ),
-            *_on(kinds.CLUSTER_QUEUE, *_READ),
-            *_on(kinds.CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
-            *_on(kinds.RESOURCE_FLAVOR, *_READ),
-            *_on(kinds.TOPOLOGY, *_READ),
-            *_on(kinds.COHORT, *_READ),
-            *_on(kinds.WORKLOAD_PRIORITY_CLASS, *_READ),
-            *_on(_DEFINITION, "get"),
+            *_on(kinds.NODE, "list"),
+            *_on(kinds.CLUSTER_QUEUE, "list"),
+            *_on(kinds.RESOURCE_FLAVOR, "list"),
+            *_on(kinds.COHORT, "list"),
+            *_on(kinds.WORKLOAD_PRIORITY_CLASS, "list"),
         )
     ),
     REAPER: frozenset(
@@ -135,8 +137,8 @@ DEEDS: tuple[Deed, ...] = (
     *_on(kinds.EVENT, *_READ, "create"),
     *_on(kinds.SECRET, *_READ, "create", *_CHANGE, "delete", "deletecollection"),
     *_on(kinds.SECRET, *_READ, "create", "delete", namespace=ELSEWHERE),
-    *_on(kinds.CONFIG_MAP, *_READ, "create", *_CHANGE, "delete"),
-    *_on(kinds.SERVICE, *_READ, "create", "delete"),
+    *_on(_CONFIG_MAP, *_READ, "create", *_CHANGE, "delete"),
+    *_on(_SERVICE, *_READ, "create", "delete"),
     *_on(_DEPLOYMENT, *_READ, "create", *_CHANGE, "delete"),
     *_on(kinds.CLAIM, *_READ, "create", *_CHANGE, "delete"),
     *_on(_VOLUME, *_READ, "create", "delete"),
@@ -149,7 +151,7 @@ DEEDS: tuple[Deed, ...] = (
     *_on(kinds.LOCAL_QUEUE, *_READ, "create", *_CHANGE, "delete"),
     *_on(kinds.QUEUE_VIEW, "get", subresource="pendingworkloads"),
     *_on(kinds.CLUSTER_QUEUE, *_READ, *_CHANGE, "delete"),
-    *_on(kinds.CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
+    *_on(_CLUSTER_QUEUE_VIEW, "get", subresource="pendingworkloads"),
     *_on(kinds.RESOURCE_FLAVOR, *_READ, *_CHANGE),
     *_on(kinds.TOPOLOGY, *_READ, *_CHANGE),
     *_on(kinds.COHORT, *_READ, *_CHANGE),

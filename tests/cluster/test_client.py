@@ -21,7 +21,6 @@ from muster.backends.kubernetes.discovery import discover
 from muster.backends.kubernetes.facts import Gangs
 from muster.backends.kubernetes.gangs import documents
 from muster.backends.kubernetes.kinds import (
-    CONFIG_MAP,
     JOB_SET,
     NODE,
     POD,
@@ -64,9 +63,9 @@ def running(here: Layout) -> Iterator[Jobs]:
         found.clear()
 
 
-def config_map(name: str, namespace: str = "default", **metadata: object) -> Document:
+def secret(name: str, namespace: str = "default", **metadata: object) -> Document:
     about = {"name": name, "namespace": namespace, "labels": {"muster.dev/job": "j", MADE: "yes"}, **metadata}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {"a": "1"}}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "data": {"a": "MQ=="}}
 
 
 class TestWhatThereIs:
@@ -74,7 +73,6 @@ class TestWhatThereIs:
         found = discover(operator, namespace=NAMESPACE, claim=CLAIM)
         assert found.gangs is Gangs.KUEUE
         assert found.topology
-        assert found.visibility
         assert found.pod_group
         assert found.claim is not None
         assert (found.claim.modes, found.claim.phase) == (("ReadWriteMany",), "Bound")
@@ -117,15 +115,15 @@ class TestRefusals:
 
     def test_a_namespace_that_is_being_deleted(self, admin: Client, here: Layout) -> None:
         kubectl.apply(here, [GOING])
-        held = admin.create(config_map("held", "going", finalizers=["muster.dev/held"]))
+        held = admin.create(secret("held", "going", finalizers=["muster.dev/held"]))
         kubectl.run(here, "delete", "namespace", "going", "--wait=false")
         try:
             with pytest.raises(SpecError, match=r"namespace going is being deleted and takes nothing new"):
-                admin.create(config_map("new", "going"), dry_run=True)
+                admin.create(secret("new", "going"), dry_run=True)
             assert discover(admin, namespace="going", claim=CLAIM).terminating
         finally:
             admin.patch(
-                CONFIG_MAP, held["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace="going"
+                SECRET, held["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace="going"
             )
             kubectl.run(here, "wait", "--for=delete", "namespace/going", "--timeout=60s")
 
@@ -133,7 +131,7 @@ class TestRefusals:
         with pytest.raises(
             SpecError, match=r"the cluster has no namespace nowhere: make it, or name another"
         ):
-            admin.create(config_map("a", "nowhere"))
+            admin.create(secret("a", "nowhere"))
 
     def test_a_field_that_is_wrong(self, running: Jobs) -> None:
         made = documents(
@@ -153,40 +151,25 @@ class TestRefusals:
 
     def test_a_field_that_nobody_knows(self, admin: Client) -> None:
         with pytest.raises(SpecError, match=r"unknown field \"dta\""):
-            admin.create({**config_map("a"), "dta": {}})
+            admin.create({**secret("a"), "dta": {}})
 
     def test_a_dry_run_leaves_nothing(self, admin: Client) -> None:
-        assert admin.create(config_map("dry"), dry_run=True)["data"] == {"a": "1"}
-        assert admin.get(CONFIG_MAP, "dry", namespace="default") is None
+        assert admin.create(secret("dry"), dry_run=True)["data"] == {"a": "MQ=="}
+        assert admin.get(SECRET, "dry", namespace="default") is None
 
 
 class TestObjects:
     def test_made_once(self, admin: Client) -> None:
-        first = admin.ensure(config_map("once"))
+        first = admin.create(secret("once"))
         try:
-            assert admin.ensure(config_map("once"))["metadata"]["uid"] == first["metadata"]["uid"]
             with pytest.raises(Conflict, match="already exists"):
-                admin.create(config_map("once"))
-            other = config_map("once")
-            other["metadata"]["labels"] = {"muster.dev/job": "other"}
-            with pytest.raises(Conflict, match=r"ConfigMap once exists and is not ours"):
-                admin.ensure(other)
-            assert not admin.delete(CONFIG_MAP, "once", namespace="default", uid="another")
+                admin.create(secret("once"))
+            assert not admin.delete(SECRET, "once", namespace="default", uid="another")
         finally:
-            assert admin.delete(CONFIG_MAP, "once", namespace="default", uid=first["metadata"]["uid"])
-        assert not admin.delete(CONFIG_MAP, "once", namespace="default")
+            assert admin.delete(SECRET, "once", namespace="default", uid=first["metadata"]["uid"])
+        assert not admin.delete(SECRET, "once", namespace="default")
         with pytest.raises(NotFound):
-            admin.patch(CONFIG_MAP, "once", {"data": {}}, namespace="default")
-
-    def test_logs(self, running: Jobs) -> None:
-        running.start("logs", job("logs"), "print('a line')\n" + WAIT)
-        running.until("logs", "it runs", lambda seen: observe(seen, job("logs")).running == 2)
-        pod = running.seen("logs").pods[0]["metadata"]["name"]
-        kubectl.until(
-            "there is a line",
-            lambda: running.client.logs(pod, namespace=NAMESPACE, container="base") == b"a line\n",
-        )
-        assert running.client.logs(pod, namespace=NAMESPACE, container="base", previous=True) == b""
+            admin.patch(SECRET, "once", {"data": {}}, namespace="default")
 
 
 class TestQueues:

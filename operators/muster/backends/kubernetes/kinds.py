@@ -48,9 +48,7 @@ class Kind:
 
 
 POD = Kind(api_version="v1", name="Pod", plural="pods")
-SERVICE = Kind(api_version="v1", name="Service", plural="services")
 SECRET = Kind(api_version="v1", name="Secret", plural="secrets")
-CONFIG_MAP = Kind(api_version="v1", name="ConfigMap", plural="configmaps")
 CLAIM = Kind(api_version="v1", name="PersistentVolumeClaim", plural="persistentvolumeclaims")
 EVENT = Kind(api_version="v1", name="Event", plural="events")
 NAMESPACE = Kind(api_version="v1", name="Namespace", plural="namespaces", namespaced=False)
@@ -58,9 +56,6 @@ NODE = Kind(api_version="v1", name="Node", plural="nodes", namespaced=False)
 JOB = Kind(api_version="batch/v1", name="Job", plural="jobs")
 JOB_SET = Kind(api_version="jobset.x-k8s.io/v1alpha2", name="JobSet", plural="jobsets")
 POD_GROUP = Kind(api_version="scheduling.k8s.io/v1beta1", name="PodGroup", plural="podgroups")
-PRIORITY_CLASS = Kind(
-    api_version="scheduling.k8s.io/v1", name="PriorityClass", plural="priorityclasses", namespaced=False
-)
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 WORKLOAD = Kind(api_version=_KUEUE, name="Workload", plural="workloads")
 LOCAL_QUEUE = Kind(api_version=_KUEUE, name="LocalQueue", plural="localqueues")
@@ -72,11 +67,7 @@ WORKLOAD_PRIORITY_CLASS = Kind(
     api_version=_KUEUE, name="WorkloadPriorityClass", plural="workloadpriorityclasses", namespaced=False
 )
 # What Kueue's visibility server says of a queue: served, never stored.
-_VISIBILITY = "visibility.kueue.x-k8s.io/v1beta2"
-QUEUE_VIEW = Kind(api_version=_VISIBILITY, name="LocalQueue", plural="localqueues")
-CLUSTER_QUEUE_VIEW = Kind(
-    api_version=_VISIBILITY, name="ClusterQueue", plural="clusterqueues", namespaced=False
-)
+QUEUE_VIEW = Kind(api_version="visibility.kueue.x-k8s.io/v1beta2", name="LocalQueue", plural="localqueues")
 ACCESS_REVIEW = Kind(
     api_version="authorization.k8s.io/v1",
     name="SelfSubjectAccessReview",

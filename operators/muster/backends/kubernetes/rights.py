@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.discovery import serves
 from muster.backends.kubernetes.kinds import (
     CLAIM,
     CLUSTER_QUEUE,
@@ -25,7 +26,6 @@ from muster.backends.kubernetes.kinds import (
     QUEUE_VIEW,
     RESOURCE_FLAVOR,
     SECRET,
-    TOPOLOGY,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
     Kind,
@@ -47,7 +47,7 @@ class Right:
 
     @property
     def resource(self) -> str:
-        """As a role names it: ``pods/log``."""
+        """As a role names it: ``localqueues/pendingworkloads``."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
@@ -58,7 +58,6 @@ def _rights(kinds: Iterable[Kind], verbs: Iterable[str], *, subresource: str = "
 NEEDED: tuple[Right, ...] = (
     *_rights((JOB_SET, JOB, POD_GROUP), _OWN),
     *_rights((POD, EVENT), _READ),
-    *_rights((POD,), ("get",), subresource="log"),
     *_rights((SECRET,), ("create", "delete")),
     *_rights((CLAIM,), ("get",)),
     *_rights((WORKLOAD, LOCAL_QUEUE), _READ),
@@ -68,7 +67,7 @@ NEEDED: tuple[Right, ...] = (
 
 HELPFUL: tuple[Right, ...] = tuple(
     Right("list", kind, whole=True)
-    for kind in (NODE, CLUSTER_QUEUE, RESOURCE_FLAVOR, TOPOLOGY, WORKLOAD_PRIORITY_CLASS, COHORT)
+    for kind in (NODE, CLUSTER_QUEUE, RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS, COHORT)
 )
 """Without these it is not said before a job waits that it can never run; ``muster gpus`` needs the nodes."""
 
@@ -81,7 +80,7 @@ def lacking(
     :param served: what the cluster serves (:meth:`~.client.Client.served`): nobody needs a right to what
         it does not.
     """
-    asked = [right for right in rights if _there(right.kind, served)]
+    asked = [right for right in rights if not right.kind.group or serves(served, right.kind)]
 
     def allowed(right: Right) -> bool:
         where = None if right.whole else namespace
@@ -89,10 +88,6 @@ def lacking(
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return tuple(right for right, yes in zip(asked, pool.map(allowed, asked), strict=True) if not yes)
-
-
-def _there(kind: Kind, served: Collection[tuple[str, str]]) -> bool:
-    return not kind.group or (kind.api_version, kind.plural) in served
 
 
 def rules(rights: Iterable[Right]) -> str:
