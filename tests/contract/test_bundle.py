@@ -2,14 +2,21 @@
 
 import json
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.unit.volumes.service.gang import WORKER, Gang, make_spec
-from tests.unit.volumes.service.process import Service
+from tests.unit.volumes.service.inside import Inside
+from tests.unit.volumes.service.process import Service, until
 
 from muster.backends.kubernetes import bootstrap
 from muster.core.replica import Replica
 from muster.core.wire import dumps
+from muster.volumes import attempts
+from muster.volumes.service import turns
+from muster.volumes.tree import copy_tree
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +98,34 @@ def test_a_token_that_does_not_count_is_no_reason_to_ask_again(gang, tmp_path, c
     gang.pods.headers["authorization"] = "Bearer x.y"
     assert start(gang, tmp_path / "0") == bootstrap.SPEC_ERROR
     assert "refuses this job's token (HTTP 401)" in capsys.readouterr().out
+
+
+def test_checkpoints_that_take_longer_to_copy_than_it_is_patient_are_waited_for(tmp_path, monkeypatch):
+    asked, go_on = [], threading.Event()
+    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.0)
+
+    def copy(source, target):
+        assert go_on.wait(30)
+        copy_tree(source, target)
+
+    monkeypatch.setattr(attempts, "copy_tree", copy)
+    with Inside(tmp_path) as service, Gang(service, "train-1", make_spec(replicas=2)) as gang:
+        gang.bundle().raise_for_status()
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(gang.bundle, restart="1")
+            fetch = bootstrap._fetch
+
+            def counted(*args):
+                asked.append(time.monotonic())
+                if asked[-1] > asked[0] + 0.5:  # that is how patient it is
+                    go_on.set()
+                return fetch(*args)
+
+            monkeypatch.setattr(bootstrap, "_fetch", counted)
+            until(lambda: list((service.root / "staging").glob("train-1/2")), bool)
+            assert start(gang, tmp_path / "1", restart="1", index=1, pod="pod-1", seconds=0.5) == 0
+            assert first.result().is_success
+    assert len(asked) > 2
 
 
 def test_a_service_that_comes_back_is_asked_again(gang, tmp_path):

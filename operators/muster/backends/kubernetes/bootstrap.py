@@ -46,6 +46,10 @@ class Refused(Exception):
     """Asking again cannot help."""
 
 
+class Busy(OSError):
+    """What is asked for is being made: it is worth to ask again for as long as that is said."""
+
+
 class Stale(Exception):
     """The gang has gone on, or ended, without this pod."""
 
@@ -103,19 +107,23 @@ def _end(code: int, message: str) -> int:
 
 
 def _persist(ask: Callable[[], T], until: float, what: str) -> T:
-    """Ask again with growing pauses, for as long as there is time.
+    """Ask again with growing pauses, for as long as there is time; what a busy store takes is not counted.
 
     :raises OSError: it was in vain.
     """
     pause = _FIRST_PAUSE_SECONDS
     while True:
+        asked = time.monotonic()
         try:
             return ask()
+        except Busy:
+            time.sleep(pause)
+            until += time.monotonic() - asked
         except (OSError, http.client.HTTPException, tarfile.TarError, EOFError) as error:
             if time.monotonic() + pause > until:
                 raise OSError(f"gave up on {what}: {error or type(error).__name__}") from error
             time.sleep(pause)
-            pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
+        pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _fetch(url: str, token_file: str, folder: str) -> int:
@@ -148,9 +156,12 @@ def _place(url: str) -> str:
 def _refusal(response: http.client.HTTPResponse, url: str) -> Exception:
     status, body = response.status, response.read(2000).decode("utf-8", "replace").strip()
     try:
-        said = str(json.loads(body)["message"])
+        answer = json.loads(body)
+        said, kind = str(answer["message"]), answer["error"]
     except (ValueError, KeyError, TypeError):
-        said = body[:200]
+        said, kind = body[:200], None
+    if (status, kind) == (503, "Unavailable"):
+        return Busy(said)
     if status == 409:
         return Stale(f"this start of the gang is over (HTTP {status}): {said}")
     if status >= 500 or status in _LATER:

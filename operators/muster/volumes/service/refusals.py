@@ -8,12 +8,25 @@ from __future__ import annotations
 import json
 
 from muster.core import errors
-from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError, NotFound, SpecError, StoreError
+from muster.core.errors import (
+    BadOutput,
+    Conflict,
+    Corrupt,
+    MusterError,
+    NotFound,
+    SpecError,
+    StoreError,
+    Unavailable,
+)
 from muster.volumes.service.tokens import Refused
 
 
 class Over(Conflict):
     """The job has come to its end: unlike a start that another has followed, no start of it goes on."""
+
+
+class Busy(Unavailable):
+    """What is asked for is being made, and takes long: asked again, it is there in the end."""
 
 
 _STATUS: tuple[tuple[type[MusterError], int], ...] = (
@@ -24,6 +37,7 @@ _STATUS: tuple[tuple[type[MusterError], int], ...] = (
     (BadOutput, 422),
     (SpecError, 400),
     (Corrupt, 500),
+    (Unavailable, 503),
 )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from muster.core.errors import Conflict, SpecError
@@ -27,6 +27,7 @@ from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, translated, write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
+from muster.volumes.service.turns import Turns
 
 GANG = "gang"
 """The folder of an attempt that its replicas share, to be seen by each other; the store reads nothing there."""
@@ -43,13 +44,16 @@ class Starts:
 
     store: FolderStore
     committer: Committer
+    turns: Turns = field(default_factory=Turns)
 
     def asked(self, job_id: str, request: str) -> Staging:
         """The attempt of an operator's request, begun where it is new; it may take as long as its checkpoints are big.
 
         :raises Conflict: another was begun since, or the job has sealed or ended.
         """
-        return self._begin(job_id, self._told(job_id, f"request:{request}"))
+        name = self._told(job_id, f"request:{request}")
+        with self.turns.alone(job_id, patient=True):
+            return self._begin(job_id, name)
 
     def restarted(self, job_id: str, *, submitted: int, restart: str) -> Staging:
         """The attempt of one start of a gang, begun where nobody of that start has asked yet.
@@ -57,13 +61,16 @@ class Starts:
         :param submitted: the attempt that the gang was submitted with.
         :param restart: how often the cluster has started it again.
         :raises Conflict: the gang was started again since, under whichever name.
+        :raises Busy: another pod of it has asked, and it takes long.
         """
         if not _RESTART.match(restart):
             raise SpecError(
                 f"restart {restart!r:.60}: expected how often the gang started again, such as 1 or 1-0"
             )
         name = f"{submitted}.{restart}"
-        staging = self._begin(job_id, self._told(job_id, name))
+        self._told(job_id, name)
+        with self.turns.alone(job_id, patient=False):
+            staging = self._begin(job_id, name)
         with translated(f"name the attempt of job {job_id}"):
             symlink(str(staging.attempt), staging.root.parent / name)
         return staging
