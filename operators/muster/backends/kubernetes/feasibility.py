@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,35 +108,47 @@ def check_job(
     queue: Queue | None,
     priority: str | None = None,
     partial_starts: bool = False,
-    elastic: bool = False,
 ) -> tuple[str, ...]:
     """Refuse what can never run here; return warnings about what may have to wait for somebody.
 
     :param partial_starts: a gang may start in part where nothing keeps it together.
-    :param elastic: nodes come and go, so that the ones there are do not decide.
     :raises CannotSchedule: it can never run; the message says what there is.
     :raises SpecError: a gang, class list or priority that this cluster cannot honour.
     """
     _check_gang(cluster, pod_sets, partial_starts=partial_starts)
-    _check_priority(cluster, priority)
     _check_classes(cluster, pod_sets)
-    if queue is not None:
+    if queue is not None:  # without one its priority is a PriorityClass of pods
+        _check_priority(cluster, priority)
         _check_quota(cluster, pod_sets, queue)
-    warnings = [f"queue {queue.name} is stopped: {queue.stopped}"] if queue and queue.stopped else []
-    if cluster.nodes is not None and not elastic:
+    if cluster.nodes is not None:
         check_nodes(cluster.nodes, pod_sets)
-    return tuple(warnings)
+    return () if queue is None else tuple(_warnings(cluster, pod_sets, queue))
+
+
+def _warnings(cluster: Cluster, pod_sets: Iterable[PodSet], queue: Queue) -> Iterator[str]:
+    if queue.stopped:
+        yield f"queue {queue.name} is stopped: {queue.stopped}"
+    for pods in pod_sets:
+        tried = [cluster.flavors[name].gpu_class for name in queue.limits or () if name in cluster.flavors]
+        order = [name for name in dict.fromkeys(tried) if name in pods.gpu_class]
+        wanted = [name for name in pods.gpu_class if name in order]
+        if order != wanted:
+            yield (
+                f"role {pods.role} prefers GPU class {' to '.join(wanted)}, and queue {queue.name} tries "
+                f"{' before '.join(map(str, order))}: the order of its flavors decides"
+            )
 
 
 def _check_gang(cluster: Cluster, pod_sets: Sequence[PodSet], *, partial_starts: bool) -> None:
     if sum(pods.count for pods in pod_sets) == 1 or cluster.gangs is Gangs.KUEUE:
         return
-    if cluster.gangs is Gangs.NONE and not partial_starts:
+    if cluster.gangs is Gangs.NONE and not (partial_starts and cluster.job_set):
         missing = [] if cluster.job_set else ["JobSet 0.12 or newer"]
         missing += [] if cluster.kueue else ["Kueue 0.19.2 or newer"]
         raise CannotSchedule(
             f"nothing on this cluster starts a gang whole: install {' and '.join(missing)} "
-            "(or, with JobSet, turn on Kubernetes' own PodGroup), or allow partial starts by name"
+            "(or, with JobSet, turn on Kubernetes' own PodGroup); with JobSet alone its replicas start one by "
+            "one where the cluster's settings say partial_starts"
         )
     listed = [pods for pods in pod_sets if len(pods.gpu_class) > 1]
     if listed:

@@ -125,7 +125,12 @@ class TestGangs:
             check_job(self.BARE, [pods("a", count=1), pods("b", count=1)], queue=None)
 
     def test_partial_starts_by_name(self) -> None:
-        assert check_job(self.BARE, [pods()], queue=None, partial_starts=True) == ()
+        sets = replace(self.BARE, job_set=True)
+        assert check_job(sets, [pods()], queue=None, partial_starts=True) == ()
+        with pytest.raises(CannotSchedule, match=r"install Kueue .*partial_starts"):
+            check_job(sets, [pods()], queue=None)
+        with pytest.raises(CannotSchedule, match="install JobSet 0.12 or newer"):
+            check_job(self.BARE, [pods()], queue=None, partial_starts=True)
 
     def test_a_list_of_classes_is_kueues_work(self) -> None:
         with pytest.raises(
@@ -257,20 +262,27 @@ class TestFit:
         nodes = (Node.of(node("away", ready=False)), Node.of(node("cordoned", cordoned=True)))
         assert check_job(cluster(nodes=nodes), [pods(count=2, cpus=16)], queue=QUEUE) == ()
 
-    @pytest.mark.parametrize("facts", [{"nodes": None}, {"nodes": ()}])
-    def test_nodes_that_come_and_go_or_are_not_to_be_seen(self, facts: dict[str, object]) -> None:
-        elastic = facts["nodes"] is not None
-        assert check_job(cluster(**facts), [pods(count=1, cpus=17)], queue=QUEUE, elastic=elastic) == ()
+    def test_nodes_that_are_not_to_be_seen(self) -> None:
+        assert check_job(cluster(nodes=None), [pods(count=1, cpus=17)], queue=QUEUE) == ()
 
     def test_a_class_that_only_a_flavor_stands_for(self) -> None:
         with pytest.raises(CannotSchedule, match=r"the largest node of class gpu-k80 has 0 cpu"):
             check_job(cluster(nodes=SITE.nodes[:3]), [pods(gpus=1, gpu_class=("gpu-k80",))], queue=QUEUE)  # type: ignore[index]
-        few = cluster(nodes=SITE.nodes[:3])  # type: ignore[index]
-        assert check_job(few, [pods(gpus=1, gpu_class=("gpu-k80",))], queue=QUEUE, elastic=True) == ()
+        assert check_job(cluster(nodes=None), [pods(gpus=1, gpu_class=("gpu-k80",))], queue=QUEUE) == ()
 
     def test_an_unknown_priority(self) -> None:
         with pytest.raises(SpecError, match=r"no priority urgent; there are high, low, normal"):
             check_job(SITE, [pods()], queue=QUEUE, priority="urgent")
+
+    def test_one_that_waits_in_no_queue_names_a_priority_of_pods(self) -> None:
+        assert check_job(SITE, [pods(count=1)], queue=None, priority="system-node-critical") == ()
+
+    def test_classes_are_tried_in_the_order_of_the_queue(self) -> None:
+        assert check_job(SITE, [pods(gpus=1, gpu_class=("gpu-a100", "gpu-k80"))], queue=QUEUE) == ()
+        assert check_job(SITE, [pods(gpus=1, gpu_class=("gpu-k80", "gpu-a100"))], queue=QUEUE) == (
+            "role main prefers GPU class gpu-k80 to gpu-a100, and queue team-a tries gpu-a100 before gpu-k80: "
+            "the order of its flavors decides",
+        )
 
     def test_a_stopped_queue_is_a_warning(self) -> None:
         local = manifests("queues", "LocalQueue")[0]
