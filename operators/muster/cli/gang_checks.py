@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Iterator[Check]:
     """Say what a gang of this site would meet, the claim first, and last let the cluster look at one."""
     yield _claim(cluster, site)
-    yield _gangs(cluster)
+    yield _gangs(cluster, site)
     if cluster.kueue:
         yield _queue(cluster, site)
         yield _flavors(cluster)
@@ -45,13 +45,20 @@ def _claim(cluster: Cluster, site: ClusterSite) -> Check:
     return Check(name="claim", state="ok", found=f"{name}, {modes}, bound")
 
 
-def _gangs(cluster: Cluster) -> Check:
+def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
     from muster.backends.kubernetes.facts import Gangs
 
     there = {"JobSet": cluster.job_set, "Kueue": cluster.kueue, "PodGroup": cluster.pod_group}
     found = ", ".join(name for name, yes in there.items() if yes) or "none of JobSet, Kueue and PodGroup"
     if cluster.gangs is Gangs.NONE:
         missing = [name for name in ("JobSet", "Kueue") if not there[name]]
+        if site.partial_starts and cluster.job_set:
+            return Check(
+                name="gangs",
+                state="warn",
+                found=f"{found}: replicas start one by one, as partial_starts says",
+                advice=f"install {' and '.join(missing)}: two gangs may hold what the other waits for",
+            )
         return Check(
             name="gangs",
             state="bad",

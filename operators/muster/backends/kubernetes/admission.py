@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from muster.backends.inputs import check_inputs
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.facts import Cluster
 from muster.backends.kubernetes.feasibility import check_job, check_place, choose_queue, pod_sets
 from muster.backends.kubernetes.gangs import Documents, documents
+from muster.backends.kubernetes.rehearsal import try_out
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
-from muster.core.errors import Conflict, ImageError, SpecError
+from muster.core.errors import ImageError, SpecError
 from muster.core.job import JobSpec, SecretRef
 from muster.volumes.service.client import ServiceStore
 
@@ -100,10 +100,14 @@ class Admission:
         check_place(cluster, claim=self._site.claim)
         queue = choose_queue(cluster, job.queue or self._site.queue, gang=_replicas(job) > 1)
         made = self._documents(job, cluster, job_id=_NOBODY, attempt=1, token="")
-        warnings = check_job(cluster, pod_sets(made.owner, job), queue=queue, priority=job.priority)
-        for document in (made.owner, *made.owned):
-            with suppress(Conflict):  # somebody's job is called so; this one will not be
-                self._client.create(document, dry_run=True)
+        warnings = check_job(
+            cluster,
+            pod_sets(made.owner, job),
+            queue=queue,
+            priority=job.priority,
+            partial_starts=self._site.partial_starts,
+        )
+        try_out(self._client, made)
         return warnings
 
     def _values(self, job: JobSpec) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.facts import Cluster
 from muster.backends.kubernetes.feasibility import choose_queue
-from muster.backends.kubernetes.gangs import documents
+from muster.backends.kubernetes.gangs import Documents, documents
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict
 from muster.core.job import JobSpec, Role
@@ -36,8 +36,13 @@ def rehearse(client: Client, cluster: Cluster, *, site: ClusterSite) -> None:
         queue=None if queue is None else queue.name,
         token="",
     )
+    try_out(client, made)
+
+
+def try_out(client: Client, made: Documents) -> None:
+    """Send the objects of a job as a dry run; raises what :func:`rehearse` does."""
     for document in (made.owner, *made.owned):
-        with suppress(Conflict):  # somebody's job is called so; it is not of interest which
+        with suppress(Conflict):  # somebody's job is called so; what is really made will not be
             client.create(document, dry_run=True)
 
 

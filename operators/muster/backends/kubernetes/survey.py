@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.discovery import discover
@@ -54,6 +55,7 @@ class Survey:
     def _look(self, client: Client, younger_than: float) -> Cluster:
         with self._lock:
             if self._found is None or self._clock() - self._looked > younger_than:
-                self._found = discover(client, namespace=self._site.namespace, claim=self._site.claim)
+                found = discover(client, namespace=self._site.namespace, claim=self._site.claim)
+                self._found = replace(found, nodes=None) if self._site.elastic else found
                 self._looked = self._clock()
             return self._found

@@ -56,6 +56,7 @@ class World:
     service: Service
     image: str
     queue: str | None = "team-a"
+    partial_starts: bool = False
     made: list[KubernetesBackend] = field(default_factory=list)
 
     def backend(self, name: str = "cache") -> KubernetesBackend:
@@ -73,6 +74,7 @@ class World:
                 store_url=self.service.url,
                 image_prefix="localhost",
                 queue=self.queue,
+                partial_starts=self.partial_starts,
             ),
             store=self.service.client(name),
             deployments=NoServers(),

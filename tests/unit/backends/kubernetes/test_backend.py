@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import World, world
@@ -26,6 +27,17 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def grouping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("grouping"), missing=KUEUE, queue=None) as found:
         yield found
+
+
+def test_with_job_sets_alone_a_gang_starts_in_part_where_the_site_says_so(tmp_path: Path) -> None:
+    with world(tmp_path, missing=KUEUE | {POD_GROUP}, queue=None) as there:
+        with pytest.raises(CannotSchedule, match=r"install Kueue .* partial_starts"):
+            there.backend().submit(there.job(), job_id="whole")
+        there.partial_starts = True
+        there.backend().submit(there.job(), job_id="parts")
+        (root,) = there.roots("parts")
+        assert root["kind"] == JOB_SET.name
+        assert "suspend" not in root["spec"]
 
 
 class TestWithoutJobSets:

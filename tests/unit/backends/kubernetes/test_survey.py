@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import ApiServer, api_server
@@ -54,6 +55,11 @@ def test_it_looks_again_where_what_it_knows_is_old(survey: Survey, server: ApiSe
     assert survey.cluster() is first
     clock.now += 61
     assert survey.cluster() is not first
+
+
+def test_where_nodes_come_and_go_those_that_are_there_decide_nothing(server: ApiServer) -> None:
+    assert Survey(Client(server.api()), SITE).cluster().nodes
+    assert Survey(Client(server.api()), replace(SITE, elastic=True)).cluster().nodes is None
 
 
 def test_kinds_are_those_of_the_last_look_however_old(

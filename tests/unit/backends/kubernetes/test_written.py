@@ -27,6 +27,8 @@ kubeconfig = "kube/config"
 context = "jo"
 image_prefix = "registry/team-a"
 queue = "team-a"
+partial_starts = true
+elastic = true
 user = "any"
 image_pull_secrets = ["registry"]
 
@@ -51,6 +53,8 @@ def test_a_file(file: Path) -> None:
         images={"etl": "registry/other/etl:3"},
         image_pull_secrets=("registry",),
         queue="team-a",
+        partial_starts=True,
+        elastic=True,
         user=None,
     )
     assert found.settings.store_url == "http://127.0.0.1:8470"
@@ -84,6 +88,7 @@ def test_a_password_is_the_token_and_is_in_no_repr() -> None:
         ({"user": 0}, "never run as root"),
         ({"images": {"etl": "UPPER"}}, "image etl 'UPPER'"),
         ({"queue": ""}, "queue"),
+        ({"elastic": "yes"}, "elastic: expected bool, found 'yes'"),
         ({"store_url": "muster-store"}, "store_url 'muster-store'"),
         ({"outside_store_url": "ftp://x"}, "outside_store_url 'ftp://x'"),
         ({"outside_store_url": 1}, "outside_store_url is 1, need text"),
