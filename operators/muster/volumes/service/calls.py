@@ -37,10 +37,18 @@ class Body(io.RawIOBase):
     """A request's body as a file, for a thread; no more than a chunk of it is in memory.
 
     :param seconds: how long it may take in all, beside that it may never pause for `SILENCE_SECONDS`.
+    :param what: what an error calls it.
     """
 
-    def __init__(self, request: Request, *, limit_bytes: int | None, seconds: float | None = None) -> None:
-        self._chunks = request.stream()
+    def __init__(
+        self,
+        request: Request,
+        *,
+        limit_bytes: int | None,
+        seconds: float | None = None,
+        what: str = "the request's body",
+    ) -> None:
+        self._chunks, self._what = request.stream(), what
         self._until = None if seconds is None else time.monotonic() + seconds
         self._limit, self._taken, self._rest = limit_bytes, 0, b""
 
@@ -60,9 +68,7 @@ class Body(io.RawIOBase):
                 return 0
             self._taken += len(chunk)
             if self._limit is not None and self._taken > self._limit:
-                raise SpecError(
-                    f"the request's body is longer than the {self._limit} bytes that are taken here"
-                )
+                raise SpecError(f"{self._what} is longer than the {self._limit} bytes that are taken here")
             self._rest = chunk
         count = min(len(buffer), len(self._rest))
         buffer[:count], self._rest = self._rest[:count], self._rest[count:]
@@ -110,9 +116,9 @@ class Call:
         """The body, to be read once."""
         return io.BufferedReader(Body(self.request, limit_bytes=limit_bytes), CHUNK_BYTES)
 
-    def text(self, *, limit_bytes: int) -> bytes:
+    def text(self, *, limit_bytes: int, what: str = "the request's body") -> bytes:
         """The whole body. :raises SpecError: it is longer than that."""
-        body = Body(self.request, limit_bytes=limit_bytes, seconds=MESSAGE_SECONDS)
+        body = Body(self.request, limit_bytes=limit_bytes, seconds=MESSAGE_SECONDS, what=what)
         return io.BufferedReader(body, CHUNK_BYTES).read()
 
     def message(self, kind: type[T]) -> T:

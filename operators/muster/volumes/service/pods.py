@@ -100,9 +100,12 @@ def _lines(call: Call) -> Count:
 
 def _seal(call: Call) -> None:
     """Keep a replica's seal, once; with the last one the job is committed."""
-    report, _, part = call.text(limit_bytes=LIMIT_SEAL_BYTES).partition(b"\n")
+    body = call.text(limit_bytes=LIMIT_SEAL_BYTES, what="the list of the replica's files, which is its seal,")
     committer, job_id = call.site.committer, call.part("job_id")
-    _check_seal(call, report, part)
+    report, _, part = body.partition(b"\n")
+    del body
+    with call.site.reading_seal:
+        _check_seal(call, report, part)
     with committer.alone(job_id):
         staging, replica = _own(call)
         target = staging.root / "sealed" / f"{replica}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import anyio
@@ -26,6 +27,7 @@ class Site:
         those of attempts that begin, where the pods of a gang wait for the first of them to be through;
         `lines` and `seals` those of what pods send. So quick requests are never behind any of them, and no
         pod, however slow, is in the way of more than its like.
+    :param reading_seal: held while one of the seals is read, which takes many times its length of memory.
     """
 
     store: FolderStore
@@ -38,3 +40,4 @@ class Site:
     starting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(STARTING_AT_ONCE))
     lines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(LINES_AT_ONCE))
     seals: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(SEALS_AT_ONCE))
+    reading_seal: threading.Lock = field(default_factory=threading.Lock)

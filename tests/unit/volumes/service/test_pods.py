@@ -205,6 +205,13 @@ class TestSeal:
         assert (answer.status_code, answer.json()["error"]) == (400, "SpecError")
         assert store.sealed(gang.job_id) is None
 
+    def test_a_seal_of_too_many_files_is_refused(self, gang, store):
+        gang.bundle()
+        answer = gang.seal(b"x" * (33 << 20))
+        assert (answer.status_code, answer.json()["error"]) == (400, "SpecError")
+        assert "the list of the replica's files, which is its seal, is longer" in answer.json()["message"]
+        assert store.sealed(gang.job_id) is None
+
     def test_nobody_else_ends_a_job_that_has_sealed(self, gang, store):
         for index in range(2):
             gang.finish({f"out/{index}": b"1"}, index=index)
