@@ -45,14 +45,23 @@ def backend(of: Layout, folder: Path) -> Iterator[KubernetesBackend]:
         made.close()
 
 
-def connected(of: Layout, folder: Path, *, site: ClusterSite = SITE) -> KubernetesBackend:
+class WithoutKueue(Client):
+    """Sees a cluster where nobody has installed Kueue: its scheduler keeps gangs together."""
+
+    def served(self) -> frozenset[tuple[str, str]]:
+        return frozenset(each for each in super().served() if "kueue.x-k8s.io" not in each[0])
+
+
+def connected(
+    of: Layout, folder: Path, *, site: ClusterSite = SITE, client: type[Client] = Client
+) -> KubernetesBackend:
     """Return a backend on the store service that is there.
 
     :param folder: for what is kept on this side.
     """
     service = ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache")
     return KubernetesBackend(
-        Client(connection(of)),
+        client(connection(of)),
         site=site,
         store=service,
         deployments=LocalDeployments(Settings(home=folder, cache=folder), service),

@@ -6,13 +6,13 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster import kubectl, store
-from tests.cluster.backend import backend
+from tests.cluster.backend import SITE, WithoutKueue, backend, connected
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.horovod.test_horovod import SCRIPT as HOROVOD_SCRIPT
@@ -128,6 +128,15 @@ def site(everywhere: Site) -> Iterator[Site]:
     everywhere.clear()
 
 
+@pytest.fixture
+def without_kueue(everywhere: Site, tmp_path: Path) -> Iterator[Site]:
+    own = connected(everywhere.layout, tmp_path, site=replace(SITE, queue=None), client=WithoutKueue)
+    site = Site(layout=everywhere.layout, backend=own, folder=tmp_path)
+    yield site
+    site.clear()
+    own.close()
+
+
 TORCH = """
     import os
     import sys
@@ -170,6 +179,22 @@ def test_a_torchrun_gang_of_a_plain_script(site: Site) -> None:
     log = site.log(job_id)
     for rank in range(4):
         assert whole(log, rank, [f"step {step} rank {rank} of 4" for step in range(20)]), log
+
+
+def test_a_gang_that_the_scheduler_keeps_together(without_kueue: Site) -> None:
+    site = without_kueue
+    code = """
+        import os
+        import sys
+        from pathlib import Path
+
+        Path(sys.argv[1], os.environ["MUSTER_RANK"]).write_text(os.environ["MUSTER_WORLD_SIZE"])
+    """
+    role = Role(replicas=2, command=("python", "t.py", "{outputs.out}"), resources=SMALL)
+    job_id = site.submit("grouped", role, code=code)
+    group = kubectl.get(site.layout, "podgroups.scheduling.k8s.io", job_id, f"--namespace={NAMESPACE}")
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    assert site.files(site.succeeded(job_id)) == {"0": b"2", "1": b"2"}
 
 
 def test_the_rank_that_raises_is_at_fault_and_not_those_that_lost_it(site: Site) -> None:

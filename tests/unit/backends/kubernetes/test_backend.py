@@ -11,6 +11,8 @@ from tests.unit.backends.kubernetes.fake_cluster import BARE, KUEUE
 
 from muster.backends.kubernetes.kinds import JOB, JOB_SET, POD_GROUP
 from muster.core.errors import CannotSchedule, NotFound, SpecError
+from muster.core.job import Role
+from muster.core.resources import Resources
 from muster.core.status import JobState
 from muster.core.verdict import Cause
 
@@ -101,6 +103,8 @@ class TestWithPodGroups:
         assert group["metadata"]["ownerReferences"][0]["uid"] == root["metadata"]["uid"]
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
         assert not root["spec"].get("suspend")
+        (role,) = root["spec"]["replicatedJobs"]
+        assert role["template"]["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "whole"}
         for index in range(2):
             assert grouping.ask_for_bundle("whole", index=index).status_code == 200
         assert grouping.backend().status("whole").alive
@@ -118,6 +122,24 @@ class TestWithPodGroups:
         assert backend.status("stopped").state is JobState.CANCELLED
         assert not grouping.roots("stopped")
         assert "stopped" not in {each["metadata"]["name"] for each in grouping.cluster.all(POD_GROUP)}
+
+    def test_one_whose_group_was_deleted_ends(self, grouping: World) -> None:
+        grouping.backend().submit(grouping.job(), job_id="ungrouped")
+        grouping.cluster._remove(grouping.cluster.objects["podgroups", "ungrouped"], POD_GROUP)
+        pod = grouping.pod("ungrouped", phase="Pending", creationTimestamp=LONG_AGO)
+        grouping.cluster.put({**pod, "spec": {"schedulingGroup": {"podGroupName": "ungrouped"}}})
+        verdict = grouping.backend().status("ungrouped").verdict
+        assert verdict is not None
+        assert (verdict.cause, verdict.message) == (
+            Cause.BACKEND_ERROR,
+            "PodGroup ungrouped is missing, so the scheduler starts none of the gang's pods",
+        )
+
+    def test_a_list_of_classes_is_refused(self, grouping: World) -> None:
+        wanted = Resources(memory_gib=1, gpus=1, gpu_class=("gpu-a100", "gpu-k80"))
+        role = Role(replicas=2, command=("true",), resources=wanted)
+        with pytest.raises(SpecError, match="choosing among them is Kueue's work, and Kubernetes' PodGroup"):
+            grouping.backend().submit(grouping.job(roles=(role,)), job_id="choosy")
 
     def test_a_queue_is_refused(self, grouping: World) -> None:
         with pytest.raises(
