@@ -95,7 +95,7 @@ MAY: Mapping[str, frozenset[Deed]] = {
             *_JOBS,
             *_PODS,
             *_on(kinds.EVENT, *_READ),
-            *_on(kinds.SECRET, "create", "delete"),
+            *_on(kinds.SECRET, "create"),
             *_on(kinds.CLAIM, "get"),
             *_on(kinds.WORKLOAD, *_READ),
             *_on(kinds.LOCAL_QUEUE, *_READ),

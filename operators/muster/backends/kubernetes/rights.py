@@ -58,7 +58,7 @@ def _rights(kinds: Iterable[Kind], verbs: Iterable[str], *, subresource: str = "
 NEEDED: tuple[Right, ...] = (
     *_rights((JOB_SET, JOB, POD_GROUP), _OWN),
     *_rights((POD, EVENT), _READ),
-    *_rights((SECRET,), ("create", "delete")),
+    *_rights((SECRET,), ("create",)),
     *_rights((CLAIM,), ("get",)),
     *_rights((WORKLOAD, LOCAL_QUEUE), _READ),
     *_rights((QUEUE_VIEW,), ("get",), subresource="pendingworkloads"),
