@@ -1,35 +1,42 @@
 """Whether the store is whole, and what of it may go: fsck and gc, done where the store is.
 
 A check answers with a line for each version that it looks at, a Checking, and last with its Report, or
-with the error that ended it.
+with the error that ended it. It runs to its end, whoever listens; who asks for another meanwhile gets it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from queue import SimpleQueue
-from threading import Thread
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from weakref import WeakValueDictionary
 
+import anyio
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, StoreError
 from muster.core.wire import dumps
-from muster.volumes import retention
+from muster.volumes import fsck, retention
+from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
-from muster.volumes.fsck import check
 from muster.volumes.service.calls import Call, route
 from muster.volumes.service.messages import Checking, Rules, Swept
 from muster.volumes.service.refusals import document
 from muster.volumes.service.site import Site
+
+LOOK_SECONDS = 0.1
+
+_LOG = logging.getLogger(__name__)
 
 
 def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
     yield route("POST", "/v1/gc/plan", _plan, site=site, threads=site.working)
     yield route("POST", "/v1/gc/collect", _collect, site=site, threads=site.working)
-    yield route("POST", "/v1/fsck", _fsck, site=site)
+    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(site.store)), site=site)
 
 
 def _plan(call: Call) -> Swept:
@@ -45,25 +52,64 @@ def _swept(plan: retention.Plan, *, freed_bytes: int) -> Swept:
     return Swept(**{**vars(plan), "torn": tuple(map(str, plan.torn))}, freed_bytes=freed_bytes)
 
 
-def _fsck(call: Call) -> Response:
+def _fsck(call: Call, *, checks: Checks) -> Response:
     deep = bool(call.query_number("deep", 0))
-    return StreamingResponse(_checking(call.site.store, deep=deep), media_type="application/x-ndjson")
+    return StreamingResponse(_told(checks.joined(deep=deep)), media_type="application/x-ndjson")
 
 
-def _checking(store: FolderStore, *, deep: bool) -> Iterator[str]:
-    lines: SimpleQueue[str | None] = SimpleQueue()
+async def _told(check: Check) -> AsyncIterator[str]:
+    """All that a check says, from its first line on, in no thread."""
+    said, last = 0, ""
+    while not last:
+        last = check.last  # before the lines: none comes after it
+        lines = check.lines[said:]
+        said += len(lines)
+        for line in lines:
+            yield f"{line}\n"
+        if not last:
+            await anyio.sleep(LOOK_SECONDS)
+    yield f"{last}\n"
 
-    def tell(address: str, done: int, count: int) -> None:
-        lines.put(dumps(Checking(address=address, done=done, count=count)))
 
-    def work() -> None:
+class Check:
+    """One check, in a thread of its own.
+
+    `lines` say how far it is, and `last`, once it is through, is its Report or the error that ended it.
+    """
+
+    def __init__(self, store: FolderStore, *, deep: bool) -> None:
+        self.lines: list[str] = []
+        self.last = ""
+        self._store, self._deep = store, deep
+        threading.Thread(target=self._run, name="fsck", daemon=True).start()
+
+    def _run(self) -> None:
         try:
-            lines.put(dumps(check(store, deep=deep, progress=tell)))
+            with translated("check the store"):
+                self.last = dumps(fsck.check(self._store, deep=self._deep, progress=self._tell))
         except MusterError as error:
-            lines.put(json.dumps(document(error)))
-        finally:
-            lines.put(None)
+            self.last = json.dumps(document(error))
+        except Exception as error:
+            _LOG.exception("a check failed")
+            said = f"the check failed ({type(error).__name__}): the store service's log says at what"
+            self.last = json.dumps(document(StoreError(said)))
 
-    Thread(target=work, name="fsck", daemon=True).start()
-    for line in iter(lines.get, None):
-        yield f"{line}\n"
+    def _tell(self, address: str, done: int, count: int) -> None:
+        self.lines.append(dumps(Checking(address=address, done=done, count=count)))
+
+
+class Checks:
+    """The checks under way, a quick and a deep one at the most: who asks for one that runs joins it."""
+
+    def __init__(self, store: FolderStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._running: WeakValueDictionary[bool, Check] = WeakValueDictionary()
+
+    def joined(self, *, deep: bool) -> Check:
+        """The check that runs, or a new one."""
+        with self._lock:
+            check = self._running.get(deep)
+            if check is None or check.last:
+                check = self._running[deep] = Check(self._store, deep=deep)
+            return check
