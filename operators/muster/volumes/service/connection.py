@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -116,8 +116,7 @@ class Connection:
         while True:
             try:
                 with self._sent(method, path, query=query, slow=True) as response:
-                    for line in response.iter_lines():
-                        yield line.encode()
+                    yield from _lines(response.iter_bytes())
                 return
             except (httpx.TransportError, _Away) as error:
                 patience.wait(error)
@@ -183,6 +182,18 @@ class _Patience:
 
 class _Away(Exception):
     """A proxy says that the service does not answer."""
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut at newlines alone: JSON may hold other characters that are taken for the end of a line."""
+    held = bytearray()
+    for chunk in chunks:
+        held += chunk
+        if b"\n" in chunk:
+            *whole, held = held.split(b"\n")
+            yield from map(bytes, whole)
+    if held:
+        yield bytes(held)
 
 
 def _content(message: object | None) -> bytes | None:

@@ -241,6 +241,20 @@ def test_gc_and_fsck_are_done_where_the_store_is(tmp_path, volume):
         _collects(store, tmp_path, volume)
 
 
+def test_a_check_names_a_file_whose_name_breaks_lines(service, store, tmp_path, volume):
+    """A reader of lines may take other characters for the end of one, too (U+2028)."""
+    (tmp_path / "x").touch()
+    store.add(volume, tmp_path / "x")
+    data = service.root / "v" / volume / "1" / "data"
+    data.chmod(0o755)
+    (data / "one\u2028two").touch()
+    try:
+        (problem,) = [each for each in store.check().problems if volume in each.where]
+        assert problem.advice == f"delete {data}/one\u2028two"
+    finally:
+        (data / "one\u2028two").unlink()
+
+
 def _collects(store, tmp_path, volume):
     for number in range(3):
         (tmp_path / "x").write_text(str(number))
