@@ -14,6 +14,8 @@ from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus
 from muster.volumes.base import Store
 
+PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
+
 
 class Backend(Protocol):
     """Where jobs and deployments run."""

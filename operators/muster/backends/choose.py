@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from muster.backends.base import Backend
+from muster.backends.base import PATIENCE_SECONDS, Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
-PATIENCE_SECONDS = 90.0  # an API server that restarts, or moves, is back by then
 
 Resolve = Callable[[SecretRef], str]
 """Returns the value of a secret that this process has; raises KeyError for others."""

@@ -93,7 +93,8 @@ def open_backend(*, patient: bool = False) -> Backend:
     settings = Settings.load()
     if settings.cluster is None:
         _check_home(settings)
-    from muster.backends.choose import LOOK_SECONDS, PATIENCE_SECONDS, choose_backend
+    from muster.backends.base import PATIENCE_SECONDS
+    from muster.backends.choose import LOOK_SECONDS, choose_backend
 
     backend = choose_backend(settings, patience_seconds=PATIENCE_SECONDS if patient else LOOK_SECONDS)
     _opened.callback(backend.close)

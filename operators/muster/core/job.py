@@ -195,6 +195,11 @@ class JobSpec:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
+    def replicas(self) -> int:
+        """Replicas of the whole gang."""
+        return sum(role.replicas for role in self.roles)
+
+    @property
     def world_size(self) -> int:
         """Ranks of the whole gang."""
         return sum(role.replicas * role.ranks for role in self.roles)

@@ -82,7 +82,7 @@ class Admission:
     def _documents(
         self, job: JobSpec, cluster: Cluster, *, job_id: str, attempt: int, token: str, secret: str = ""
     ) -> Documents:
-        queue = choose_queue(cluster, job.queue or self._site.queue, gang=_replicas(job) > 1)
+        queue = choose_queue(cluster, job.queue or self._site.queue, gang=job.replicas > 1)
         return documents(
             job,
             job_id=job_id,
@@ -98,7 +98,7 @@ class Admission:
 
     def _checked(self, job: JobSpec, cluster: Cluster) -> tuple[str, ...]:
         check_place(cluster, claim=self._site.claim)
-        queue = choose_queue(cluster, job.queue or self._site.queue, gang=_replicas(job) > 1)
+        queue = choose_queue(cluster, job.queue or self._site.queue, gang=job.replicas > 1)
         made = self._documents(job, cluster, job_id=_NOBODY, attempt=1, token="")
         warnings = check_job(
             cluster,
@@ -126,7 +126,3 @@ class Admission:
             raise SpecError(
                 f"secret {variable}: there is no {kind} {secret.name!r} here; set it where the job is submitted"
             ) from error
-
-
-def _replicas(job: JobSpec) -> int:
-    return sum(role.replicas for role in job.roles)

@@ -140,7 +140,7 @@ class ClusterCapacity:
         return asked_places(told or {})
 
 
-def _found(asked: Future[Sequence[Document] | None] | None) -> Sequence[Document]:
+def _found(asked: Future[tuple[Document, ...] | None] | None) -> Sequence[Document]:
     """What was asked for and may be read, if it was."""
     return () if asked is None else asked.result() or ()
 

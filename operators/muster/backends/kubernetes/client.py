@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
+from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.kubernetes.access import Access
-from muster.backends.kubernetes.kinds import ACCESS_REVIEW, POD, Document, Kind, kind_of
+from muster.backends.kubernetes.kinds import ACCESS_REVIEW, Document, Kind, kind_of
 from muster.backends.kubernetes.lean import Read
-from muster.backends.kubernetes.refusals import Expired, NoLog, Request
+from muster.backends.kubernetes.refusals import Expired, Request
 from muster.backends.kubernetes.transport import JSON, Transport
 from muster.core.errors import BackendError, Conflict, NotFound
 
-PATIENCE_SECONDS = 90.0  # an API server that restarts, or moves, is back by then
 CHUNK = 500
 
 _MERGE_PATCH = "application/merge-patch+json"
@@ -130,25 +130,6 @@ class Client:
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._ask(_about("create", document), query=query, body=document)
 
-    def ensure(self, document: Document) -> Document:
-        """Return the object of that name, made if there is none.
-
-        :raises Conflict: there is one that does not carry all the labels of `document`, so it is
-            somebody else's, or one that is being deleted.
-        """
-        kind, metadata = kind_of(document), document["metadata"]
-        while True:
-            try:
-                return self.create(document)
-            except Conflict:
-                found = self.get(kind, metadata["name"], namespace=metadata.get("namespace"))
-            if found is not None:  # else it was deleted in between
-                return _ours(found, document)
-
-    def replace(self, document: Document) -> Document:
-        """Write an object as it is now. :raises Conflict: it was changed since `document` was read."""
-        return self._ask(_about("update", document), body=document)
-
     def patch(
         self,
         kind: Kind,
@@ -191,28 +172,6 @@ class Client:
                 raise
             return False
         return True
-
-    def logs(
-        self,
-        pod: str,
-        *,
-        namespace: str,
-        container: str,
-        previous: bool = False,
-        limit_bytes: int = 1 << 20,
-    ) -> bytes:
-        """Return what a container has written, `limit_bytes` at most; nothing where it has not begun.
-
-        :raises NotFound: there is no such pod.
-        """
-        request = Request(verb="get", kind=POD, name=pod, namespace=namespace, subresource="log")
-        query = {"container": container, "limitBytes": str(limit_bytes)}
-        if previous:
-            query["previous"] = "true"
-        try:
-            return self.transport.ask(request, query=query, accept="*/*")
-        except NoLog:
-            return b""
 
     def allowed(self, verb: str, kind: Kind, *, namespace: str | None = None, subresource: str = "") -> bool:
         """Whether these credentials may do that."""
@@ -257,18 +216,3 @@ def _about(verb: str, document: Document) -> Request:
     return Request(
         verb=verb, kind=kind_of(document), name=metadata["name"], namespace=metadata.get("namespace")
     )
-
-
-def _ours(found: Document, wanted: Document) -> Document:
-    """Return `found` if it carries our labels. :raises Conflict: it does not, or it goes."""
-    metadata, name = found["metadata"], f"{found.get('kind')} {found['metadata']['name']}"
-    if metadata.get("deletionTimestamp"):
-        raise Conflict(f"{name} is being deleted: try again when it is gone")
-    labels = metadata.get("labels") or {}
-    for label, text in (wanted["metadata"].get("labels") or {}).items():
-        if labels.get(label) != text:
-            raise Conflict(
-                f"{name} exists and is not ours: its label {label} is {labels.get(label)!r}, "
-                f"ours is {text!r}; delete it if it is left over"
-            )
-    return found

@@ -25,7 +25,7 @@ from muster.volumes.service.client import ServiceStore
 
 # A node that is lost never says that its pods have ended. So long after their grace they count as ended:
 # what they still write is fenced.
-GIVEN_UP_SECONDS = 30.0
+_GIVEN_UP_SECONDS = 30.0
 
 
 class Ending:
@@ -86,7 +86,7 @@ class Ending:
 
     def _is_given_up(self, pod: Document) -> bool:
         due = seconds(pod["metadata"].get("deletionTimestamp"))  # it has its grace until then
-        return due is not None and self._clock() > due + GIVEN_UP_SECONDS
+        return due is not None and self._clock() > due + _GIVEN_UP_SECONDS
 
     def _record(self, status: JobStatus) -> JobStatus:
         """Record the end. Of several of us the first wins, and all say the same."""

@@ -197,7 +197,6 @@ class Cluster:
     job_set: bool = False
     kueue: bool = False
     topology: bool = False
-    visibility: bool = False
     pod_group: bool = False
     terminating: bool = False
     claim: Claim | None = None

@@ -21,8 +21,8 @@ from muster.backends.kubernetes.wiring import Submission
 from muster.core.job import JobSpec, Role
 from muster.core.verdict import ExitCode
 
-KEPT_SECONDS = 86_400
-FINAL = (ExitCode.USER_ERROR, ExitCode.SPEC_ERROR, ExitCode.OUT_OF_MEMORY, ExitCode.SEAL_FAILED)
+_KEPT_SECONDS = 86_400
+_FINAL = (ExitCode.USER_ERROR, ExitCode.SPEC_ERROR, ExitCode.OUT_OF_MEMORY, ExitCode.SEAL_FAILED)
 _FREE = "RestartJobSetAndIgnoreMaxRestarts"
 _LATER_SECONDS = 60
 _INT32 = 2**31 - 1
@@ -68,7 +68,7 @@ def documents(
     submission = Submission(
         job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set, secret=secret
     )
-    templates = templates_of(submission, cluster=cluster, queue=queue, override=override)
+    templates = _templates(submission, cluster=cluster, queue=queue, override=override)
     longest = _longest(job, queued=queue is not None)
     owner = (_job if submission.single else _job_set)(submission, templates, longest)
     if queue is not None:
@@ -83,7 +83,7 @@ def documents(
     return Documents(owner=owner, owned=(*group, told))
 
 
-def templates_of(
+def _templates(
     submission: Submission,
     *,
     cluster: Cluster,
@@ -136,7 +136,7 @@ def _job_set(submission: Submission, templates: Mapping[str, Document], longest:
     groups = labels.group_names(submission.job_id, job.roles)
     document = _object(JOB_SET, submission)
     document["spec"] = {
-        "ttlSecondsAfterFinished": KEPT_SECONDS,
+        "ttlSecondsAfterFinished": _KEPT_SECONDS,
         "failurePolicy": {
             "maxRestarts": job.max_restarts,
             "restartStrategy": "BlockingRecreate",  # no pod of the new gang meets one of the old
@@ -156,7 +156,7 @@ def _gang_rules() -> list[Document]:
     From jobset/pkg/controllers/failure_policy.go; the messages are those of Kubernetes' Job
     (pkg/controller/job/pod_failure_policy.go), which gives all of them the same reason.
     """
-    codes = "|".join(str(int(code)) for code in sorted(FINAL))
+    codes = "|".join(str(int(code)) for code in sorted(_FINAL))
     first = f"^Container {labels.BOOTSTRAP} "
     return [
         _rule("final", "FailJobSet", f" failed with exit code ({codes}) matching "),
@@ -199,7 +199,7 @@ def _job(submission: Submission, templates: Mapping[str, Document], longest: int
         **_replicas(role, templates[role.name], longest),
         "backoffLimitPerIndex": submission.job.max_restarts,  # per index, for then it tells each pod
         "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
-        "ttlSecondsAfterFinished": KEPT_SECONDS,
+        "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }
     return document
 
@@ -223,7 +223,7 @@ def _final() -> list[Document]:
     """
     again = [int(ExitCode.RANK_LOST), *(128 + number for number in (signal.SIGKILL, signal.SIGTERM))]
     return [
-        _ended("FailJob", labels.MAIN, "In", [int(code) for code in sorted(FINAL)]),
+        _ended("FailJob", labels.MAIN, "In", [int(code) for code in sorted(_FINAL)]),
         _ended("FailJob", labels.BOOTSTRAP, "NotIn", again),
     ]
 
@@ -261,7 +261,7 @@ def _pod_group(submission: Submission) -> Document:
     job = submission.job
     document = _object(POD_GROUP, submission)
     document["spec"] = {
-        "schedulingPolicy": {"gang": {"minCount": sum(role.replicas for role in job.roles)}},
+        "schedulingPolicy": {"gang": {"minCount": job.replicas}},
         "disruptionMode": {"all": {}},
     }
     if job.priority is not None:

@@ -49,7 +49,7 @@ UNSEALED = Verdict(
     message="every pod of it ended well, and the store has no seal of one or more of them",
     advice="see whether the store was put back to an earlier state, or its service is of another release",
 )
-UNSEALED_SECONDS = 60.0
+_UNSEALED_SECONDS = 60.0
 
 _COMMIT = "the store service commits it"
 _SPECS = 4096
@@ -231,7 +231,7 @@ class Jobs:
         if seen.root is None or not completed(seen.root):
             return None
         ended = condition(seen.root, "Completed") or condition(seen.root, "Complete")
-        if now - (seconds(ended.get("lastTransitionTime")) or now) < UNSEALED_SECONDS:
+        if now - (seconds(ended.get("lastTransitionTime")) or now) < _UNSEALED_SECONDS:
             return None
         return UNSEALED if self._store.sealed(job_id) is None else None
 

@@ -11,12 +11,12 @@ from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lean import Read, lean
-from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.seen import Seen, uid_of
 from muster.backends.kubernetes.watching import Change, Watch
 from muster.core.errors import Unreachable
 
 # Workloads carry no label of ours, and events none at all: they are found by what they are about.
-SELECTORS: Mapping[Kind, Mapping[str, str]] = {
+_SELECTORS: Mapping[Kind, Mapping[str, str]] = {
     JOB_SET: {"labels": JOB_LABEL},
     JOB: {"labels": JOB_LABEL},
     POD: {"labels": JOB_LABEL},
@@ -54,7 +54,7 @@ class Mirror:
         self._seen: dict[str, Seen] = {}  # by job, until something of it changes
         self._workloads: tuple[Document, ...] | None = None  # likewise
         self._watches = {
-            kind: Watch(client, kind, namespace=namespace, read=read(kind), **SELECTORS[kind])
+            kind: Watch(client, kind, namespace=namespace, read=read(kind), **_SELECTORS[kind])
             for kind in kinds
         }
         self._unread = set(self._watches)
@@ -94,17 +94,14 @@ class Mirror:
         with self._lock:
             if job_id not in self._seen:
                 own = list(self._groups.get(("job", job_id), {}).values())
-                about = [each for one in own for each in self._groups.get(("about", _uid(one)), {}).values()]
+                about = [
+                    each for one in own for each in self._groups.get(("about", uid_of(one)), {}).values()
+                ]
                 found = Seen.of([*own, *about])
                 if not own:  # nobody knows for how long it is asked about
                     return found
                 self._seen[job_id] = found
             return self._seen[job_id]
-
-    def jobs(self) -> frozenset[str]:
-        """Return the jobs that have objects."""
-        with self._lock:
-            return frozenset(name for kind, name in self._groups if kind == "job")
 
     def roots(self) -> tuple[Document, ...]:
         """Return the JobSets and Jobs that nothing else owns."""
@@ -133,11 +130,11 @@ class Mirror:
         if kind is WORKLOAD:
             self._workloads = None
         if change.whole:
-            there = {_uid(document) for document in change.put}
-            for document in [each for each in self._all(kind) if _uid(each) not in there]:
+            there = {uid_of(document) for document in change.put}
+            for document in [each for each in self._all(kind) if uid_of(each) not in there]:
                 self._remove(document)
         for document in change.put:
-            self._groups.setdefault(self._key(document), {})[_uid(document)] = document
+            self._groups.setdefault(self._key(document), {})[uid_of(document)] = document
         for document in change.gone:
             self._remove(document)
 
@@ -147,7 +144,7 @@ class Mirror:
 
     def _remove(self, document: Document) -> None:
         """Forget an object; a pod that ended badly only with the last of its job."""
-        key, uid = self._key(document), _uid(document)
+        key, uid = self._key(document), uid_of(document)
         group = self._groups.get(key, {})
         group.pop(uid, None)
         if document["kind"] == POD.name and (document.get("status") or {}).get("phase") == "Failed":
@@ -167,7 +164,7 @@ class Mirror:
         if document["kind"] == EVENT.name:
             return self._about(str(document["involvedObject"].get("uid")))
         job_id = str(document["metadata"]["labels"][JOB_LABEL])
-        self._job_of[_uid(document)] = job_id
+        self._job_of[uid_of(document)] = job_id
         self._seen.pop(job_id, None)
         return "job", job_id
 
@@ -175,10 +172,6 @@ class Mirror:
         if uid in self._job_of:
             self._seen.pop(self._job_of[uid], None)
         return "about", uid
-
-
-def _uid(document: Mapping[str, Any]) -> str:
-    return str(document["metadata"]["uid"])
 
 
 def _kept(document: Mapping[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from muster.backends.capacity import Place
 from muster.backends.kubernetes.facts import condition, holds
-from muster.backends.kubernetes.kinds import JOB_SET
 from muster.backends.kubernetes.seen import Seen, SeenPod
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
@@ -69,7 +68,7 @@ def observe(seen: Seen, job: JobSpec, *, place: Place | None = None) -> Observed
     return Observed(
         state=state,
         reason=reason,
-        replicas=_wanted(job),
+        replicas=job.replicas,
         started=_started(pods) if state in (JobState.RUNNING, JobState.COMMITTING) else None,
         restarts=seen.restarts,
         running=len(running),
@@ -89,10 +88,6 @@ def merged(status: JobStatus, observed: Observed) -> JobStatus:
         started=status.started or observed.started,
         restarts=max(status.restarts, observed.restarts),
     )
-
-
-def _wanted(job: JobSpec) -> int:
-    return sum(role.replicas for role in job.roles)
 
 
 def _started(pods: Sequence[SeenPod]) -> float | None:
@@ -119,7 +114,7 @@ def _state(seen: Seen, job: JobSpec, pods: Sequence[SeenPod], place: Place | Non
 
 def _placed(job: JobSpec, pods: Sequence[SeenPod], *, restarts: int) -> tuple[JobState, str]:
     """Say how the pods are of a gang that nothing holds back."""
-    wanted = _wanted(job)
+    wanted = job.replicas
     going = sum(pod.runs or pod.sealed for pod in pods)
     if going >= wanted:
         sealed = sum(pod.sealed for pod in pods)
@@ -225,8 +220,3 @@ def failure(root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the condition that says why a JobSet or Job has failed; empty where it has not."""
     found = condition(root, "Failed")
     return found if found.get("status") == "True" else {}
-
-
-def is_gang(root: Mapping[str, Any]) -> bool:
-    """Whether the job's root is a JobSet."""
-    return root.get("kind") == JOB_SET.name

@@ -21,7 +21,7 @@ from muster.core.errors import (
 from muster.core.verdict import one_line
 
 # Answers that a later try may not get: a server that starts, is overloaded, or has lost its leader.
-PASSING = frozenset({429, 500, 502, 503, 504})
+_PASSING = frozenset({429, 500, 502, 503, 504})
 
 _RBAC = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]*)" in API group "([^"]*)"')
 _WEBHOOK_DOWN = re.compile(r'failed calling webhook "([^"]*)"(.*)', re.DOTALL)
@@ -48,10 +48,6 @@ class Expired(BackendError):
 
 class NotServed(SpecError):
     """The API server knows no objects of that kind."""
-
-
-class NoLog(BackendError):
-    """There is nothing to read of a container: it waits to start, or has not run before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +92,7 @@ def refusal(request: Request, code: int, status: Status) -> MusterError:
     special = _SPECIAL.get(code)
     if special is not None:
         return special(request, status, said)
-    if code in PASSING:
+    if code in _PASSING:
         return Unreachable(f"{request}: the API server answers HTTP {code}: {said}")
     return BackendError(f"{request}: the API server answers HTTP {code}: {said}")
 
@@ -175,10 +171,6 @@ def _expired(request: Request, _status: Status, said: str) -> MusterError:
     return Expired(f"{request}: {said}")
 
 
-def _bad(request: Request, status: Status, said: str) -> MusterError:
-    return NoLog(f"{request}: {said}") if request.subresource == "log" else _invalid(request, status, said)
-
-
 def _invalid(request: Request, status: Status, said: str) -> MusterError:
     causes = [
         f"{cause.get('field')}: {cause.get('message')}" for cause in _causes(status) if cause.get("field")
@@ -197,7 +189,7 @@ def _reasons(status: Status) -> set[str]:
 
 
 _SPECIAL = {
-    400: _bad,
+    400: _invalid,
     401: _unauthorized,
     403: _forbidden,
     404: _not_found,

@@ -15,7 +15,7 @@ from muster.core.job import JobSpec
 
 def root_kinds(job: JobSpec) -> tuple[Kind, ...]:
     """What a job's root may be, which is one of them."""
-    alone = sum(role.replicas for role in job.roles) == 1
+    alone = job.replicas == 1
     return (JOB_SET, JOB) if alone else (JOB_SET,)
 
 

@@ -154,7 +154,7 @@ class SeenPod:
             restart=_restart(labels, notes),
             created=seconds(metadata.get("creationTimestamp")) or 0.0,
             phase=status.get("phase", "Pending"),
-            owner=str((metadata.get("ownerReferences") or ({},))[0].get("uid", "")),
+            owner=next((each["uid"] for each in metadata.get("ownerReferences") or ()), ""),
             node=spec.get("nodeName", ""),
             placed_at=seconds(scheduled.get("lastTransitionTime")) if spec.get("nodeName") else None,
             set_up=holds(document, "PodReadyToStartContainers"),
@@ -234,6 +234,11 @@ def _restart(labels: Mapping[str, str], notes: Mapping[str, str]) -> int:
     if RESTART in labels:
         return int(labels[RESTART])
     return int(notes.get(FAILURES) or 0) + int(notes.get(IGNORED) or 0)
+
+
+def uid_of(document: Mapping[str, Any]) -> str:
+    """Return the uid of an object."""
+    return str(document["metadata"]["uid"])
 
 
 def seconds(text: str | None) -> float | None:

@@ -13,7 +13,7 @@ from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.mirror import Mirror
 from muster.backends.kubernetes.rights import Right, lacking, rules
 from muster.backends.kubernetes.roots import root_kinds
-from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.seen import Seen, uid_of
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.survey import Survey
 from muster.core.errors import Forbidden
@@ -101,8 +101,8 @@ class Sight:
         root = Seen.of(found).root
         if root is not None and WORKLOAD in kinds:
             found += self._find(WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
-        found += self._events({_uid(each) for each in found})
-        return Seen.of([*found, *self._ended_badly(job_id, {_uid(each) for each in found})])
+        found += self._events({uid_of(each) for each in found})
+        return Seen.of([*found, *self._ended_badly(job_id, {uid_of(each) for each in found})])
 
     def roots(self) -> Sequence[Document]:
         """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""
@@ -133,8 +133,4 @@ class Sight:
         mirror = self._mirror
         pods = mirror.seen(job_id).pods if mirror is not None else ()
         failed = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Failed"]
-        return [pod for pod in failed if _uid(pod) not in known]
-
-
-def _uid(document: Document) -> str:
-    return str(document["metadata"]["uid"])
+        return [pod for pod in failed if uid_of(pod) not in known]

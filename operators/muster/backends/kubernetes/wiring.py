@@ -27,7 +27,7 @@ from muster.core.wire import dumps
 
 BUNDLE = "/muster"
 TOLD = "/mnt/muster/job"
-INPUTS = "/mnt/muster/inputs"
+_INPUTS = "/mnt/muster/inputs"
 OUTPUTS = "/mnt/muster/outputs"
 CHECKPOINTS = "/mnt/muster/checkpoints"
 GANG = "/mnt/muster/gang"  # shared by the replicas: the sign that one of them still speaks
@@ -39,7 +39,7 @@ TERMINATION_LOG = "/dev/termination-log"
 TOKEN, ORDERS, BOOTSTRAP = "token", "orders.json", "bootstrap.py"
 PATIENCE_SECONDS = 600.0  # torch and Horovod wait for their peers as long
 LOOPBACK = "127.0.0.1"
-MASTER_PORT, TF_PORT = 29500, 2222
+MASTER_PORT, _TF_PORT = 29500, 2222
 
 _RESTARTS = {
     "MUSTER_RESTART": f"metadata.labels['{labels.RESTART}']",
@@ -71,7 +71,7 @@ class Submission:
     @property
     def alone(self) -> bool:
         """Whether it is one pod, which meets nobody."""
-        return sum(role.replicas for role in self.job.roles) == 1
+        return self.job.replicas == 1
 
     @property
     def single(self) -> bool:
@@ -132,7 +132,7 @@ def orders(submission: Submission) -> str:
 
 def input_paths(job: JobSpec, name: str) -> list[str]:
     """Where the versions of one input are mounted."""
-    return [f"{INPUTS}/{name}/{place}" for place in range(len(job.inputs[name].versions))]
+    return [f"{_INPUTS}/{name}/{place}" for place in range(len(job.inputs[name].versions))]
 
 
 def version_path(address: str) -> str:
@@ -217,7 +217,7 @@ def _tensorflow(submission: Submission, role: Role) -> dict[str, str]:
     if submission.alone or job.launcher is not Launcher.PLAIN or not tasks:
         return {}
     cluster = {
-        each.name: [f"{submission.host(each, index)}:{TF_PORT}" for index in range(each.replicas)]
+        each.name: [f"{submission.host(each, index)}:{_TF_PORT}" for index in range(each.replicas)]
         for each in roles
     }
     task = f'{{"type":"{role.name}","index":$(MUSTER_REPLICA)}}'

@@ -77,7 +77,7 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
         return {"secrets": dict(secrets), "workers": 0}
     return {
         "secrets": dict(secrets),
-        "workers": sum(role.replicas for role in job.roles),
+        "workers": job.replicas,
         "command": orders.command(python),
         "environment": variables(
             job,

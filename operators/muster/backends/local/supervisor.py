@@ -195,7 +195,7 @@ class Supervisor:
             cache=self._orders.settings.cache,
             secrets=self._secrets,
         )
-        count = sum(role.replicas for role in self._spec.roles)
+        count = self._spec.replicas
         return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
     def _heed(self) -> None:

@@ -96,7 +96,7 @@ class Starts:
         """Write down that a gang runs, once the last of its pods has taken its place."""
         job_id, spec = staging.job_id, self.store.ledger.spec(staging.job_id)
         there = sum(1 for _ in (staging.root / PODS).iterdir())
-        if there < sum(role.replicas for role in spec.roles):
+        if there < spec.replicas:
             return
         with self.committer.alone(job_id):
             status = self.store.ledger.status(job_id)

@@ -104,7 +104,6 @@ def cluster(**other: Any) -> Cluster:
         "job_set": True,
         "kueue": True,
         "topology": True,
-        "visibility": True,
         "pod_group": True,
         "claim": Claim.of(claim("ReadWriteMany")),
         "queues": {

@@ -11,7 +11,7 @@ from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, api_ser
 
 from muster.backends.kubernetes.client import CHUNK, Client
 from muster.backends.kubernetes.kinds import JOB, JOB_SET, NODE, POD, QUEUE_VIEW, kind_of
-from muster.core.errors import BackendError, Conflict, Forbidden, NotFound, SpecError, Unreachable
+from muster.core.errors import BackendError, Conflict, Forbidden, SpecError, Unreachable
 
 POD_DOCUMENT = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ml"}}
 MISSING = status(404, "NotFound", 'pods "a" not found', name="a", kind="pods")
@@ -101,23 +101,6 @@ class TestReading:
         assert server.asked[0].path == "/apis"
         assert "APIGroupDiscoveryList" in server.asked[0].headers["Accept"]
 
-    def test_a_log(self) -> None:
-        with api_server(Answer(body=b'{"json": 1}\nlast\n')) as server:
-            log = client(server).logs("a", namespace="ml", container="base", previous=True, limit_bytes=100)
-        assert log == b'{"json": 1}\nlast\n'
-        assert server.asked[0].query == {"container": "base", "limitBytes": "100", "previous": "true"}
-
-    def test_no_log_yet(self) -> None:
-        waiting = status(
-            400, "BadRequest", 'container "base" in pod "a" is waiting to start: ContainerCreating'
-        )
-        with api_server(waiting) as server:
-            assert client(server).logs("a", namespace="ml", container="base") == b""
-
-    def test_no_pod_to_have_a_log(self) -> None:
-        with api_server(MISSING) as server, pytest.raises(NotFound, match='pods "a" not found'):
-            client(server).logs("a", namespace="ml", container="base")
-
     @pytest.mark.parametrize("allowed", [True, False])
     def test_what_is_allowed(self, allowed: bool) -> None:
         with api_server(Answer(201, {"status": {"allowed": allowed}})) as server:
@@ -150,42 +133,12 @@ class TestWriting:
         with pytest.raises(SpecError, match=r"no 'Gang' of 'v9'"):
             kind_of({"apiVersion": "v9", "kind": "Gang"})
 
-    def test_ensure_adopts_what_is_ours(self) -> None:
-        exists = status(409, "AlreadyExists", 'pods "a" already exists')
-        ours = _labelled(**{"muster.dev/job": "j", "added": "by-a-webhook"})
-        with api_server(exists, Answer(body=ours)) as server:
-            assert client(server).ensure(_labelled(**{"muster.dev/job": "j"})) == ours
-
-    def test_ensure_refuses_what_is_not(self) -> None:
-        exists = status(409, "AlreadyExists", 'pods "a" already exists')
-        other = _labelled(**{"muster.dev/job": "other"})
-        said = r"Pod a exists and is not ours.*'other', ours is 'j'"
-        with api_server(exists, Answer(body=other)) as server, pytest.raises(Conflict, match=said):
-            client(server).ensure(_labelled(**{"muster.dev/job": "j"}))
-
-    def test_ensure_refuses_what_goes(self) -> None:
-        exists = status(409, "AlreadyExists", 'pods "a" already exists')
-        going = _labelled()
-        going["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
-        with api_server(exists, Answer(body=going)) as server, pytest.raises(Conflict, match="being deleted"):
-            client(server).ensure(_labelled())
-
-    def test_ensure_makes_what_was_deleted_in_between(self) -> None:
-        exists = status(409, "AlreadyExists", 'pods "a" already exists')
-        with api_server(exists, MISSING, Answer(201, POD_DOCUMENT)) as server:
-            assert client(server).ensure(_labelled()) == POD_DOCUMENT
-
     def test_patch(self) -> None:
         with api_server(Answer(body={})) as server:
             client(server).patch(JOB, "j", {"spec": {"suspend": True}}, namespace="ml")
         asked = server.asked[0]
         assert (asked.method, asked.path) == ("PATCH", "/apis/batch/v1/namespaces/ml/jobs/j")
         assert asked.headers["Content-Type"] == "application/merge-patch+json"
-
-    def test_replace(self) -> None:
-        with api_server(Answer(body={})) as server:
-            client(server).replace(POD_DOCUMENT)
-        assert (server.asked[0].method, server.asked[0].path) == ("PUT", "/api/v1/namespaces/ml/pods/a")
 
     def test_delete(self) -> None:
         with api_server(Answer(body={})) as server:
@@ -274,8 +227,8 @@ class TestPatience:
     def test_a_create_whose_answer_got_lost(self) -> None:
         """The first was heard; the second finds what it made."""
         exists = status(409, "AlreadyExists", 'pods "a" already exists')
-        with api_server(Answer(0), exists, Answer(body=_labelled())) as server:
-            assert client(server).ensure(_labelled()) == _labelled()
+        with api_server(Answer(0), exists) as server, pytest.raises(Conflict, match="already exists"):
+            client(server).create(POD_DOCUMENT)
 
     @pytest.mark.parametrize(
         "call",

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.backends.kubernetes.kinds import JOB_SET, POD, Kind
-from muster.backends.kubernetes.refusals import Expired, NoLog, NotServed, Request, read_status, refusal
+from muster.backends.kubernetes.kinds import JOB_SET, Kind
+from muster.backends.kubernetes.refusals import Expired, NotServed, Request, read_status, refusal
 from muster.core.errors import (
     BackendError,
     Conflict,
@@ -177,11 +177,6 @@ def test_of_the_whole_cluster() -> None:
         "jo may not list nodes in the whole cluster: give it a ClusterRole with "
         'apiGroups: [""], resources: ["nodes"], verbs: ["list"]'
     )
-
-
-def test_a_log_that_there_is_not_yet() -> None:
-    log = Request(verb="get", kind=POD, name="a", namespace="ml", subresource="log")
-    assert type(refusal(log, 400, {"message": "waiting to start"})) is NoLog
 
 
 def test_nothing_hostile_gets_out() -> None:
