@@ -150,7 +150,8 @@ class JobSpec:
     :param code: digest of the code snapshot that travels with the job, or None.
     :param params: JSON values; they arrive as keyword parameters.
     :param env: plain variables. `secrets` maps a variable to where its value is found.
-    :param run_timeout_seconds: from the gang's start; `queue_timeout_seconds` from submission.
+    :param run_timeout_seconds: from the gang's start; `queue_timeout_seconds` from submission. A gang that its
+        queue puts back waits anew, and does not run meanwhile.
     :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
     :param hang_timeout_seconds: no line and no progress for so long is a hang; 0 never is.
     :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
