@@ -325,5 +325,26 @@ def test_the_first_process_of_a_container_stops_too(pods_of):
     assert pods.printed()[-1] == "replica main-0 was told to stop"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
+def test_the_first_process_of_a_container_stops_whenever_it_is_told(pods_of):
+    """From when it handles the signal on; the kernel drops what comes while the interpreter starts."""
+    pods = pods_of(WAIT)
+    for number in range(6):
+        process = pods.start(restart=str(number), before=("unshare", "--pid", "--fork", "--kill-child"))
+        (first,) = until(lambda process=process: children(process.pid), bool)
+        until(lambda first=first: handles(first, signal.SIGTERM), bool)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.02 * number)
+        os.kill(first, signal.SIGTERM)
+        code = process.wait(SECONDS)
+        assert code in (128 + signal.SIGTERM, ExitCode.STOPPED), pods.printed(restart=str(number))
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(fields["SigCgt"], 16) & 1 << number - 1)
+
+
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
