@@ -19,7 +19,7 @@ from tests.cluster.scripted import connection
 from muster.backends.kubernetes import kinds
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.kinds import Kind
-from muster.backends.kubernetes.refusals import NoLog, Request
+from muster.backends.kubernetes.refusals import Request
 from muster.core.errors import Conflict, Forbidden, NotFound, SpecError
 
 ACCOUNTS = (OPERATOR, REAPER, JOB, STORE)
@@ -192,7 +192,7 @@ def may(client: Client, deed: Deed) -> bool:
         if f" may not {deed.verb} {deed.kind.plural}" not in str(error):
             raise
         return False
-    except (NotFound, Conflict, SpecError, NoLog):  # it may, and there is no such thing, or none such can be
+    except (NotFound, Conflict, SpecError):  # it may, and there is no such thing, or none such can be
         return True
     return True
 
