@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.cluster import kubectl
 from tests.cluster.clearing import MADE
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.scripted import connection
@@ -13,7 +14,7 @@ from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE
 
 from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.gangs import Documents
-from muster.backends.kubernetes.kinds import POD, PRIORITY_CLASS, Document
+from muster.backends.kubernetes.kinds import POD, Document
 from muster.core.errors import BackendError, SpecError
 
 pytestmark = pytest.mark.cluster
@@ -27,17 +28,17 @@ def admin() -> Client:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def priority(admin: Client) -> Iterator[None]:
+def priority() -> Iterator[None]:
     """Without Kueue a job's priority is a PriorityClass; the examples ask for one called ``high``."""
     document = {
-        "apiVersion": PRIORITY_CLASS.api_version,
-        "kind": PRIORITY_CLASS.name,
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
         "metadata": {"name": "high", "labels": {MADE: "yes"}},
         "value": 1000,
     }
-    admin.create(document)
+    kubectl.apply(layout(), [document])
     yield
-    admin.delete(PRIORITY_CLASS, "high")
+    kubectl.delete(layout(), [document])
 
 
 def made(name: str) -> Documents:
