@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from muster.worker.spool import Spool
-from muster.worker.store import Refused, Stale, StoreService
+from muster.worker.store import Stale, StoreService
 
 SPACING_SECONDS = 0.5  # between two requests, unless so much waits that one is full
 _BATCH_BYTES = 1 << 20
@@ -23,9 +23,10 @@ class Courier:
         self.stale = ""
         """Why nobody wants this replica any more, if so."""
         self.refused = ""
-        """Why the service takes no lines, if so."""
+        """Why no lines can be brought, if so."""
         self._service, self._spool, self._wake = service, spool, wake
         self._hurry = threading.Event()
+        self._pause = _FIRST_PAUSE_SECONDS
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
 
     def start(self) -> None:
@@ -40,29 +41,33 @@ class Courier:
         return not self._spool.waiting
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            offset, lines = self._spool.head(_BATCH_BYTES)
-            if not lines:
-                return
-            try:
-                self._spool.drop(self._service.send(lines, offset=offset))
-            except Stale as error:
-                self.stale = str(error)
-                break
-            except Refused as error:
-                self.refused = str(error)
-                break
-            except OSError:
-                self._spool.stall()
-                self._rest(pause)
-                pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
-            else:
-                pause = _FIRST_PAUSE_SECONDS
-                if self._spool.waiting < _BATCH_BYTES:
-                    self._hurry.wait(SPACING_SECONDS)
-        self._spool.stall()
-        self._wake()
+        try:
+            while self._bring():
+                pass
+        except Stale as error:
+            self.stale = str(error)
+        except Exception as error:  # a replica is worth more than its lines, whatever is wrong with those
+            self.refused = str(error) or type(error).__name__
+        finally:
+            self._spool.stall()
+            self._wake()
+
+    def _bring(self) -> bool:
+        """Bring the next lines; whether there may be more."""
+        offset, lines = self._spool.head(_BATCH_BYTES)
+        if not lines:
+            return False
+        try:
+            self._spool.drop(self._service.send(lines, offset=offset))
+        except OSError:
+            self._spool.stall()
+            self._rest(self._pause)
+            self._pause = min(_GROWTH * self._pause, _LONGEST_PAUSE_SECONDS)
+        else:
+            self._pause = _FIRST_PAUSE_SECONDS
+            if self._spool.waiting < _BATCH_BYTES:
+                self._hurry.wait(SPACING_SECONDS)
+        return True
 
     def _rest(self, seconds: float) -> None:
         """Wait for a service that is away; who hurries asks it again sooner."""

@@ -142,6 +142,7 @@ class Pod:
 
     def _on_stop(self, *_: object) -> None:
         self._stop_at = self._stop_at or time.monotonic()
+        self._spool.hurry()  # this may be waiting for room there, and its ranks are to be told
 
     def _turn(self) -> None:
         ready, _, _ = select.select([self._output, self._wake_read], [], [])

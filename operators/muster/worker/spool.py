@@ -15,7 +15,7 @@ class Spool:
     """A queue of lines in a file without a name, so that they are nobody's memory and go with the process.
 
     One thread adds, another takes. Where there is no more room, who adds waits for a service that takes
-    them; while it is away nobody waits: what comes then is left out, and a line says how much.
+    them; while it is away, or in a hurry, nobody waits: what comes then is left out, and a line says how much.
 
     :param folder: on which disk.
     """
@@ -27,18 +27,24 @@ class Spool:
         self._first = 0  # where in the stream the file begins; up to `_held` the service has it
         self._held = self._end = 0
         self._left_out = 0
-        self._away = self._closed = False
-        self._changed = threading.Condition()
+        self._away = self._hurried = self._closed = False
+        self._changed = threading.Condition()  # of an RLock: a signal's handler may come in between
 
     def add(self, lines: bytes) -> None:
         """Take in whole lines."""
         with self._changed:
-            self._changed.wait_for(lambda: self._away or self._has_room(lines))
+            self._changed.wait_for(lambda: self._away or self._hurried or self._has_room(lines))
             note = _note(self._left_out) if self._left_out else b""
             if self._has_room(lines) and self._write(note + lines):
                 self._left_out = 0
             else:
                 self._left_out += len(lines)
+            self._changed.notify_all()
+
+    def hurry(self) -> None:
+        """Nobody waits for room any more, nor does who waits now; a signal's handler may say so."""
+        with self._changed:
+            self._hurried = True
             self._changed.notify_all()
 
     def close(self) -> None:
