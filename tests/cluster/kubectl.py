@@ -57,11 +57,12 @@ def until(what: str, condition: Callable[[], bool], *, seconds: float = 60) -> N
 
     :raises BackendError: it does not in time.
     """
-    deadline = time.monotonic() + seconds
+    deadline, began = time.monotonic() + seconds, time.monotonic()
     while not condition():
         if time.monotonic() > deadline:
             raise BackendError(f"after {seconds:.0f} s it is still not so that {what}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(max(_LOOK_SECONDS, 2 * (time.monotonic() - began)))  # a look may cost what is waited for
+        began = time.monotonic()
 
 
 def _run(layout: Layout, words: Sequence[str], stdin: str | None) -> subprocess.CompletedProcess[str]:

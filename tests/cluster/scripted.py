@@ -142,12 +142,14 @@ class Jobs:
         kubectl.until(f"{name}: {what}", look, seconds=seconds)
         return found[0]
 
-    def clear(self) -> None:
-        """Delete what was started, and wait until it is gone."""
-        for name, owner in self.started.items():
+    def clear(self, *names: str) -> None:
+        """Delete what was started, or these of it, and wait until it is gone."""
+        going = {name: self.started[name] for name in names or self.started}
+        for owner in going.values():
             self.client.delete(kind_of(owner), owner["metadata"]["name"], namespace=NAMESPACE)
+        for name in going:
             kubectl.until(f"{name} is gone", lambda name=name: not self._left(name))
-        self.started.clear()
+            del self.started[name]
 
     def _left(self, name: str) -> bool:
         wanted = f"{labels.JOB}={name}"

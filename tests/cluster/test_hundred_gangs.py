@@ -20,12 +20,11 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from tests.cluster import groups, kubectl
+from tests.cluster import kubectl, left
 from tests.cluster.backend import backend
-from tests.cluster.inside import NAMESPACE, layout
+from tests.cluster.inside import layout
 from tests.cluster.replay import Recorder, Replay
 
 from muster.backends.kubernetes.backend import KubernetesBackend
@@ -127,21 +126,9 @@ def ended(there: KubernetesBackend, gangs: dict[str, Size]) -> dict[str, JobStat
     return found
 
 
-def left(gangs: dict[str, Size]) -> list[str]:
+def leaked(gangs: dict[str, Size]) -> list[str]:
     """What there is of them on the cluster: objects of any kind, and processes on any node."""
-    kinds = "jobsets,jobs.batch,pods,secrets,services,workloads.kueue.x-k8s.io"
-    words = ("get", kinds, f"--namespace={NAMESPACE}", "--output=name", "--ignore-not-found")
-    objects = [
-        name for name in kubectl.run(layout(), *words).split() if any(job_id in name for job_id in gangs)
-    ]
-    return objects + [f"process {pid}" for pid in groups.pids(layout().group()) if is_rank(pid)]
-
-
-def is_rank(pid: int) -> bool:
-    try:
-        return b"rank 0 does not answer" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return [*left.objects(layout(), gangs), *left.processes(layout(), b"rank 0 does not answer")]
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
@@ -153,7 +140,7 @@ def test_never_a_part_of_a_gang(
         submit(there, gangs)
         statuses = ended(there, gangs)
         there.sweep()
-        kubectl.until("nothing is left of them", lambda: not left(gangs), seconds=120)
+        kubectl.until("nothing is left of them", lambda: not leaked(gangs), seconds=120)
 
     bad = {job_id: status for job_id, status in statuses.items() if status.state is not JobState.SUCCEEDED}
     assert not bad, {job_id: str(status.verdict) for job_id, status in bad.items()}

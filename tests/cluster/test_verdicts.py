@@ -188,17 +188,28 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def faulty(request: pytest.FixtureRequest, everywhere: Jobs) -> Iterator[Jobs]:
+    """All that are asked for, started at once: most of what follows is waiting."""
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    for name in asked.intersection(FAULTS):
+        fault = FAULTS[name]
+        everywhere.start(name, fault.spec or job(name), fault.script, change=fault.change, **fault.start)
+    yield everywhere
+    everywhere.clear()
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_verdict_on(name: str, here: Jobs) -> None:
-    fault = FAULTS[name]
+def test_the_verdict_on(name: str, faulty: Jobs) -> None:
+    fault, here = FAULTS[name], faulty
     spec = fault.spec or job(name)
 
     def judge(seen: Seen) -> Verdict | None:
         return verdict(seen, spec, now=time.time() + fault.ahead_seconds, cluster=here.cluster)
 
-    here.start(name, spec, fault.script, change=fault.change, **fault.start)
     found = here.until(name, "there is a verdict", judge, seconds=fault.seconds)
     record(name, here.seen(name), spec, now=time.time() + fault.ahead_seconds)
+    here.clear(name)
     assert (found.cause, found.rank) == (fault.cause, fault.rank)
     assert re.search(fault.message, found.message), found.message
 

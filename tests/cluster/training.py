@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.cluster import groups, kubectl
+from tests.cluster import kubectl, left
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout, Node, node_called
 
@@ -33,7 +33,6 @@ MANY = 10  # of each fault, in make soak
 LONGEST_SECONDS = 300.0
 
 _BEGINS = re.compile(r"begins at step (\d+)")
-_KINDS = "jobsets,jobs.batch,pods,secrets,services,podgroups,workloads.kueue.x-k8s.io"
 
 
 def spec(backend: KubernetesBackend, *, volume: str, priority: str = "low") -> JobSpec:
@@ -145,9 +144,7 @@ class Training:
 
     def leaked(self) -> list[str]:
         """Return what there is of it on the cluster: objects, and processes on any node."""
-        words = ("get", _KINDS, f"--namespace={NAMESPACE}", "--output=name", "--ignore-not-found")
-        objects = [name for name in kubectl.run(self.layout, *words).split() if self.job_id in name]
-        return objects + [str(pid) for pid in groups.pids(self.layout.group()) if _is_worker(pid)]
+        return [*left.objects(self.layout, [self.job_id]), *left.processes(self.layout, b"worker.pyz")]
 
     def _of_pod(self, role: str, path: str) -> str:
         selector = f"--selector={JOB}={self.job_id},{ROLE}={role}"
@@ -160,10 +157,3 @@ def step_of(status: JobStatus) -> float:
     """Return how many steps a job has done, as it tells."""
     told = status.progress.get("step")
     return 0 if told is None else told.value
-
-
-def _is_worker(pid: int) -> bool:
-    try:
-        return b"worker.pyz" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False

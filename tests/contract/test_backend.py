@@ -178,7 +178,15 @@ class BackendContract:
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         hangs = self.own("hangs")
-        code = "import time\ndef waits(): time.sleep(600)\nprint('up', flush=True); waits()"
+        code = (
+            "import os, pathlib, time\n"
+            "here = pathlib.Path('{checkpoints}')\n"
+            "def waits():\n"
+            "    (here / f\"{os.environ['MUSTER_RANK']}-{time.time_ns()}\").touch()\n"
+            "    while len(list(here.iterdir())) % 2: print('alone', flush=True); time.sleep(0.1)\n"
+            "    time.sleep(600)\n"
+            "waits()"
+        )
         spec = job(code, replicas=2, hang_timeout_seconds=0.8 * self.pace, max_restarts=1)
         backend.submit(spec, job_id=hangs)
         status, lines = finish(backend, hangs)
