@@ -92,10 +92,11 @@ def author(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     """A person with the reference Dags, and a file that says which cluster they go to."""
     folder = tmp_path_factory.mktemp("author")
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    file = write_file(here, folder)
-    with served(here), Author(folder, MUSTER_CLUSTER=str(file)) as author:
-        author.write("small", DAG, steps=STEPS)
-        yield author
+    with served(here):  # the token is signed with a key that is made there
+        file = write_file(here, folder)
+        with Author(folder, MUSTER_CLUSTER=str(file)) as author:
+            author.write("small", DAG, steps=STEPS)
+            yield author
 
 
 def run(author: Author, *words: str) -> Any:

@@ -54,12 +54,13 @@ def here() -> Layout:
 @pytest.fixture(scope="module")
 def site(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    file = author.write_file(here, folder)
-    with author.served(here), Site(folder, MUSTER_CLUSTER=str(file)) as site:
-        site.write("training", DAG, train=(CODE / "train.py").read_text())
-        site.set("muster", inline_wait=INLINE_WAIT_SECONDS)
-        site.up(seconds=300)
-        yield site
+    with author.served(here):
+        file = author.write_file(here, folder)
+        with Site(folder, MUSTER_CLUSTER=str(file)) as site:
+            site.write("training", DAG, train=(CODE / "train.py").read_text())
+            site.set("muster", inline_wait=INLINE_WAIT_SECONDS)
+            site.up(seconds=300)
+            yield site
 
 
 @pytest.fixture(scope="module")
