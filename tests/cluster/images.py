@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.layout import Layout, Node
-from tests.cluster.runtime import ctr
+from tests.cluster.runtime import ENVIRONMENTS, OURS, SOURCE, ctr
 
 from muster.core.errors import BackendError
 from muster.core.settings import Settings
@@ -47,22 +47,27 @@ class Image:
 
     :param layer: a tar archive of its files.
     :param command: what runs where a pod names no command.
+    :param modules: where Python looks for further modules.
     """
 
     reference: str
     layer: bytes
     path: str = _PATH
     command: str = "/bin/sh"
+    modules: str = ""
 
     def config(self) -> bytes:
         """Return its configuration (OCI image specification, v1)."""
         document: dict[str, Any] = {
             "architecture": _ARCHITECTURES[platform.machine()],
             "os": "linux",
-            "config": {"Env": [f"PATH={self.path}"], "Cmd": [self.command], "User": str(USER)},
+            "config": {"Env": self._environment(), "Cmd": [self.command], "User": str(USER)},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(self.layer)}"]},
         }
         return json.dumps(document).encode()
+
+    def _environment(self) -> list[str]:
+        return [f"PATH={self.path}", *([f"PYTHONPATH={self.modules}"] if self.modules else [])]
 
 
 def images(layout: Layout) -> tuple[Image, ...]:
@@ -74,7 +79,12 @@ def images(layout: Layout) -> tuple[Image, ...]:
         Image(reference="localhost/pause:1", layer=pause, command="/pause"),
         Image(reference="localhost/shell:1", layer=links, path="/nowhere"),
         Image(reference="localhost/python3:1", layer=links, path=f"{sys.base_prefix}/bin:{_PATH}"),
-        Image(reference="localhost/muster:1", layer=links, path=f"{sys.prefix}/bin:{_PATH}"),
+        Image(
+            reference="localhost/muster:1",
+            layer=links,
+            path=f"{OURS}/bin:{_PATH}",
+            modules=str(SOURCE / "operators"),
+        ),
         *(_environment(marker.parent, links) for marker in sorted(cache.glob("*/.muster-complete"))),
     )
 
@@ -102,7 +112,11 @@ def import_all(layout: Layout, node: Node) -> None:
 
 def _environment(home: Path, links: bytes) -> Image:
     name, digest, _python = home.name.rsplit("-", 2)
-    return Image(reference=f"localhost/{name}:{digest}", layer=links, path=f"{home / 'bin'}:{_PATH}")
+    return Image(
+        reference=f"localhost/{name}:{digest}",
+        layer=links,
+        path=f"{ENVIRONMENTS / home.name / 'bin'}:{_PATH}",
+    )
 
 
 def _digest(data: bytes) -> str:

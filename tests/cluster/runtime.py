@@ -2,7 +2,8 @@
 
 Every container sees the machine's ``/usr``, the environments of the image cache and this checkout, all
 read-only: these mounts are part of the runtime's base specification and of no pod's, so images are of a few kilobytes,
-nothing is copied, and pods stay within Pod Security's ``restricted``, which knows no folder of the host.
+nothing is copied, and pods stay within Pod Security's ``restricted``, which knows no folder of the host. The cache
+and the checkout are seen in places of their own: where they are on the machine may be below a pod's ``/tmp``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tests.cluster.layout import DISK, Layout, Node
 
 from muster.core.settings import Settings
 
+# Where containers see the environments of the cache, this checkout, and the environment it runs in.
+ENVIRONMENTS, SOURCE, OURS = Path("/muster/images"), Path("/muster/source"), Path("/muster/environment")
 STATE = Path("/run/containerd")  # the node's own, empty at every boot
 SOCKET = STATE / "containerd.sock"
 CHECKOUT = Path(__file__).parents[2]
@@ -93,14 +96,14 @@ def _base() -> dict[str, Any]:
     made = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=True).stdout
     base: dict[str, Any] = json.loads(made)
     base["mounts"] += [
-        {"destination": str(path), "source": str(path), "type": "bind", "options": ["rbind", "ro"]}
-        for path in _seen_by_all()
+        {"destination": str(seen), "source": str(path), "type": "bind", "options": ["rbind", "ro"]}
+        for seen, path in _seen_by_all().items()
     ]
     return base
 
 
-def _seen_by_all() -> list[Path]:
-    """The machine's programs, the environments, the Pythons they were made from, and this checkout."""
+def _seen_by_all() -> dict[Path, Path]:
+    """Where containers see what of the machine: its programs, the environments and the Pythons they were made from."""
     images = Settings.load().cache / "images"
     images.mkdir(parents=True, exist_ok=True)
     pythons = {Path(sys.base_prefix)}
@@ -108,5 +111,6 @@ def _seen_by_all() -> list[Path]:
         settings = dict(line.split(" = ", 1) for line in config.read_text().splitlines() if " = " in line)
         pythons.add(Path(settings["home"]).parent)
     usr = Path("/usr")
-    more = {*pythons, Path(sys.prefix), CHECKOUT}
-    return [usr, images, *sorted(path for path in more if path.is_dir() and not path.is_relative_to(usr))]
+    further = sorted(path for path in pythons if path.is_dir() and not path.is_relative_to(usr))
+    ours = {ENVIRONMENTS: images, SOURCE: CHECKOUT, OURS: Path(sys.prefix)}
+    return {usr: usr, **{path: path for path in further}, **ours}
