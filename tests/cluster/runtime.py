@@ -20,7 +20,7 @@ from tests.cluster.layout import DISK, Layout, Node
 from muster.core.settings import Settings
 
 # Where containers see the environments of the cache, this checkout, and the environment it runs in.
-ENVIRONMENTS, SOURCE, OURS = Path("/muster/images"), Path("/muster/source"), Path("/muster/environment")
+ENVIRONMENTS, SOURCE, OURS = Path("/opt/images"), Path("/opt/source"), Path("/opt/environment")
 STATE = Path("/run/containerd")  # the node's own, empty at every boot
 SOCKET = STATE / "containerd.sock"
 CHECKOUT = Path(__file__).parents[2]
