@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 from tests.cluster import author, kubectl, store
@@ -20,14 +21,16 @@ from muster.volumes.service.client import ServiceStore
 pytestmark = pytest.mark.cluster
 
 SECONDS = 600
-INLINE_WAIT_SECONDS = 15
+# A worker waits that long, and a training lasts for less or for more: who is struck is what waits for it.
+INLINE_WAIT_SECONDS = 40
+SHORT, LONG = 0.4, 1.2  # seconds of pause after each step
 VOLUME = "airflow/model"
 DAG = """
     from datetime import datetime, timedelta
     from airflow.sdk import dag
     from muster.airflow import GangOperator, Output, Resources
 
-    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={"part": "none"})
+    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={"part": "none", "pause": 0.4})
     def training():
         GangOperator(
             task_id="train",
@@ -36,7 +39,7 @@ DAG = """
             replicas=2,
             ranks=2,
             outputs={"model": Output(volume="airflow/model", partition="{{ params.part }}")},
-            params={"steps": 50, "pause_seconds": 0.4},
+            params={"steps": 50, "pause_seconds": "{{ params.pause }}"},
             resources=Resources(cpus=0.1, memory_gib=1.5, gpus=1, gpu_class=("gpu-a100",)),
             retries=5,
             retry_delay=timedelta(seconds=1),
@@ -75,9 +78,9 @@ def kept(here: Layout, site: Site, tmp_path_factory: pytest.TempPathFactory) -> 
 class Run:
     """One run of the Dag, and its one job."""
 
-    def __init__(self, site: Site, kept: ServiceStore, *, part: str) -> None:
+    def __init__(self, site: Site, kept: ServiceStore, *, part: str, pause: float = SHORT) -> None:
         self.site, self.kept, self.part = site, kept, part
-        self.run_id = site.trigger("training", {"part": part})
+        self.run_id = site.trigger("training", {"part": part, "pause": pause})
 
     def jobs(self) -> list[str]:
         ledger = self.kept.ledger
@@ -104,28 +107,42 @@ class Run:
         return version.digest
 
 
-def kill_the_worker(run: Run) -> int:
-    """The worker that the task runs in, and the task; return which try of it this was."""
+def kill_the_worker(run: Run) -> None:
+    """The worker that the task runs in, and the task."""
     assert until(run.trains)
     assert run.task() == "running", "it is struck while Airflow's worker waits for it"
     tasks = run.site.tasks()
     assert tasks
     for pid in (*run.site.workers(), *tasks):
         os.kill(pid, signal.SIGKILL)
-    return 1
 
 
-def kill_the_triggerer(run: Run) -> int:
-    """The triggerer that waits for the task, which is no further try of it."""
+def kill_the_triggerer(run: Run) -> None:
+    """The triggerer that waits for the task."""
     run.site.wait_task("training", run.run_id, "train", ("deferred",))
-    assert until(run.trains)
+    assert run.trains()
     pid = eventually(lambda: run.site.component("triggerer"))
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    return 0
 
 
-FAULTS: dict[str, Callable[[Run], int]] = {"worker": kill_the_worker, "triggerer": kill_the_triggerer}
+@dataclass(frozen=True)
+class Fault:
+    """What is done to Airflow.
+
+    :param pause: seconds after each step of the training meanwhile.
+    :param tries: how many the task has taken at its end.
+    """
+
+    strike: Callable[[Run], None]
+    pause: float
+    tries: int
+
+
+FAULTS = {
+    "worker": Fault(kill_the_worker, pause=SHORT, tries=2),
+    "triggerer": Fault(kill_the_triggerer, pause=LONG, tries=1),
+}
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +158,9 @@ def undisturbed(site: Site, kept: ServiceStore) -> str:
 def test_what_is_killed_of_airflow_costs_the_gang_nothing(
     name: str, number: int, undisturbed: str, here: Layout, site: Site, kept: ServiceStore
 ) -> None:
-    run = Run(site, kept, part=f"{name}-{number}")
-    further = FAULTS[name](run)
+    fault = FAULTS[name]
+    run = Run(site, kept, part=f"{name}-{number}", pause=fault.pause)
+    fault.strike(run)
     assert run.ends() == undisturbed
-    assert site.task("training", run.run_id, "train")["try_number"] == 1 + further
+    assert site.task("training", run.run_id, "train")["try_number"] == fault.tries
     kubectl.until("nothing is left", lambda: not author.left(here))
