@@ -227,6 +227,7 @@ class Committer:
         status = self._hearing.with_news(self._store.ledger.status(job_id))
         status = replace(status, ended=time.time(), reason="")
         if isinstance(ended, JobResult):
+            self._journals.of(job_id).tell_left_out()
             status = replace(status, state=JobState.SUCCEEDED, result=ended)
         else:
             last_words = (ended.render(job_id=job_id) + "\n").encode()

@@ -9,6 +9,10 @@ So after a kill at any moment the two files together tell what was taken in. Byt
 partly written are cut back to their last whole line, which is as far as anybody can have read, and
 the writer, who had no answer, sends the rest again. (A power cut may take lines that were
 acknowledged: a log is not worth a sync for each of its lines.)
+
+What ranks print is taken in up to a limit, so that one that prints without end does not fill the disk
+on which others are to be committed. What comes then is held to be received, with a record of no bytes,
+and counted: the log says so when it begins, and how much it was before what others write, such as a verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -24,10 +28,18 @@ from muster.core.errors import SpecError
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
 
+_FULL = (
+    b"[muster] this log is as long as a job's may be: what its ranks print from here on is left out, "
+    b"and is in their pods' own logs (kubectl logs) for as long as there are pods\n"
+)
+
 OPEN_JOURNALS = 1024
 MOST_RECORDS = 4096
 ONCE = "once-"
 MOST_ONCE = 256
+LEFT_OUT = (
+    "muster/left-out"  # a stream of which nothing is written, that says how much was left out of others
+)
 
 
 class Journal:
@@ -40,12 +52,13 @@ class Journal:
         self._received: dict[str, int] | None = None
         self._records, self._most_records = 0, MOST_RECORDS
 
-    def append(self, stream: str, data: bytes, *, offset: int) -> int:
+    def append(self, stream: str, data: bytes, *, offset: int, most_bytes: int | None = None) -> int:
         """Take in what is new of `data`, which begins at `offset` of its stream; return how much is held.
 
         Where the stream has a gap, which takes a power cut of ours, a line of the log says so.
 
         :param stream: who writes; one that begins with ``once-`` sends one piece and no more.
+        :param most_bytes: leave out what would make the log longer.
         :raises StoreError: the disk is full or failing; what was not taken in may be sent again.
         """
         if not stream.isprintable() or " " in stream or offset < 0:
@@ -58,8 +71,45 @@ class Journal:
                     f"{ONCE}gap", 0, b"[muster] %d bytes of %s were lost\n" % (offset - held, stream.encode())
                 )
                 held = received[stream] = offset
-            self._write(stream, held, data[held - offset :])
+            data = data[held - offset :]
+            if most_bytes is None:
+                self._tell(received)
+            elif data and self._size() + len(data) > most_bytes:
+                self._leave_out(received, stream, held + len(data), count=len(data))
+                return held + len(data)
+            self._write(stream, held, data)
             return received.get(stream, held)
+
+    def tell_left_out(self) -> None:
+        """Say in the log how much was left out of it, if anything was."""
+        with self._lock, translated(f"write the log {self._log}"):
+            self._tell(self._load())
+
+    def _tell(self, received: Mapping[str, int]) -> None:
+        count = received.get(LEFT_OUT, 0)
+        once = f"{ONCE}left-out-{count}"
+        if count and once not in received:
+            self._write(
+                once, 0, b"[muster] %d bytes of what ranks printed are left out of this log\n" % count
+            )
+
+    def _leave_out(self, received: dict[str, int], stream: str, held: int, *, count: int) -> None:
+        """Have it that so much of a stream is held, and none of it written."""
+        if LEFT_OUT not in received:
+            self._write(f"{ONCE}full", 0, _FULL)
+        new = {stream: held, LEFT_OUT: received.get(LEFT_OUT, 0) + count}
+        size = self._size()
+        with self._parts.open("ab", buffering=0) as parts:
+            try:
+                _whole(parts, "".join(f"{size} 0 {name} {at}\n" for name, at in new.items()).encode())
+            except BaseException:
+                self._received = None  # only the file knows now
+                raise
+        received.update(new)
+        self._count_records(len(new))
+
+    def _size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
 
     def _write(self, stream: str, held: int, data: bytes) -> None:
         if not data:
@@ -73,14 +123,17 @@ class Journal:
                 self._received = None  # only the files know now
                 raise
         self._received[stream] = held + len(data)
-        self._records += 1
+        self._count_records(1)
+
+    def _count_records(self, more: int) -> None:
+        self._records += more
         if self._records > self._most_records:
             self._compact()
 
     def _load(self) -> dict[str, int]:
         """How much is held of each stream; what a kill or a full disk left half done is settled first."""
         if self._received is None:
-            size = self._log.stat().st_size if self._log.exists() else 0
+            size = self._size()
             records = list(_records(self._parts))
             ends = [start for start, _, _, _ in records[1:]]
             if records:

@@ -16,6 +16,8 @@ from muster.volumes.base import Version
 MIB = 1 << 20
 LIMIT_JSON_BYTES = 16 * MIB
 LIMIT_LINES_BYTES = 4 * MIB
+LIMIT_LOG_BYTES = 1024 * MIB
+"""How long a job's log gets by what its ranks print."""
 LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
 LIMIT_WORKER_BYTES = 16 * MIB
 MOST_SPECS = 200

@@ -33,7 +33,13 @@ from muster.volumes.durability import symlink, write_whole
 from muster.volumes.service.archives import Member, members, pack
 from muster.volumes.service.attempts import WORKER
 from muster.volumes.service.calls import Call, route
-from muster.volumes.service.messages import ATTEMPT, LIMIT_LINES_BYTES, LIMIT_SEAL_BYTES, Count
+from muster.volumes.service.messages import (
+    ATTEMPT,
+    LIMIT_LINES_BYTES,
+    LIMIT_LOG_BYTES,
+    LIMIT_SEAL_BYTES,
+    Count,
+)
 from muster.volumes.service.site import Site
 from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import Kind, Refused
@@ -95,7 +101,8 @@ def _lines(call: Call) -> Count:
     call.site.hearing.hear(staging.job_id, safe)
     journal = call.site.journals.of(staging.job_id)
     offset = call.query_number("offset")
-    return Count(count=journal.append(f"{staging.attempt}/{replica}", safe, offset=offset))
+    stream = f"{staging.attempt}/{replica}"
+    return Count(count=journal.append(stream, safe, offset=offset, most_bytes=LIMIT_LOG_BYTES))
 
 
 def _seal(call: Call) -> None:

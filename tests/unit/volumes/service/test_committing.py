@@ -14,6 +14,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Cause
 from muster.volumes.folder import FolderStore
 from muster.volumes.ledger import FolderLedger
+from muster.volumes.service import pods
 from muster.volumes.service.committer import Committer
 
 
@@ -96,3 +97,16 @@ def test_what_was_sealed_before_is_found_when_the_disk_can_be_read_again(
     failing(monkeypatch, owner, name, errno.EIO, thread="pick-up")
     service.start()
     assert ended(service, gang).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("files", [{"out/x": b"1"}, {}])
+def test_how_much_a_log_lacks_is_in_its_last_lines(service, gang, monkeypatch, files):
+    monkeypatch.setattr(pods, "LIMIT_LOG_BYTES", 4)
+    assert gang.lines(b"one\ntwo\nthree\n") == 14
+    gang.finish(files)
+    status = ended(service, gang)
+    with service.client() as store:
+        full, left_out, *verdict = store.ledger.read(gang.job_id)[0].decode().splitlines()
+    assert "as long as a job's may be" in full
+    assert left_out == "[muster] 14 bytes of what ranks printed are left out of this log"
+    assert verdict == ([] if files else status.verdict.render(job_id=gang.job_id).splitlines())

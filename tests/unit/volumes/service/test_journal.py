@@ -51,6 +51,35 @@ def test_a_gap_is_said(folder):
     assert log(folder) == b"1\n[muster] 2 bytes of a were lost\n3\n"
 
 
+def test_a_log_that_is_long_enough_takes_no_more_and_says_how_much_was_left_out(folder):
+    journal = Journal(folder)
+    assert journal.append("a", b"1\n2\n", offset=0, most_bytes=4) == 4
+    full = journal.append("a", b"3\n", offset=4, most_bytes=4)
+    for again in (journal, Journal(folder)):  # the next process knows as much
+        assert full == again.append("a", b"3\n", offset=4, most_bytes=4) == 6
+        assert again.append("a", b"", offset=6, most_bytes=4) == 6
+        assert again.append("b", b"1\n2\n", offset=0, most_bytes=4) == 4
+    lines = log(folder).splitlines()
+    assert lines[:2] == [b"1", b"2"]
+    assert lines[2].startswith(b"[muster] this log is as long as a job's may be")
+    assert lines[3:] == []
+    for again in (journal, Journal(folder)):
+        again.tell_left_out()
+        assert again.append("once-verdict", b"user error\n", offset=0) == 11
+    told = b"[muster] 6 bytes of what ranks printed are left out of this log"
+    assert log(folder).splitlines()[3:] == [told, b"user error"]
+
+
+def test_what_is_left_out_for_long_takes_no_room(folder, monkeypatch):
+    monkeypatch.setattr(journals, "MOST_RECORDS", 20)
+    journal = Journal(folder)
+    for number in range(200):
+        journal.append("a", b"1\n", offset=2 * number, most_bytes=0)
+    assert (folder / "log.parts").stat().st_size < 2000
+    assert Journal(folder).append("a", b"", offset=0) == 400
+    assert b"400 bytes of what" in log(folder)
+
+
 def test_a_log_that_others_wrote_before_is_gone_on_with(folder):
     (folder / "log").write_bytes(b"old line\ntorn")
     assert Journal(folder).append("a", b"1\n", offset=0) == 2
