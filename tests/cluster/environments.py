@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 
 from muster.backends.local.environments import Environments
@@ -10,14 +12,21 @@ from muster.core.settings import Settings
 from muster.core.shipped import shipped
 
 NAMES = ("etl", "python", "train", "validate")
+COMPILED = "horovod"
 
 
 def build() -> None:
-    """Build what the cache lacks of them, which takes minutes.
+    """Build what the cache lacks of them, which takes minutes; Horovod where there is a compiler for it.
 
     :raises ImageError: uv could not build one.
     """
     made = Environments(Settings.load().cache)
-    for name in NAMES:
+    for name in (*NAMES, COMPILED) if has_compiler() else NAMES:
         folder = shipped("images") / name
         made.ensure(name, folder, lock_digest(folder), lambda line: print(line, file=sys.stderr))
+
+
+def has_compiler() -> bool:
+    """Whether a C++ compiler is here, by the names that the Makefile looks for."""
+    named = os.environ.get("CXX")
+    return any(map(shutil.which, [named] if named else ["c++", "g++", "clang++"]))

@@ -16,6 +16,7 @@ from tests.cluster import kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout
 
+from muster.volumes.service.tokens import job_token as sign_for_job
 from muster.volumes.service.tokens import operator_token as sign
 from muster.volumes.service.tokens import read_keys
 
@@ -59,6 +60,11 @@ def is_ready(layout: Layout) -> bool:
 def operator_token(layout: Layout) -> str:
     """Return a token that may do everything, for a day."""
     return sign(read_keys(_keys(layout)), lifetime_seconds=_DAY_SECONDS)
+
+
+def job_token(layout: Layout, job_id: str, *, attempt: int) -> str:
+    """Return a token of the pods of one attempt of a job, for a day."""
+    return sign_for_job(read_keys(_keys(layout)), job_id, attempt=attempt, lifetime_seconds=_DAY_SECONDS)
 
 
 def _secret(keys: str) -> dict[str, object]:

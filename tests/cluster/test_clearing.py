@@ -7,13 +7,42 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cluster import cluster, groups, kubectl, machine
 from tests.cluster.layout import Layout
 
+from muster.core.errors import BackendError
+
 pytestmark = pytest.mark.cluster
+
+# Tests that were killed in the midst of a fault.
+KILLED = """
+import os, signal, sys
+from tests.cluster import kubectl, nodes
+from tests.cluster.inside import gang, layout, phases
+from tests.cluster.layout import node_called
+here = layout()
+kubectl.apply(here, [gang("left", pods=3, gpus=4, script="import time; time.sleep(600)")])
+kubectl.until("it runs", lambda: phases(here, "left") == ["Running"] * 3)
+nodes.disconnect(here, node_called("a100-0"))
+if "off" in sys.argv:
+    nodes.power_off(here, node_called("k80-0"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+CLEARED = """
+from tests.cluster import clearing, kubectl, nodes
+from tests.cluster.inside import layout, pods_of
+from tests.cluster.layout import NODES
+here = layout()
+clearing.clear(here)
+assert all(nodes.is_ready(here, node) for node in NODES)
+assert pods_of(here, "left") == []
+assert kubectl.get(here, "jobsets", "--all-namespaces")["items"] == []
+"""
 
 
 @pytest.fixture
@@ -29,9 +58,9 @@ def command(verb: str, of: Layout) -> list[str]:
     return [sys.executable, "-m", "tests.cluster", verb, f"--root={of.root}"]
 
 
-def run(verb: str, of: Layout) -> None:
-    done = subprocess.run(command(verb, of), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def run(verb: str, of: Layout, *words: str, code: int = 0) -> None:
+    done = subprocess.run([*command(verb, of), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
 
 
 def links() -> set[str]:
@@ -61,6 +90,10 @@ def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -
     before = links()
     run("up", second)
     assert links() == before
+    python = (sys.executable, "-c")
+    run("exec", second, *python, KILLED, code=-signal.SIGKILL)
+    run("exec", second, *python, CLEARED)
+    run("exec", second, *python, KILLED, "off", code=-signal.SIGKILL)
     for pid in groups.pids(second.group())[::2]:
         os.kill(pid, signal.SIGKILL)
     kubectl.until("the cluster is seen to be broken", lambda: not cluster.is_up(second))
@@ -85,6 +118,24 @@ def test_a_start_that_was_killed_is_cleared_away_by_the_next(second: Layout) -> 
     run("up", second)
     assert cluster.is_up(second)
     run("down", second)
+    assert traces(second) == []
+
+
+def test_half_of_one_that_was_to_be_borrowed_goes_down_again(second: Layout, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program in second.programs.iterdir():
+        (programs / program.name).symlink_to(program)
+    (programs / "kube-apiserver").unlink()
+    (programs / "kube-apiserver").symlink_to("/bin/false")
+
+    def borrow() -> None:
+        with cluster.borrowed(replace(second, programs=programs), print):
+            pytest.fail("its API server is none")
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(BackendError, match="kube-apiserver: it ended"):
+        pool.submit(borrow).result()  # in a thread, which is then in the other's network
+    assert not cluster.left(second)
     assert traces(second) == []
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.cluster import cluster, kubectl, nodes, store
+from tests.cluster import cluster, daemons, kubectl, nodes, store
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.backend import backend
 from tests.cluster.control_plane import NODE_GRACE_SECONDS
 from tests.cluster.inside import layout
 from tests.cluster.training import MANY, NEW, OLD, Training
+from tests.waiting import until
 
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.local.environments import find_image, put_image
@@ -112,6 +113,13 @@ def restart(program: str) -> Callable[[Training], None]:
     return lambda training: cluster.restart(training.layout, program)
 
 
+def leave_for_a_minute(training: Training) -> None:
+    """The API server is away for so long: longer than a node may be silent, and than most of the training."""
+    daemons.stop(training.layout, "kube-apiserver")
+    until(lambda: False, seconds=60.0)
+    cluster.start(training.layout, "kube-apiserver")
+
+
 def kill_the_store(training: Training) -> None:
     store.kill(training.layout)
 
@@ -122,6 +130,7 @@ class Fault:
 
     :param again: the gang has to start again, once.
     :param heal: what is done when it has ended.
+    :param soak: not even one of it in make test-cluster: it takes too long.
     :param within_seconds: of the fault the whole gang is to run again; said beside how long it took.
     """
 
@@ -129,12 +138,14 @@ class Fault:
     heal: Callable[[Training], None] = nothing
     again: bool = True
     within_seconds: float | None = None
+    soak: bool = False
 
 
 def faults() -> dict[str, Fault]:
     lost, cut, only = LoseANode(NEW), LoseANode(NEW, cut=True), LoseANode(OLD)
     return {
         "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
+        "API server away for 60 s": Fault(strike=leave_for_a_minute, again=False, soak=True),
         "rank killed": Fault(strike=kill_a_rank),
         "pod deleted": Fault(strike=delete_a_pod),
         "node without power": Fault(strike=lost.strike, heal=lost.heal, within_seconds=NODE_SECONDS),
@@ -217,7 +228,10 @@ def undisturbed(there: KubernetesBackend, table: Table) -> str:
 @pytest.mark.parametrize(
     "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, MANY + 1))]
 )
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.soak] if fault.soak else []) for name, fault in FAULTS.items()],
+)
 def test_the_weights_are_the_same_after(
     name: str, number: int, undisturbed: str, there: KubernetesBackend, table: Table
 ) -> None:

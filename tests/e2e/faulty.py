@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.site import Site
 from tests.waiting import until
 
+LAST_LINES = 20
 SHOWN = ("user_error", "killed", "grows", "hangs", "spec_error", "missing_input", "cancelled")
 DAG = """\
 from datetime import timedelta
@@ -179,6 +180,11 @@ def _lines(event: Mapping[str, Any] | str) -> list[str]:
     return lines
 
 
+def told(title: str, lines: Sequence[str]) -> str:
+    """Write what a log ends with, below a title."""
+    return "\n".join(["", f"===== {title}", *lines[-LAST_LINES:]])
+
+
 def main() -> None:
     """Print the last 20 lines of each log that a newcomer has to understand."""
     with tempfile.TemporaryDirectory() as folder, Site(Path(folder)) as site:
@@ -187,8 +193,7 @@ def main() -> None:
         run_id = run(site)
         for task in SHOWN:
             tries = site.task("faults", run_id, task)["try_number"]
-            print(f"\n===== {task}, try {tries}")
-            print("\n".join(shown(site, run_id, task, try_number=tries)[-20:]))
+            print(told(f"{task}, try {tries}", shown(site, run_id, task, try_number=tries)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""What must not be is refused by the real cluster and the real store service, and nothing of it is left."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.cluster import kubectl, left, store
+from tests.cluster.accounts import NAMESPACE
+from tests.cluster.backend import SITE, backend, connected
+from tests.cluster.clearing import MADE
+from tests.cluster.inside import layout
+from tests.cluster.layout import Layout
+
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.local.environments import find_image, put_image
+from muster.core.errors import MusterError, NotFound, SpecError
+from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
+from muster.core.shipped import shipped
+
+pytestmark = pytest.mark.cluster
+
+REACHES = {"spec": {"volumes": [{"name": "all", "persistentVolumeClaim": {"claimName": SITE.claim}}]}}
+
+
+@pytest.fixture(scope="module")
+def here() -> Layout:
+    return layout()
+
+
+@pytest.fixture(scope="module")
+def there(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
+    with backend(here, tmp_path_factory.mktemp("bad")) as made:
+        yield made
+
+
+@pytest.fixture
+def job_id(here: Layout) -> Iterator[str]:
+    """A name of the test's own; nothing is called so afterwards."""
+    name = f"bad-{secrets.token_hex(3)}"
+    yield name
+    assert left.objects(here, [name]) == []
+
+
+def spec(there: KubernetesBackend, **changes: object) -> JobSpec:
+    role = Role(replicas=2, command=("true",), resources=Resources(cpus=0.1, memory_gib=0.125))
+    image = put_image(there.store, find_image("python", [shipped("images")]))
+    return replace(JobSpec(name="bad.job", image="python", image_digest=image, roles=(role,)), **changes)
+
+
+def test_an_override_that_reaches_for_the_store(there: KubernetesBackend, job_id: str) -> None:
+    with pytest.raises(SpecError, match=r"claim muster-store is the store's"):
+        there.submit(spec(there, pod_override=REACHES), job_id=job_id)
+    with pytest.raises(NotFound):
+        there.status(job_id)
+
+
+def test_a_claim_that_is_not_shared(
+    here: Layout, there: KubernetesBackend, tmp_path: Path, job_id: str
+) -> None:
+    alone = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "alone", "namespace": NAMESPACE, "labels": {MADE: "yes"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    kubectl.apply(here, [alone])
+    elsewhere = connected(here, tmp_path, site=replace(SITE, claim="alone"))
+    try:
+        with pytest.raises(MusterError, match=r"alone.*ReadWriteMany"):
+            elsewhere.submit(spec(there), job_id=job_id)
+        with pytest.raises(NotFound):
+            there.status(job_id)
+    finally:
+        elsewhere.close()
+        kubectl.delete(here, [alone])
+
+
+@pytest.mark.parametrize("whose", ["another job's", "another attempt's"])
+def test_a_token_that_is_not_the_jobs(
+    whose: str, here: Layout, there: KubernetesBackend, job_id: str
+) -> None:
+    there.store.ledger.create(job_id, spec(there))
+    of, attempt = (job_id, 2) if whose == "another attempt's" else (f"{job_id}-other", 1)
+    token = store.job_token(here, of, attempt=attempt)
+    query = {"attempt": 1, "role": "main", "index": 0, "pod": "pod-0-0"}
+    said = f"/v1/jobs/{job_id}/attempts/1/replicas/main/0/lines"
+    with httpx.Client(
+        base_url=store.URL, headers={"Authorization": f"Bearer {token}"}, trust_env=False
+    ) as pod:
+        bundle = pod.get(f"/v1/jobs/{job_id}/bundle", params=query)
+        lines = pod.post(said, params={"offset": 0}, content=b"not mine\n")
+        volumes = pod.get("/v1/volumes")
+    assert {bundle.status_code, lines.status_code} <= {401, 409}, (bundle.text, lines.text)
+    assert volumes.status_code == 401
+    assert there.store.ledger.read(job_id) == (b"", 0)
+    there.cancel(job_id)
