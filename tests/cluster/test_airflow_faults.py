@@ -11,11 +11,10 @@ import pytest
 from tests.cluster import author, kubectl, store
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
-from tests.cluster.training import CODE, MANY, step_of
+from tests.cluster.training import CODE, MANY
 from tests.site import Site
 from tests.waiting import eventually, until
 
-from muster.core.status import JobState
 from muster.volumes.service.client import ServiceStore
 
 pytestmark = pytest.mark.cluster
@@ -87,9 +86,12 @@ class Run:
         return [job_id for job_id in ledger.jobs() if ledger.spec(job_id).origin.run_id == self.run_id]
 
     def trains(self) -> bool:
-        """Whether it has done a few steps, and is not through."""
-        statuses = [self.kept.ledger.status(job_id) for job_id in self.jobs()]
-        return any(status.state is JobState.RUNNING and step_of(status) > 2 for status in statuses)
+        """Whether it has done a few steps, as its log says, and has not ended."""
+        ledger = self.kept.ledger
+        return any(
+            b"step=3/" in ledger.read(job_id)[0] and not ledger.status(job_id).state.ended
+            for job_id in self.jobs()
+        )
 
     def task(self) -> str:
         return str(self.site.task("training", self.run_id, "train")["state"])

@@ -108,7 +108,7 @@ class Training:
 
     def until_step(self, step: int) -> None:
         """Return when it has done so many steps."""
-        self.until(f"at step {step}", lambda status: step_of(status) >= step or status.state.ended)
+        self.until(f"at step {step}", lambda status: _step(status) >= step or status.state.ended)
         assert not self.states[-1].state.ended, self.states[-1]
 
     def until_ended(self) -> JobStatus:
@@ -116,10 +116,10 @@ class Training:
 
     def until_runs_again(self, since: float, *, restarts: int) -> float:
         """Return after how many seconds the whole gang ran, started again so often; or went on, if it was not."""
-        step = step_of(self.states[-1])
+        step = _step(self.states[-1])
 
         def runs(status: JobStatus) -> bool:
-            on = status.restarts >= restarts if restarts else step_of(status) > step
+            on = status.restarts >= restarts if restarts else _step(status) > step
             return (status.state is JobState.RUNNING and on) or status.state.ended
 
         self.until("running again", runs)
@@ -153,7 +153,6 @@ class Training:
         )
 
 
-def step_of(status: JobStatus) -> float:
-    """Return how many steps a job has done, as it tells."""
+def _step(status: JobStatus) -> float:
     told = status.progress.get("step")
     return 0 if told is None else told.value
