@@ -49,7 +49,7 @@ from airflow.triggers.base import BaseTrigger
 import muster.airflow.attempts.run
 from muster.airflow.attempts import standing
 from muster.airflow.attempts.trigger import JobTrigger
-from muster.backends.kubernetes.transport import Transport
+from muster.backends.kubernetes.api.transport import Transport
 from muster.volumes.service.connection import Connection
 
 asked = Counter()

@@ -11,8 +11,8 @@ from tests.cluster.accounts import JOB, NAMESPACE
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, connection
 
+from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.kubernetes.client import Client
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local.admission import from_environment
 from muster.backends.local.deployments import LocalDeployments

@@ -16,10 +16,10 @@ from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import connection
 
-from muster.backends.kubernetes import kinds
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.kinds import Kind
-from muster.backends.kubernetes.refusals import Request
+from muster.backends.kubernetes.api import kinds
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Kind
+from muster.backends.kubernetes.api.refusals import Request
 from muster.core.errors import Conflict, Forbidden, NotFound, SpecError
 
 ACCOUNTS = (OPERATOR, REAPER, JOB, STORE)

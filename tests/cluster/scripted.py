@@ -18,12 +18,9 @@ from tests.cluster.inside import IMAGE, NAMESPACE
 from tests.cluster.layout import API_URL, Layout
 
 from muster.backends.kubernetes import labels
-from muster.backends.kubernetes.access import ClientAccess
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.discovery import discover
-from muster.backends.kubernetes.facts import Cluster
-from muster.backends.kubernetes.gangs import documents, owned_by
-from muster.backends.kubernetes.kinds import (
+from muster.backends.kubernetes.api.access import ClientAccess
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import (
     EVENT,
     JOB,
     JOB_SET,
@@ -34,10 +31,13 @@ from muster.backends.kubernetes.kinds import (
     Kind,
     kind_of,
 )
-from muster.backends.kubernetes.lean import whole
-from muster.backends.kubernetes.mirror import Mirror
-from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.api.lean import whole
+from muster.backends.kubernetes.cluster.discovery import discover
+from muster.backends.kubernetes.cluster.facts import Cluster
+from muster.backends.kubernetes.manifests.gangs import documents, owned_by
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state.mirror import Mirror
+from muster.backends.kubernetes.state.seen import Seen
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.wire import dumps

@@ -15,12 +15,9 @@ from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, SITE, SMALL, WAIT, Jobs, connection, job, jobs
 
 from muster.backends.capacity import Place
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.connection import connect
-from muster.backends.kubernetes.discovery import discover
-from muster.backends.kubernetes.facts import Gangs
-from muster.backends.kubernetes.gangs import documents
-from muster.backends.kubernetes.kinds import (
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.connection import connect
+from muster.backends.kubernetes.api.kinds import (
     JOB_SET,
     NODE,
     POD,
@@ -29,8 +26,11 @@ from muster.backends.kubernetes.kinds import (
     WORKLOAD,
     Document,
 )
-from muster.backends.kubernetes.observe import observe
-from muster.backends.kubernetes.queueing import asked_places, gpus, reckoned_places, waiting
+from muster.backends.kubernetes.cluster.discovery import discover
+from muster.backends.kubernetes.cluster.facts import Gangs
+from muster.backends.kubernetes.manifests.gangs import documents
+from muster.backends.kubernetes.state.observe import observe
+from muster.backends.kubernetes.state.queueing import asked_places, gpus, reckoned_places, waiting
 from muster.core.errors import Conflict, Forbidden, NotFound, SpecError, Unreachable
 from muster.core.job import Role
 from muster.core.status import JobState

@@ -18,7 +18,7 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, SMALL, WAIT, Jobs, job, jobs
 
-from muster.backends.kubernetes.observe import observe
+from muster.backends.kubernetes.state.observe import observe
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobState
 from muster.volumes.service.client import ServiceStore

@@ -12,9 +12,9 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.scripted import connection
 from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE
 
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.gangs import Documents
-from muster.backends.kubernetes.kinds import POD, Document
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import POD, Document
+from muster.backends.kubernetes.manifests.gangs import Documents
 from muster.core.errors import BackendError, SpecError
 
 pytestmark = pytest.mark.cluster
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def admin() -> Client:
-    from muster.backends.kubernetes.connection import connect
+    from muster.backends.kubernetes.api.connection import connect
 
     return Client(connect(kubeconfig=layout().kubeconfig))
 

@@ -13,9 +13,9 @@ from tests.cluster.inside import layout
 from tests.cluster.layout import node_called
 from tests.cluster.scripted import SMALL, WAIT, Jobs, job, jobs
 
-from muster.backends.kubernetes.observe import observe
 from muster.backends.kubernetes.reaper import LOST_SECONDS
-from muster.backends.kubernetes.seen import Seen, SeenPod
+from muster.backends.kubernetes.state.observe import observe
+from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.job import Role
 from muster.core.status import JobState
 

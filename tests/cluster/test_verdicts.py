@@ -14,11 +14,11 @@ from tests.cluster import kubectl
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.scripted import SMALL, WAIT, Jobs, job, jobs, record
 
-from muster.backends.kubernetes.kinds import POD_GROUP, Document
+from muster.backends.kubernetes.api.kinds import POD_GROUP, Document
 from muster.backends.kubernetes.labels import MAIN
-from muster.backends.kubernetes.observe import Observed, observe
-from muster.backends.kubernetes.seen import Seen
-from muster.backends.kubernetes.verdicts import verdict
+from muster.backends.kubernetes.state.observe import Observed, observe
+from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.verdicts import verdict
 from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.status import JobState

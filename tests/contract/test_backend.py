@@ -26,9 +26,9 @@ from tests.waiting import GUARD_SECONDS, eventually, until
 
 from muster.backends.base import Backend
 from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD, Document, Kind
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.kinds import JOB, JOB_SET, POD, Document, Kind
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.environments import find_image, image_folders, put_image

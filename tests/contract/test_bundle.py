@@ -11,7 +11,7 @@ from tests.unit.volumes.service.gang import WORKER, Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service, until
 
-from muster.backends.kubernetes import bootstrap
+from muster.backends.kubernetes.manifests import bootstrap
 from muster.core.replica import Replica
 from muster.core.wire import dumps
 from muster.volumes import attempts

@@ -21,7 +21,7 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from muster.backends.kubernetes.access import Access
+    from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.core.settings import Settings
@@ -94,7 +94,7 @@ def _access(connection: Connection, conn_id: str) -> Access:
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 
-    from muster.backends.kubernetes.connection import access_of
+    from muster.backends.kubernetes.api.connection import access_of
 
     try:
         configured = KubernetesHook(conn_id=conn_id).get_conn()

@@ -15,7 +15,7 @@ from muster.core.settings import Settings
 from muster.volumes.base import Store
 
 if TYPE_CHECKING:
-    from muster.backends.kubernetes.access import Access
+    from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
@@ -42,7 +42,7 @@ def choose_backend(
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.connection import connect
+        from muster.backends.kubernetes.api.connection import connect
         from muster.backends.kubernetes.written import read_file
 
         file = read_file(settings.cluster)
@@ -84,9 +84,9 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.capacity import ClusterCapacity
-        from muster.backends.kubernetes.client import Client
-        from muster.backends.kubernetes.connection import connect
+        from muster.backends.kubernetes.api.client import Client
+        from muster.backends.kubernetes.api.connection import connect
+        from muster.backends.kubernetes.state.capacity import ClusterCapacity
         from muster.backends.kubernetes.written import read_file
 
         file = read_file(settings.cluster)
@@ -111,8 +111,8 @@ def cluster_backend(
 
     :param access: to the cluster.
     """
+    from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
-    from muster.backends.kubernetes.client import Client
     from muster.backends.local.admission import from_environment
     from muster.backends.local.deployments import LocalDeployments
 

@@ -18,8 +18,8 @@ from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.backends.kubernetes.client import Client
-    from muster.backends.kubernetes.facts import Cluster
+    from muster.backends.kubernetes.api.client import Client
+    from muster.backends.kubernetes.cluster.facts import Cluster
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
 
@@ -55,8 +55,8 @@ class _Site:
     def read(cls, settings: Settings) -> _Site:
         """Read the cluster's file; nothing is asked over the network."""
         from muster.backends.choose import LOOK_SECONDS
-        from muster.backends.kubernetes.client import Client
-        from muster.backends.kubernetes.connection import connect
+        from muster.backends.kubernetes.api.client import Client
+        from muster.backends.kubernetes.api.connection import connect
         from muster.backends.kubernetes.written import read_file
 
         assert settings.cluster is not None
@@ -74,7 +74,7 @@ class _Site:
 
     @cached_property
     def cluster(self) -> Cluster:
-        from muster.backends.kubernetes.discovery import discover
+        from muster.backends.kubernetes.cluster.discovery import discover
 
         return discover(self.client, namespace=self.namespace, claim=self.written.site.claim)
 
@@ -188,7 +188,7 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
 
 
 def _rights(site: _Site) -> Check:
-    from muster.backends.kubernetes.rights import NEEDED, lacking, rules
+    from muster.backends.kubernetes.cluster.rights import NEEDED, lacking, rules
 
     missing = lacking(site.client, NEEDED, namespace=site.namespace, served=site.served)
     if missing:
@@ -203,7 +203,7 @@ def _rights(site: _Site) -> Check:
 
 
 def _reading(site: _Site) -> Check:
-    from muster.backends.kubernetes.rights import HELPFUL, lacking, rules
+    from muster.backends.kubernetes.cluster.rights import HELPFUL, lacking, rules
 
     missing = lacking(site.client, HELPFUL, namespace=site.namespace, served=site.served)
     if missing:

@@ -9,8 +9,8 @@ from muster.cli.checks import Check, bad
 from muster.core.errors import Forbidden, MusterError, SpecError
 
 if TYPE_CHECKING:
-    from muster.backends.kubernetes.client import Client
-    from muster.backends.kubernetes.facts import Cluster, Queue
+    from muster.backends.kubernetes.api.client import Client
+    from muster.backends.kubernetes.cluster.facts import Cluster, Queue
     from muster.backends.kubernetes.site import ClusterSite
 
 
@@ -26,7 +26,7 @@ def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Itera
 
 
 def _claim(cluster: Cluster, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.feasibility import check_place
+    from muster.backends.kubernetes.cluster.feasibility import check_place
 
     name = site.claim
     try:
@@ -46,7 +46,7 @@ def _claim(cluster: Cluster, site: ClusterSite) -> Check:
 
 
 def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.facts import Gangs
+    from muster.backends.kubernetes.cluster.facts import Gangs
 
     there = {"JobSet": cluster.job_set, "Kueue": cluster.kueue, "PodGroup": cluster.pod_group}
     found = ", ".join(name for name, yes in there.items() if yes) or "none of JobSet, Kueue and PodGroup"
@@ -76,7 +76,7 @@ def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
 
 
 def _queue(cluster: Cluster, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.feasibility import choose_queue
+    from muster.backends.kubernetes.cluster.feasibility import choose_queue
 
     try:
         queue = choose_queue(cluster, site.queue, gang=True)
@@ -156,7 +156,7 @@ def _gpus(cluster: Cluster, resource: str) -> Check:
 
 def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     """Let the API server and its webhooks look at a gang of two, which is not made."""
-    from muster.backends.kubernetes.rehearsal import rehearse
+    from muster.backends.kubernetes.lifecycle.rehearsal import rehearse
 
     try:
         rehearse(client, cluster, site=site)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_api
-from tests.unit.backends.kubernetes.test_capacity import in_namespace, reserve, root, waits
-from tests.unit.backends.kubernetes.test_queueing import pod
+from tests.unit.backends.kubernetes.state.test_capacity import in_namespace, reserve, root, waits
+from tests.unit.backends.kubernetes.state.test_queueing import pod
 
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places

@@ -13,7 +13,7 @@ from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_ap
 from tests.unit.backends.kubernetes.site_objects import claim, node
 from tests.unit.volumes.service.process import Service
 
-from muster.backends.kubernetes.kinds import CLUSTER_QUEUE, JOB_SET, NODE, POD_GROUP, WORKLOAD
+from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE, JOB_SET, NODE, POD_GROUP, WORKLOAD
 from muster.volumes.service.tokens import operator_token, read_keys
 
 Run = Callable[..., Any]

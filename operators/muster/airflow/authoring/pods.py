@@ -34,6 +34,6 @@ def pod_field(task_id: Any, value: Any) -> dict[str, Any]:
 def check_pod(value: Mapping[str, Any]) -> None:
     """Refuse what no cluster would take, as far as the Dag file tells it. :raises SpecError: it names the field."""
     if value and is_known(value):
-        from muster.backends.kubernetes.overrides import check
+        from muster.backends.kubernetes.manifests.overrides import check
 
         check(value)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-from muster.backends.kubernetes.admission import Admission, Resolve
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.ending import Ending
-from muster.backends.kubernetes.jobs import Jobs
-from muster.backends.kubernetes.sight import Sight
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
+from muster.backends.kubernetes.lifecycle.admission import Admission, Resolve
+from muster.backends.kubernetes.lifecycle.ending import Ending
+from muster.backends.kubernetes.lifecycle.jobs import Jobs
+from muster.backends.kubernetes.lifecycle.submitting import Submitter
+from muster.backends.kubernetes.lifecycle.sweep import sweep
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.submitting import Submitter
-from muster.backends.kubernetes.survey import QUICK_SECONDS, Survey
-from muster.backends.kubernetes.sweep import sweep
+from muster.backends.kubernetes.state.sight import Sight
 from muster.core.deployment import DeploymentSpec, DeploymentStatus
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus

@@ -25,13 +25,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from muster.backends.kubernetes.client import Client
-from muster.backends.kubernetes.connection import connect
-from muster.backends.kubernetes.facts import condition
-from muster.backends.kubernetes.kinds import NODE, POD, Document
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.connection import connect
+from muster.backends.kubernetes.api.kinds import NODE, POD, Document
+from muster.backends.kubernetes.api.watching import Change, Watch
+from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.labels import JOB
-from muster.backends.kubernetes.seen import seconds
-from muster.backends.kubernetes.watching import Change, Watch
+from muster.backends.kubernetes.state.seen import seconds
 from muster.core.errors import Conflict, MusterError, NotFound, Unreachable
 
 LOST_SECONDS = 10.0

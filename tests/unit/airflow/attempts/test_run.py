@@ -12,7 +12,7 @@ from tests.unit.backends.kubernetes.fake_cluster import KUEUE
 
 from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.attempts.run import TaskRun
-from muster.backends.kubernetes.kinds import POD_GROUP
+from muster.backends.kubernetes.api.kinds import POD_GROUP
 from muster.core.job import JobSpec, Origin
 from muster.core.settings import Settings
 

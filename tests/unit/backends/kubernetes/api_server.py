@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from muster.backends.kubernetes.access import ClientAccess
+from muster.backends.kubernetes.api.access import ClientAccess
 
 
 @dataclass(frozen=True)

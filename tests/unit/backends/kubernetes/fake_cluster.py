@@ -12,8 +12,8 @@ import yaml
 from tests.unit.backends.kubernetes.api_server import Answer, Asked, status
 from tests.unit.backends.kubernetes.site_objects import MANIFESTS, NODES, claim
 
-from muster.backends.kubernetes import kinds
-from muster.backends.kubernetes.kinds import Kind
+from muster.backends.kubernetes.api import kinds
+from muster.backends.kubernetes.api.kinds import Kind
 
 Document = dict[str, Any]
 NAMESPACE = "muster-jobs"

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from muster.backends.kubernetes.facts import Cluster
-from muster.backends.kubernetes.gangs import Documents, documents
+from muster.backends.kubernetes.cluster.facts import Cluster
+from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
 from muster.core.resources import Resources

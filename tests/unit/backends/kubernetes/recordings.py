@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from muster.backends.kubernetes.seen import Seen
+from muster.backends.kubernetes.state.seen import Seen
 from muster.core.job import JobSpec
 from muster.core.wire import loads
 

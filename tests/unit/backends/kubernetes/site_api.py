@@ -13,8 +13,8 @@ import yaml
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
 from tests.unit.backends.kubernetes.site_objects import NODES, claim, manifests
 
-from muster.backends.kubernetes import kinds
-from muster.backends.kubernetes.kinds import Document, Kind
+from muster.backends.kubernetes.api import kinds
+from muster.backends.kubernetes.api.kinds import Document, Kind
 
 NAMESPACE = "muster-jobs"
 KINDS = {

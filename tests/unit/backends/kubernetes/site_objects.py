@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from muster.backends.kubernetes.facts import Claim, Cluster, Flavor, Node, Queue, limits_of
+from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Node, Queue, limits_of
 
 MANIFESTS = Path(__file__).parents[3] / "cluster" / "manifests"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import World, world
 from tests.unit.backends.kubernetes.fake_cluster import BARE, KUEUE
 
-from muster.backends.kubernetes.kinds import JOB, JOB_SET, POD_GROUP
+from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD_GROUP
 from muster.core.errors import CannotSchedule, NotFound, SpecError
 from muster.core.job import Role
 from muster.core.resources import Resources

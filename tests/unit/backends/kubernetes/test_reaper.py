@@ -13,7 +13,7 @@ from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, 
 from tests.waiting import eventually
 
 from muster.backends.kubernetes import reaper
-from muster.backends.kubernetes.client import Client
+from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.reaper import Reaper, failed, lost
 
 NOW = 1_798_761_600.0  # 2027-01-01T00:00:00Z

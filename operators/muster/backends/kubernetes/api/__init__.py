@@ -1,0 +1,1 @@
+"""How the API server is spoken to."""

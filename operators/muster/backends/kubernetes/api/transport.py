@@ -1,0 +1,180 @@
+"""Asks an API server, again where it is away, and says in muster's words what it refuses.
+
+It is asked again with growing pauses when it does not answer, is overloaded, or one of its webhooks
+is down. That is safe for every request since every object has a name of its own: what was made by a
+request whose answer got lost is found by the next.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from muster.backends.kubernetes.api.access import Access
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
+from muster.core.errors import BackendError, Forbidden, MusterError, NotFound, Unreachable
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+JSON = "application/json"
+
+_CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
+
+
+class Transport:
+    """Sends requests over one connection. Safe to share between threads.
+
+    :param patience_seconds: how long it goes on asking an API server that is away.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._access = access
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def host(self) -> str:
+        """The address of the API server."""
+        return self._access.host
+
+    def patient(self, seconds: float) -> Transport:
+        """Return one over the same connection that goes on asking for so long."""
+        return Transport(self._access, patience_seconds=seconds, clock=self._clock, sleep=self._sleep)
+
+    def ask(self, request: Request, **how: Any) -> bytes:
+        """Send a request until there is an answer, and return that.
+
+        :param how: `query`, `body`, `path` and media types, as in :meth:`_send`.
+        :raises Unreachable: there was none for as long as patience lasts.
+        :raises MusterError: it is refused: see :mod:`~muster.backends.kubernetes.api.refusals`.
+        """
+        started, pause, sure = self._clock(), _FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                return bytes(self._send(request, **how).data)
+            except (Unreachable, Forbidden) as error:
+                waited, forbidden = self._clock() - started, isinstance(error, Forbidden)
+                if waited + pause > self._patience_seconds or (sure and forbidden):
+                    raise _given_up(error, waited) from error
+                sure = forbidden and self._is_ready()
+                if sure:  # and it may have become so just now: it is asked once more
+                    continue
+                self._sleep(pause * random.uniform(0.7, 1.0))  # noqa: S311  # spread, not secret
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _is_ready(self) -> bool:
+        """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all."""
+        try:
+            self._send(Request(verb="get"), path="/readyz", accept="*/*")
+        except (Forbidden, NotFound):  # the credentials do not count, or something in between does not tell
+            return True
+        except MusterError:
+            return False
+        return True
+
+    @contextmanager
+    def stream(
+        self, request: Request, *, query: Mapping[str, str], silent_seconds: float
+    ) -> Iterator[BaseHTTPResponse]:
+        """Open an answer that is read as it comes, by :meth:`lines`; nothing is asked again.
+
+        :param silent_seconds: where nothing comes for so long, the connection counts as lost.
+        """
+        response = self._send(request, query=query, read_seconds=silent_seconds, stream=True)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def lines(self, request: Request, response: BaseHTTPResponse) -> Iterator[bytes]:
+        """Yield an answer's lines as they come. :raises Unreachable: the connection broke."""
+        from urllib3.exceptions import HTTPError
+
+        rest = b""
+        try:
+            for part in response.stream(1 << 16, decode_content=True):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from (line for line in lines if line)
+        except (HTTPError, http.client.HTTPException, OSError) as error:
+            raise self._away(request, error) from error
+
+    def _send(
+        self,
+        request: Request,
+        *,
+        path: str | None = None,
+        query: Mapping[str, str] | None = None,
+        body: Document | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        read_seconds: float = _READ_SECONDS,
+        stream: bool = False,
+    ) -> BaseHTTPResponse:
+        """Ask once, and translate what goes wrong."""
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError
+
+        headers = self._signed({"Accept": accept, "Content-Type": content_type})
+        try:
+            response = self._access.pool.request(
+                request.method,
+                f"{self.host}{path or request.path}?{urlencode(query or {})}",
+                headers=headers,
+                body=None if body is None else json.dumps(body),
+                preload_content=not stream,
+                timeout=Timeout(connect=_CONNECT_SECONDS, read=read_seconds),
+            )
+        except (HTTPError, http.client.HTTPException, OSError) as error:
+            raise self._away(request, error) from error
+        if not 200 <= response.status < 300:
+            raise refusal(request, response.status, read_status(response.data))
+        return response
+
+    def _signed(self, headers: dict[str, str]) -> dict[str, str]:
+        try:
+            return {**self._access.headers(), **headers}
+        except (OSError, ValueError) as error:  # a file is gone, a login program fails
+            raise Forbidden(f"the credentials for {self.host} cannot be renewed: {error}") from error
+
+    def _away(self, request: Request, error: BaseException) -> MusterError:
+        cause = _root(error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return BackendError(
+                f"{request}: {self.host} is not trusted ({cause.verify_message}): "
+                "the kubeconfig's certificate-authority must be that of this cluster"
+            )
+        return Unreachable(f"{request}: {self.host} does not answer: {_said(cause)}")
+
+
+def _given_up(error: MusterError, waited: float) -> MusterError:
+    return Unreachable(f"{error} (asked for {waited:.0f} s)") if isinstance(error, Unreachable) else error
+
+
+def _root(error: BaseException) -> BaseException:
+    """The cause at the bottom: what lies around it repeats the address and says how often was tried."""
+    for each in (getattr(error, "reason", None), error.__cause__, *error.args):
+        if isinstance(each, BaseException):
+            return _root(each)
+    return error
+
+
+def _said(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

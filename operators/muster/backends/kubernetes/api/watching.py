@@ -1,0 +1,168 @@
+"""Follows all objects of one kind, for as long as somebody wants to know of them.
+
+One list, then one watch, whatever becomes of the connection: it goes on from the last version that
+was seen, and lists again where the API server has forgotten that one (410).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Document, Kind
+from muster.backends.kubernetes.api.lean import Read, whole
+from muster.backends.kubernetes.api.refusals import Expired, Request, refusal
+from muster.core.errors import BackendError, MusterError
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+log = logging.getLogger(__name__)
+
+# The server ends a watch by itself after so long, so that watches spread over its replicas.
+_SERVER_SECONDS = 300
+# Bookmarks come once a minute: where nothing came for so long, the connection is dead and nobody said so.
+_SILENT_SECONDS = 90.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What has changed since the change before.
+
+    :param version: pass it as ``after=`` to go on from here.
+    :param put: objects that are new or other than they were.
+    :param gone: objects that were deleted, as they were last.
+    :param whole: `put` is all there is, so that what is not in it is gone.
+    """
+
+    version: str
+    put: tuple[Document, ...] = ()
+    gone: tuple[Document, ...] = ()
+    whole: bool = False
+
+
+class Watch:
+    """The changes of one kind of object in one namespace.
+
+    :param labels: a selector, such as ``muster.dev/job``.
+    :param read: chooses what is kept of each object.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kind: Kind,
+        *,
+        namespace: str | None,
+        labels: str = "",
+        fields: str = "",
+        read: Read = whole,
+    ) -> None:
+        self._client = client.patient(0.0)  # the pauses are ours, so that close() ends them
+        self._kind = kind
+        self._namespace = namespace
+        self._labels = labels
+        self._fields = fields
+        self._read = read
+        self._closed = threading.Event()
+        self._open: BaseHTTPResponse | None = None
+        self._heard = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the API server has not been heard of: below two minutes where all is well."""
+        return time.monotonic() - self._heard
+
+    def changes(self, *, after: str | None = None) -> Iterator[Change]:
+        """Yield what changes until :meth:`close`; at first all there is, unless `after` says from where.
+
+        It never gives up, and says in the log what keeps it: a missing right, an API server that is away.
+        """
+        version, pause = after, _FIRST_PAUSE_SECONDS
+        while not self._closed.is_set():
+            try:
+                if version is None:
+                    change = self._listed()
+                    version = change.version
+                    yield change
+                for change in self._watched(version):
+                    version, pause = change.version, _FIRST_PAUSE_SECONDS
+                    if change.put or change.gone:
+                        yield change
+            except Expired:
+                version = None
+            except MusterError as error:
+                if not self._closed.is_set():
+                    log.warning("%s; what the cluster does is seen late", error)
+                if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
+                    version = None
+            self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """End :meth:`changes`, which may be waiting in another thread. Idempotent."""
+        self._closed.set()
+        response = self._open
+        if response is not None:
+            with suppress(OSError, RuntimeError, ValueError):  # it has just ended by itself
+                response.shutdown()
+
+    def _listed(self) -> Change:
+        objects, version = self._client.snapshot(
+            self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields, read=self._read
+        )
+        self._heard = time.monotonic()
+        return Change(version=version, put=objects, whole=True)
+
+    def _watched(self, version: str) -> Iterator[Change]:
+        """Yield what one watch tells, until the server ends it or the connection breaks."""
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(_SERVER_SECONDS),
+            "labelSelector": self._labels,
+            "fieldSelector": self._fields,
+        }
+        request = Request(verb="watch", kind=self._kind, namespace=self._namespace)
+        given = {name: text for name, text in query.items() if text}
+        transport = self._client.transport
+        with transport.stream(request, query=given, silent_seconds=_SILENT_SECONDS) as response:
+            self._open = response
+            try:
+                if self._closed.is_set():
+                    return
+                for line in transport.lines(request, response):
+                    if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
+                        return
+                    self._heard = time.monotonic()
+                    yield _change(request, line, self._read)
+            finally:
+                self._open = None
+
+
+def _change(request: Request, line: bytes, read: Read) -> Change:
+    """Read one line of a watch. :raises BackendError: it says that the watch has failed, or nothing at all."""
+    try:
+        event = json.loads(line, object_hook=read)
+        kind, found = event["type"], event["object"]
+        version = "" if kind == "ERROR" else found["metadata"]["resourceVersion"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise BackendError(
+            f"{request}: it tells no change: {line[:80]!r}; is there a proxy in between?"
+        ) from error
+    if kind == "ERROR":
+        raise refusal(request, int(found.get("code") or 500), found)
+    if kind == "BOOKMARK":
+        return Change(version=version)
+    if kind == "DELETED":
+        return Change(version=version, gone=(found,))
+    return Change(version=version, put=(found,))

@@ -1,0 +1,95 @@
+"""Finds out what a cluster is and has: a dozen requests, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import (
+    CLAIM,
+    CLUSTER_QUEUE,
+    COHORT,
+    JOB_SET,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    NODE,
+    POD_GROUP,
+    RESOURCE_FLAVOR,
+    TOPOLOGY,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+    Document,
+    Kind,
+)
+from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Node, Queue, limits_of, named
+from muster.core.errors import Forbidden
+
+
+def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
+    """Look at the cluster as `namespace` sees it.
+
+    What these credentials may not read is left unknown, so that little is asked of them: a role in
+    the namespace is enough, and reading nodes, ClusterQueues and flavors makes refusals earlier.
+
+    :param claim: the PersistentVolumeClaim of the store.
+    :raises Forbidden: not even the namespace's own queues and claim may be read.
+    """
+    served = client.served()
+    kueue = serves(served, WORKLOAD)
+    return Cluster(
+        namespace=namespace,
+        job_set=serves(served, JOB_SET),
+        kueue=kueue,
+        topology=serves(served, TOPOLOGY),
+        pod_group=serves(served, POD_GROUP),
+        terminating=_terminating(client, namespace),
+        claim=_claim(client, namespace, claim),
+        queues=_queues(client, namespace) if kueue else {},
+        flavors={each.name: each for each in map(Flavor.of, readable(client, RESOURCE_FLAVOR) or ())}
+        if kueue
+        else {},
+        priorities=_priorities(client) if kueue else None,
+        nodes=_nodes(client),
+    )
+
+
+def serves(served: Collection[tuple[str, str]], kind: Kind) -> bool:
+    """Whether a kind is among what an API server serves (:meth:`~.client.Client.served`)."""
+    return (kind.api_version, kind.plural) in served
+
+
+def readable(client: Client, kind: Kind) -> tuple[Document, ...] | None:
+    """Return all objects of a kind of the whole cluster, None where they may not be read."""
+    try:
+        return client.find(kind)
+    except Forbidden:
+        return None
+
+
+def _terminating(client: Client, namespace: str) -> bool:
+    try:
+        found = client.get(NAMESPACE, namespace)
+    except Forbidden:
+        return False
+    return found is not None and found.get("status", {}).get("phase") == "Terminating"
+
+
+def _claim(client: Client, namespace: str, name: str) -> Claim | None:
+    found = client.get(CLAIM, name, namespace=namespace)
+    return None if found is None else Claim.of(found)
+
+
+def _queues(client: Client, namespace: str) -> dict[str, Queue]:
+    limits = limits_of(readable(client, CLUSTER_QUEUE) or (), readable(client, COHORT))
+    found = client.find(LOCAL_QUEUE, namespace=namespace)
+    return {queue.name: queue for queue in (Queue.of(local, limits) for local in found)}
+
+
+def _priorities(client: Client) -> frozenset[str] | None:
+    found = readable(client, WORKLOAD_PRIORITY_CLASS)
+    return None if found is None else frozenset(named(found))
+
+
+def _nodes(client: Client) -> tuple[Node, ...] | None:
+    found = readable(client, NODE)
+    return None if found is None else tuple(map(Node.of, found))

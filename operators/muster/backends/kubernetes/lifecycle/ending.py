@@ -1,0 +1,104 @@
+"""Ends jobs without success: the verdict is written down, the objects are deleted, and then the end is recorded.
+
+In this order, so that a kill between two steps loses nothing: a job with a verdict that has not ended is
+brought to its end by whoever looks at it next. What the store service has committed, or is about to,
+stands. An end is recorded only when nothing of the job runs any more, so it comes after the last line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state.observe import Observed, merged
+from muster.backends.kubernetes.state.roots import delete_root, find_root
+from muster.backends.kubernetes.state.seen import seconds
+from muster.backends.kubernetes.state.sight import Sight
+from muster.core.job import JobSpec
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.service.client import ServiceStore
+
+# A node that is lost never says that its pods have ended. So long after their grace they count as ended:
+# what they still write is fenced.
+_GIVEN_UP_SECONDS = 30.0
+
+
+class Ending:
+    """Brings jobs to the end that they have come to."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: ServiceStore,
+        sight: Sight,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._store = store
+        self._sight = sight
+        self._clock = clock
+
+    def end(
+        self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None
+    ) -> JobStatus:
+        """Write down why a job ends, and end it as far as that goes without waiting."""
+        self.decide(status, verdict, observed=observed)
+        return self.go_on(job, status.job_id)
+
+    def decide(self, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None) -> None:
+        """Write down why a job ends. From here on it does, unless all of its replicas have sealed."""
+        noted = status if observed is None else merged(status, observed)
+        # Only the store service writes down that it commits, and whatever it does not commit comes to its end here.
+        state = status.state if noted.state is JobState.COMMITTING else noted.state
+        self._store.ledger.update(replace(noted, state=state, verdict=verdict, reason=_reason(verdict)))
+
+    def go_on(self, job: JobSpec, job_id: str) -> JobStatus:
+        """Do what is left of a job's end, and return what is recorded of it now. Idempotent, and does not wait.
+
+        A job that has no verdict and has not ended is left alone.
+        """
+        status = self._store.ledger.status(job_id)
+        if not status.state.ended and (status.verdict is None or status.state is JobState.COMMITTING):
+            return status
+        self.clear(job, job_id)
+        if status.state.ended or self.running(job_id):
+            return status
+        return self._record(status)
+
+    def clear(self, job: JobSpec, job_id: str) -> None:
+        """Begin to delete a job's objects."""
+        root = find_root(self._client, job, job_id, namespace=self._site.namespace)
+        if root is not None:
+            delete_root(self._client, root)
+
+    def running(self, job_id: str) -> list[str]:
+        """Return the names of the pods that have not ended, but for those that nobody will hear of again."""
+        pods = self._sight.running(job_id)
+        return [pod["metadata"]["name"] for pod in pods if not self._is_given_up(pod)]
+
+    def _is_given_up(self, pod: Document) -> bool:
+        due = seconds(pod["metadata"].get("deletionTimestamp"))  # it has its grace until then
+        return due is not None and self._clock() > due + _GIVEN_UP_SECONDS
+
+    def _record(self, status: JobStatus) -> JobStatus:
+        """Record the end. Of several of us the first wins, and all say the same."""
+        verdict = status.verdict
+        assert verdict is not None
+        job_id, ledger = status.job_id, self._store.ledger
+        ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode(), request="verdict")
+        state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
+        ledger.update(replace(status, state=state, ended=self._clock(), reason=""))
+        self._store.release(job_id)
+        return ledger.status(job_id)
+
+
+def _reason(verdict: Verdict) -> str:
+    return f"is being ended ({verdict.cause.value})"

@@ -1,0 +1,144 @@
+"""Submits jobs: whatever is done twice, by two at once, or cut off at any step, it is one job, whole or not there.
+
+::
+
+    check → ledger.create → attempt → worker, leases → token → JobSet or Job → its PodGroup and Secret
+
+Nothing runs before the last step: pods wait for the Secret. An attempt is begun once for all who submit
+the job, and another only where pods have asked for the one before and its objects are gone; so whoever
+makes the JobSet, it is of the attempt that counts. A job whose Secret is there is whole, and is left as
+it is: what it was made of need not be here any more.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from secrets import token_hex
+
+from muster.backends.inputs import lease_inputs
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import SECRET, Document
+from muster.backends.kubernetes.lifecycle.admission import Admission
+from muster.backends.kubernetes.manifests.gangs import Documents, owned_by
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
+from muster.backends.worker_archive import zipapp
+from muster.core.errors import BackendError, Conflict, NotFound, SpecError
+from muster.core.job import DAY_SECONDS, JobSpec
+from muster.core.names import check_job_id
+from muster.core.status import JobState, JobStatus
+from muster.volumes.service.client import ServiceStore
+
+# A job that was preempted may wait again for as long as it has to; its token counts only while it is current.
+_TOKEN_SECONDS = 30 * DAY_SECONDS
+_GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2
+
+
+class Submitter:
+    """Enters jobs into the ledger and makes their objects."""
+
+    def __init__(
+        self, client: Client, *, site: ClusterSite, store: ServiceStore, admission: Admission
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._store = store
+        self._admission = admission
+
+    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> JobStatus:
+        """Enter a job and make its objects, as far as they are not there; return what is recorded of it.
+
+        :raises SpecError: it can never run here, or the job_id is taken by another spec.
+        """
+        check_job_id(job_id)
+        warnings = () if self._known(job_id) else self._admission.checked(job)
+        self._enter(job, job_id, owner, warnings)
+        deadline = time.monotonic() + _GONE_SECONDS
+        while True:
+            status = self._store.ledger.status(job_id)
+            if _is_decided(status) or self._made(job, job_id):
+                return self._store.ledger.status(job_id)
+            if time.monotonic() > deadline:
+                raise BackendError(
+                    f"job {job_id}: objects of an attempt that is over stay on the cluster; see "
+                    f"`kubectl get jobsets,jobs {labels.object_name(job_id)}`, then submit it again"
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _known(self, job_id: str) -> bool:
+        try:
+            self._store.ledger.status(job_id)
+        except NotFound:
+            return False
+        return True
+
+    def _enter(self, job: JobSpec, job_id: str, owner: str | None, warnings: tuple[str, ...]) -> None:
+        try:
+            created = self._store.ledger.create(job_id, job, owner=owner)
+        except Conflict as error:
+            raise SpecError(str(error)) from error
+        if created and warnings:
+            lines = "".join(f"[muster] {line}\n" for line in warnings)
+            self._store.ledger.append(job_id, lines.encode(), request="warnings")
+
+    def _made(self, job: JobSpec, job_id: str) -> bool:
+        """Make what there is not; whether it is all there, else something of before is still in the way."""
+        attempt, taken = self._store.attempt(job_id)  # before the look: what pods have asked for was made
+        found = find_root(self._client, job, job_id, namespace=self._site.namespace)
+        with suppress(Conflict):  # another of us was quicker, or all have sealed: look again
+            if found is not None:
+                return self._stands(job, job_id, found, attempt=attempt, taken=taken)
+            if taken or not attempt:
+                attempt = self._store.begin(job_id, after=attempt)
+            self._make(job, job_id, attempt)
+            return True
+        return False
+
+    def _stands(self, job: JobSpec, job_id: str, root: Document, *, attempt: int, taken: bool) -> bool:
+        """Whether a root is what is wanted: what it lacks is added, and one that is over goes."""
+        if root["metadata"].get("deletionTimestamp"):
+            return False
+        if taken and attempt_of(root) <= attempt:  # a gang that is started again begins attempts, too
+            return True
+        if attempt_of(root) < attempt:
+            delete_root(self._client, root)
+            return False
+        if not self._is_whole(root):
+            self._add(self._documents(job, job_id, attempt_of(root), secret=secret_of(root)), root)
+        return True
+
+    def _is_whole(self, root: Document) -> bool:
+        """Whether a root's Secret, which is made last, is there: nobody has to be able to read it to tell."""
+        secret = {"name": secret_of(root), "namespace": self._site.namespace}
+        document = {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": secret}
+        try:
+            self._client.create(document, dry_run=True)
+        except Conflict:
+            return True
+        return False
+
+    def _make(self, job: JobSpec, job_id: str, attempt: int) -> None:
+        """Make a root and what it owns. :raises Conflict: there is one."""
+        self._store.equip(job_id, worker=zipapp())
+        lease_inputs(job, self._store, job_id=job_id)
+        # Each root has a Secret of its own: that of one which was deleted may be there for a while.
+        secret = f"{labels.secret_name(job_id)}-{token_hex(3)}"
+        made = self._documents(job, job_id, attempt, secret=secret)
+        self._add(made, self._client.create(made.owner))
+
+    def _documents(self, job: JobSpec, job_id: str, attempt: int, *, secret: str) -> Documents:
+        seconds = job.queue_timeout_seconds + job.run_timeout_seconds + _TOKEN_SECONDS
+        token = self._store.token(job_id, attempt=attempt, lifetime_seconds=seconds)
+        return self._admission.documents(job, job_id=job_id, attempt=attempt, token=token, secret=secret)
+
+    def _add(self, made: Documents, owner: Document) -> None:
+        for document in made.owned:
+            with suppress(Conflict):  # the name is its job's own: it is there already
+                self._client.create(owned_by(document, owner))
+
+
+def _is_decided(status: JobStatus) -> bool:
+    """Whether nothing of the job is to be started any more."""
+    return status.state.ended or status.state is JobState.COMMITTING or status.verdict is not None

@@ -1,0 +1,1 @@
+"""From a job to the objects that stand for it; pure functions."""

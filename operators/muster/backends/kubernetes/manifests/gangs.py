@@ -1,0 +1,292 @@
+"""A job as Kubernetes' objects: a JobSet, with a PodGroup where there is no Kueue; a Job where there are no JobSets.
+
+Pure: a spec in, documents out. How a gang fails is in them too, so that a cluster with nobody watching
+ends what cannot get better and starts the rest again: the worker's exit codes
+(:class:`~muster.core.verdict.ExitCode`) and the disruption of a pod decide.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD_GROUP, SECRET, Document, Kind
+from muster.backends.kubernetes.cluster.facts import Cluster, Gangs
+from muster.backends.kubernetes.manifests import overrides, pods, secrets
+from muster.backends.kubernetes.manifests.wiring import Submission
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.job import JobSpec, Role
+from muster.core.verdict import ExitCode
+
+_KEPT_SECONDS = 86_400
+_FINAL = (ExitCode.USER_ERROR, ExitCode.SPEC_ERROR, ExitCode.OUT_OF_MEMORY, ExitCode.SEAL_FAILED)
+_FREE = "RestartJobSetAndIgnoreMaxRestarts"
+_LATER_SECONDS = 60
+_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """A job's objects, to be made in this order.
+
+    :param owner: made first; where it goes, all go. Its pods wait for the rest.
+    :param owned: each is made with a reference to the owner as the API returned it (:func:`owned_by`).
+    """
+
+    owner: Document
+    owned: tuple[Document, ...]
+
+
+def documents(
+    job: JobSpec,
+    *,
+    job_id: str,
+    attempt: int,
+    site: ClusterSite,
+    cluster: Cluster,
+    queue: str | None,
+    token: str,
+    secret: str = "",
+    values: Mapping[str, str] | None = None,
+    override: Mapping[str, Any] | None = None,
+) -> Documents:
+    """Write a job as what the cluster is to make.
+
+    :param attempt: the one that the store staged.
+    :param cluster: what was found there; what it cannot do was refused before
+        (:mod:`~muster.backends.kubernetes.cluster.feasibility`).
+    :param queue: the one that it waits in; None where it goes to the scheduler directly.
+    :param token: the job's own, for the store service.
+    :param secret: what the Secret that holds it is called, as in :class:`~.wiring.Submission`.
+    :param values: of the job's secrets that are in no Secret of the cluster, by variable.
+    :param override: a V1Pod in the API's own form, merged over each pod.
+    :raises SpecError: a secret is missing, or an override reaches too far.
+    """
+    submission = Submission(
+        job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set, secret=secret
+    )
+    templates = _templates(submission, cluster=cluster, queue=queue, override=override)
+    longest = _longest(job, queued=queue is not None)
+    owner = (_job if submission.single else _job_set)(submission, templates, longest)
+    if queue is not None:
+        owner = _queued(owner, submission, queue)
+    group = [_pod_group(submission)] if _grouped(submission, cluster, queue) else []
+    told = _object(SECRET, submission, name=submission.secret)
+    told |= {
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": secrets.data(submission, token=token, values=values or {}),
+    }
+    return Documents(owner=owner, owned=(*group, told))
+
+
+def _templates(
+    submission: Submission,
+    *,
+    cluster: Cluster,
+    queue: str | None,
+    override: Mapping[str, Any] | None = None,
+) -> dict[str, Document]:
+    """Return the pod template of each role by name; what it asks for is what is checked against the cluster."""
+    made = {}
+    for role in submission.job.roles:
+        template = pods.template(submission, role)
+        if override is not None:
+            template = overrides.merge(override, template, site=submission.site)
+        if queue is not None and cluster.topology:
+            template = _placed(template)
+        if _grouped(submission, cluster, queue):
+            template["spec"]["schedulingGroup"] = {"podGroupName": labels.object_name(submission.job_id)}
+        if queue is None and submission.job.priority is not None:
+            template["spec"]["priorityClassName"] = submission.job.priority
+        made[role.name] = template
+    return made
+
+
+def owned_by(document: Document, owner: Document) -> Document:
+    """Return a document that goes when `owner`, as the API returned it, goes."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    return {**document, "metadata": {**document["metadata"], "ownerReferences": [reference]}}
+
+
+def _grouped(submission: Submission, cluster: Cluster, queue: str | None) -> bool:
+    return not submission.alone and queue is None and cluster.gangs is Gangs.POD_GROUP
+
+
+def _longest(job: JobSpec, *, queued: bool) -> int:
+    """How long Kubernetes lets a job go on, in seconds, where nobody of ours looks at it.
+
+    It counts from when a Job may start. Where no queue holds it until there is room, it waits from then on.
+    """
+    waits = 0.0 if queued else job.queue_timeout_seconds
+    seconds = math.ceil(waits + job.run_timeout_seconds + job.grace_seconds) + _LATER_SECONDS
+    return min(seconds, _INT32)
+
+
+def _job_set(submission: Submission, templates: Mapping[str, Document], longest: int) -> Document:
+    job = submission.job
+    groups = labels.group_names(submission.job_id, job.roles)
+    document = _object(JOB_SET, submission)
+    document["spec"] = {
+        "ttlSecondsAfterFinished": _KEPT_SECONDS,
+        "failurePolicy": {
+            "maxRestarts": job.max_restarts,
+            "restartStrategy": "BlockingRecreate",  # no pod of the new gang meets one of the old
+            "rules": _gang_rules(),
+        },
+        "replicatedJobs": [
+            {"name": group, "replicas": 1, "template": _role(submission, role, templates[role.name], longest)}
+            for group, role in zip(groups, job.roles, strict=True)
+        ],
+    }
+    return document
+
+
+def _gang_rules() -> list[Document]:
+    """The first that matches decides, and what none matches is a restart that counts.
+
+    From jobset/pkg/controllers/failure_policy.go; the messages are those of Kubernetes' Job
+    (pkg/controller/job/pod_failure_policy.go), which gives all of them the same reason.
+    """
+    codes = "|".join(str(int(code)) for code in sorted(_FINAL))
+    first = f"^Container {labels.BOOTSTRAP} "
+    return [
+        _rule("final", "FailJobSet", f" failed with exit code ({codes}) matching "),
+        _rule("stale", _FREE, f"{first}.* exit code {int(ExitCode.STOPPED)} matching "),
+        _rule("unbootable", "FailJobSet", first),
+        {"name": "overdue", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
+        _rule("disruption", _FREE, " has condition DisruptionTarget matching "),
+    ]
+
+
+def _rule(name: str, action: str, pattern: str) -> Document:
+    return {
+        "name": name,
+        "action": action,
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": [pattern],
+    }
+
+
+def _role(submission: Submission, role: Role, template: Document, longest: int) -> Document:
+    """The Job of one role: it fails with its first pod, since a gang that lost a rank waits for nothing."""
+    spec = {
+        **_replicas(role, template, longest),
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [*_final(), _disrupted("FailJob")]},
+    }
+    return {"metadata": {"labels": _labels(submission, role)}, "spec": spec}
+
+
+def _job(submission: Submission, templates: Mapping[str, Document], longest: int) -> Document:
+    """A Job that starts its one pod again itself, and tells it how often it did.
+
+    It waits 10 s before that, and twice as long each time, whatever failed and whatever is asked of it
+    (DefaultJobPodFailureBackOff in Kubernetes' pkg/controller/job): a JobSet's restart is a new Job.
+    """
+    (role,) = submission.job.roles
+    stale = _ended("Ignore", labels.BOOTSTRAP, "In", [int(ExitCode.STOPPED)])
+    document = _object(JOB, submission)
+    document["spec"] = {
+        **_replicas(role, templates[role.name], longest),
+        "backoffLimitPerIndex": submission.job.max_restarts,  # per index, for then it tells each pod
+        "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
+        "ttlSecondsAfterFinished": _KEPT_SECONDS,
+    }
+    return document
+
+
+def _replicas(role: Role, template: Document, longest: int) -> Document:
+    return {
+        "completionMode": "Indexed",
+        "parallelism": role.replicas,
+        "completions": role.replicas,
+        "activeDeadlineSeconds": longest,
+        "podReplacementPolicy": "Failed",  # no pod beside one that still ends
+        "template": template,
+    }
+
+
+def _final() -> list[Document]:
+    """What fails the same way each time; an init container that was not killed had no Python, or said so.
+
+    One that says 70 belongs to a start of the gang that is over: Kueue took the gang's nodes and gave it
+    others, which Kubernetes does not count, and the store lets no second pod be the same replica.
+    """
+    again = [int(ExitCode.RANK_LOST), *(128 + number for number in (signal.SIGKILL, signal.SIGTERM))]
+    return [
+        _ended("FailJob", labels.MAIN, "In", [int(code) for code in sorted(_FINAL)]),
+        _ended("FailJob", labels.BOOTSTRAP, "NotIn", again),
+    ]
+
+
+def _ended(action: str, container: str, operator: str, codes: list[int]) -> Document:
+    values = {"containerName": container, "operator": operator, "values": codes}
+    return {"action": action, "onExitCodes": values}
+
+
+def _disrupted(action: str) -> Document:
+    return {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+def _placed(template: Document) -> Document:
+    """Any node will do, as long as there is room for all at once: Kueue looks before it admits."""
+    told = template["metadata"]["annotations"] | {labels.TOPOLOGY: "true"}
+    return {**template, "metadata": {**template["metadata"], "annotations": told}}
+
+
+def _queued(document: Document, submission: Submission, queue: str) -> Document:
+    """Let Kueue start it, and end it: a Job's own deadline begins anew with each restart, this one does not."""
+    job = submission.job
+    told = {labels.QUEUE: queue, labels.QUEUE_LONGEST: str(_longest(job, queued=True))}
+    if job.priority is not None:
+        told[labels.QUEUE_PRIORITY] = job.priority
+    metadata = document["metadata"]
+    return {
+        **document,
+        "metadata": {**metadata, "labels": metadata["labels"] | told},
+        "spec": {"suspend": True, **document["spec"]},
+    }
+
+
+def _pod_group(submission: Submission) -> Document:
+    job = submission.job
+    document = _object(POD_GROUP, submission)
+    document["spec"] = {
+        "schedulingPolicy": {"gang": {"minCount": job.replicas}},
+        "disruptionMode": {"all": {}},
+    }
+    if job.priority is not None:
+        document["spec"]["priorityClassName"] = job.priority
+    return document
+
+
+def _object(kind: Kind, submission: Submission, *, name: str | None = None) -> Document:
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": {
+            "name": name or labels.object_name(submission.job_id),
+            "namespace": submission.site.namespace,
+            "labels": _labels(submission),
+            "annotations": labels.notes(submission.job),
+        },
+    }
+
+
+def _labels(submission: Submission, role: Role | None = None) -> dict[str, str]:
+    return labels.labels(
+        submission.job,
+        job_id=submission.job_id,
+        attempt=submission.attempt,
+        role=None if role is None else role.name,
+    )

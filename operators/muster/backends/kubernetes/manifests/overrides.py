@@ -1,0 +1,265 @@
+"""What a site or an author adds to our pods: a V1Pod in the API's own form, merged as cncf.kubernetes does.
+
+Only what is named here may be set. All else would reach for the store, for an account, or out of what
+Pod Security allows, or it is said elsewhere (Resources, image=, the site): the refusal names the field.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.manifests import pods, secrets
+from muster.backends.kubernetes.manifests.given import items, mapping, name_of, only, refused, texts
+from muster.backends.kubernetes.manifests.wiring import Submission
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.errors import SpecError
+from muster.core.job import JobSpec, Role
+from muster.core.names import check_variable
+
+_POD = frozenset({"apiVersion", "kind", "metadata", "spec"})
+_METADATA = frozenset({"labels", "annotations"})
+_SPEC = frozenset(
+    {
+        "affinity",
+        "containers",
+        "dnsConfig",
+        "hostAliases",
+        "imagePullSecrets",
+        "nodeSelector",
+        "runtimeClassName",
+        "tolerations",
+        "volumes",
+    }
+)
+_CONTAINER = frozenset({"name", "env", "envFrom", "resources", "volumeMounts", "ports"})
+_VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"})
+
+
+_ANYWHERE = ClusterSite(
+    namespace="anywhere",
+    claim="not.known.yet",
+    store_url="http://anywhere",
+    images={"any": "any"},
+)
+_ANY_ROLE = Role(command=("any",))
+_ANY_JOB = JobSpec(name="any", image="any", image_digest="b3:" + "0" * 64, roles=(_ANY_ROLE,))
+
+
+def check(override: Mapping[str, Any]) -> None:
+    """Refuse what no site would take of any job, long before there is a cluster.
+
+    :raises SpecError: as :func:`merge`; that it reaches for the site's claim only that can tell.
+    """
+    submission = Submission(job=_ANY_JOB, job_id="any", attempt=1, site=_ANYWHERE)
+    merge(override, pods.template(submission, _ANY_ROLE), site=_ANYWHERE)
+
+
+def merge(override: Mapping[str, Any], template: Document, *, site: ClusterSite) -> Document:
+    """Return the pod template with an override merged over it.
+
+    Mappings are merged key by key, lists that have names by name, tolerations and the like are added
+    to, and a required node affinity is required beside ours.
+
+    :param override: as ``ApiClient().sanitize_for_serialization`` writes a V1Pod.
+    :raises SpecError: it sets what is not its own, or is no pod; the message has the field's path.
+    """
+    only(override, _POD, "")
+    metadata, spec = mapping(override, "metadata", ""), mapping(override, "spec", "")
+    only(metadata, _METADATA, "metadata")
+    only(spec, _SPEC, "spec")
+    _keep_claim(spec, site)
+    merged = deepcopy(template)
+    for kind in sorted(_METADATA):
+        given = texts(mapping(metadata, kind, "metadata"), f"metadata.{kind}")
+        merged["metadata"][kind] = {**merged["metadata"][kind], **given}
+    for name, value in spec.items():
+        merge_field = _FIELDS.get(name)
+        if merge_field is None:
+            merged["spec"][name] = deepcopy(value)
+        else:
+            merge_field(merged["spec"], value, f"spec.{name}")
+    return merged
+
+
+def _by(key: str, ours: list[Document], theirs: list[Mapping[str, Any]]) -> list[Document]:
+    """Merge two lists of mappings by the value of `key`; of the same value theirs counts."""
+    return list({each[key]: deepcopy(dict(each)) for each in (*ours, *theirs)}.values())
+
+
+def _node_selector(spec: Document, value: object, path: str) -> None:
+    given = texts(mapping({"": value}, "", path), path)
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **given}
+
+
+def _added(spec: Document, value: object, path: str) -> None:
+    name = path.rpartition(".")[2]
+    there = spec.get(name, [])
+    spec[name] = there + [deepcopy(dict(each)) for each in items(value, path) if each not in there]
+
+
+def _pull_secrets(spec: Document, value: object, path: str) -> None:
+    given = items(value, path)
+    for place, each in enumerate(given):
+        secrets.check_name(f"pod override {path}[{place}].name", each.get("name"))
+    spec["imagePullSecrets"] = _by("name", spec.get("imagePullSecrets", []), given)
+
+
+def _affinity(spec: Document, value: object, path: str) -> None:
+    given = mapping({"": value}, "", path)
+    only(given, frozenset({"nodeAffinity"}), path)
+    theirs = mapping(given, "nodeAffinity", path)
+    ours = spec.get("affinity", {}).get("nodeAffinity", {})
+    if theirs:
+        spec["affinity"] = {
+            "nodeAffinity": _node_affinity(ours, deepcopy(dict(theirs)), f"{path}.nodeAffinity")
+        }
+
+
+def _node_affinity(ours: Document, theirs: Mapping[str, Any], path: str) -> Document:
+    """What is required of a node by either is required by both: each of their terms gets ours."""
+    required, preferred = (
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferredDuringSchedulingIgnoredDuringExecution",
+    )
+    merged: Document = {**ours, **theirs}
+    if required in ours and required in theirs:
+        where = f"{path}.{required}.nodeSelectorTerms"
+        terms = items(mapping(theirs, required, path).get("nodeSelectorTerms"), where)
+        (own,) = ours[required]["nodeSelectorTerms"]
+        merged[required] = {
+            "nodeSelectorTerms": [
+                {
+                    **term,
+                    "matchExpressions": [
+                        *own["matchExpressions"],
+                        *items(term.get("matchExpressions", []), where),
+                    ],
+                }
+                for term in terms
+            ]
+        }
+    if preferred in ours and preferred in theirs:
+        merged[preferred] = [*ours[preferred], *items(theirs[preferred], f"{path}.{preferred}")]
+    return merged
+
+
+def _volumes(spec: Document, value: object, path: str) -> None:
+    given = items(value, path)
+    for place, each in enumerate(given):
+        _check_volume(each, f"{path}[{place}]")
+    spec["volumes"] = _by("name", spec["volumes"], given)
+
+
+def _keep_claim(spec: Mapping[str, Any], site: ClusterSite) -> None:
+    for place, each in enumerate(items(spec.get("volumes", []), "spec.volumes")):
+        path = f"spec.volumes[{place}]"
+        if mapping(each, "persistentVolumeClaim", path).get("claimName") == site.claim:
+            where = f"{path}.persistentVolumeClaim.claimName"
+            raise refused(where, why=f"claim {site.claim} is the store's, and pods see their own part of it")
+
+
+def _check_volume(volume: Mapping[str, Any], path: str) -> None:
+    if name_of(volume, path).startswith(labels.OURS):
+        raise refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
+    for kind in volume:
+        if kind != "name" and kind not in _VOLUMES:
+            raise refused(f"{path}.{kind}", why=f"these may be mounted: {', '.join(sorted(_VOLUMES))}")
+    if "secret" in volume:
+        name = mapping(volume, "secret", path).get("secretName")
+        secrets.check_name(f"pod override {path}.secret.secretName", name)
+
+
+def _containers(spec: Document, value: object, path: str) -> None:
+    for place, each in enumerate(items(value, path)):
+        where = f"{path}[{place}]"
+        if name_of(each, where) != labels.MAIN:
+            raise refused(
+                f"{where}.name",
+                why=f"{each['name']!r:.60} is not {labels.MAIN!r}: a second container would hold the GPUs when the ranks have ended",
+            )
+        only(each, _CONTAINER, where)
+        (main,) = spec["containers"]
+        _merge_main(main, each, where)
+
+
+def _merge_main(main: Document, given: Mapping[str, Any], path: str) -> None:
+    if "env" in given:
+        main["env"] = _by("name", main["env"], _checked_env(given["env"], f"{path}.env"))
+    if "envFrom" in given:
+        main["envFrom"] = _checked_sources(given["envFrom"], f"{path}.envFrom")
+    if "ports" in given:
+        main["ports"] = deepcopy(items(given["ports"], f"{path}.ports"))
+    if "resources" in given:
+        _merge_resources(main["resources"], mapping(given, "resources", path), f"{path}.resources")
+    if "volumeMounts" in given:
+        mounts = items(given["volumeMounts"], f"{path}.volumeMounts")
+        ours = [each["mountPath"] for each in main["volumeMounts"]]
+        for place, mount in enumerate(mounts):
+            _check_mount(mount, f"{path}.volumeMounts[{place}]", ours)
+        main["volumeMounts"] = [*main["volumeMounts"], *deepcopy(mounts)]
+
+
+def _checked_env(value: object, path: str) -> list[Mapping[str, Any]]:
+    given = items(value, path)
+    for place, each in enumerate(given):
+        where = f"{path}[{place}]"
+        check_variable(name_of(each, where))
+        reference = mapping(mapping(each, "valueFrom", where), "secretKeyRef", where)
+        if reference:
+            secrets.check_name(f"pod override {where}.valueFrom.secretKeyRef.name", reference.get("name"))
+    return given
+
+
+def _checked_sources(value: object, path: str) -> list[Document]:
+    given = items(value, path)
+    for place, each in enumerate(given):
+        where = f"{path}[{place}]"
+        if "secretRef" in each:
+            reference = mapping(each, "secretRef", where)
+            secrets.check_name(f"pod override {where}.secretRef.name", reference.get("name"))
+    return deepcopy([dict(each) for each in given])
+
+
+def _merge_resources(ours: Document, given: Mapping[str, Any], path: str) -> None:
+    only(given, frozenset({"requests", "limits"}), path)
+    taken = set(ours["requests"]) | set(ours["limits"])
+    for kind in given:
+        amounts = mapping(given, kind, path)
+        for resource in amounts:
+            if resource in taken and (kind, resource) != ("limits", "cpu"):
+                raise refused(f"{path}.{kind}.{resource}", why="say it as Resources(…) in the Dag")
+        ours[kind] = {**ours[kind], **amounts}
+
+
+def _check_mount(mount: Mapping[str, Any], path: str, ours: list[str]) -> None:
+    if name_of(mount, path).startswith(labels.OURS):
+        raise refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
+    at = mount.get("mountPath")
+    if not isinstance(at, str) or not at.startswith("/") or ".." in at.split("/"):
+        raise SpecError(f"pod override {path}.mountPath: need a path from the root on, found {at!r:.80}")
+    plain = posixpath.normpath(at)
+    for taken in (*ours, "/mnt/muster"):
+        if _within(plain, taken) or _within(taken, plain):
+            raise refused(
+                f"{path}.mountPath", why=f"{at!r:.80} and muster's own {taken} would hide each other"
+            )
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+_FIELDS: dict[str, Callable[[Document, object, str], None]] = {
+    "affinity": _affinity,
+    "containers": _containers,
+    "imagePullSecrets": _pull_secrets,
+    "nodeSelector": _node_selector,
+    "tolerations": _added,
+    "hostAliases": _added,
+    "volumes": _volumes,
+}

@@ -1,0 +1,1 @@
+"""What there is of jobs on the cluster, and what that means."""

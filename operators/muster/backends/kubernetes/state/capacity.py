@@ -1,0 +1,175 @@
+"""Looks at a cluster's GPUs and queues with a handful of requests, sent at the same time where they can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Share, Waiting
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import (
+    CLUSTER_QUEUE,
+    JOB,
+    JOB_SET,
+    LOCAL_QUEUE,
+    NODE,
+    POD,
+    QUEUE_VIEW,
+    RESOURCE_FLAVOR,
+    WORKLOAD,
+    Document,
+    Kind,
+)
+from muster.backends.kubernetes.cluster.discovery import readable, serves
+from muster.backends.kubernetes.cluster.facts import Flavor, Queue
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.state.queueing import (
+    asked_places,
+    gpus,
+    held,
+    queue_of,
+    reckoned_places,
+    runs,
+    shares,
+    unplaced,
+    waiting,
+)
+from muster.backends.kubernetes.state.seen import Seen
+from muster.core.errors import BackendError, Forbidden
+from muster.core.names import check_job_id
+
+_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+_AT_ONCE = 8
+
+
+class ClusterCapacity:
+    """What a namespace's jobs may run on, and what waits in it; see :class:`~muster.backends.capacity.Capacity`.
+
+    :param resource: what a card is called, such as ``nvidia.com/gpu``.
+    """
+
+    def __init__(self, client: Client, *, namespace: str, resource: str = "nvidia.com/gpu") -> None:
+        self._client = client
+        self._namespace = namespace
+        self._resource = resource
+
+    def gpus(self) -> Gpus:
+        """Return who has the GPUs now.
+
+        Pods of other namespaces count where these credentials may list them; else what the queues
+        have let in counts in their stead, and :attr:`~muster.backends.capacity.Gpus.unseen` says so.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            served = pool.submit(self._client.served)
+            nodes, pods = pool.submit(self._client.find, NODE), pool.submit(self._pods)
+            kueue = serves(served.result(), CLUSTER_QUEUE)
+            queues = pool.submit(readable, self._client, CLUSTER_QUEUE) if kueue else None
+            flavors = pool.submit(readable, self._client, RESOURCE_FLAVOR) if kueue else None
+            known = {flavor.name: flavor for flavor in map(Flavor.of, _found(flavors))}
+            owned = shares(_found(queues), known, resource=self._resource)
+            everywhere, found = pods.result()
+            counted = gpus(nodes.result(), found, resource=self._resource)
+        if everywhere:
+            return replace(counted, shares=owned)
+        return replace(
+            counted,
+            by_class=_with_reserved(counted.by_class, owned),
+            shares=owned,
+            unseen=(
+                f"node by node only pods of namespace {self._namespace} count: these credentials may not list "
+                "pods in the whole cluster"
+            ),
+        )
+
+    def queues(self) -> Queues:
+        """Return what waits now, and why. Places are Kueue's own where it tells them, else reckoned."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            served = self._client.served()
+            kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
+            heads = [pool.submit(self._heads, kind) for kind in kinds]
+            if not serves(served, WORKLOAD):
+                return Queues(lines=(), waiting=unplaced(self._our_pods(), owners=_all(heads)))
+            local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
+            workloads = self._client.find(WORKLOAD, namespace=self._namespace)
+            places = reckoned_places(workloads)
+            if serves(served, QUEUE_VIEW):
+                lengths = Counter(queue_of(each) for each in held(workloads))
+                for told in pool.map(self._places, lengths, lengths.values()):
+                    places |= told
+            found = waiting(workloads, owners=_all(heads), places=places)
+            return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
+
+    def parts(self, job_id: str) -> tuple[Part, ...]:
+        """Return a job's pods that have a node and have not ended, those of the start that counts."""
+        wanted = selector({JOB_LABEL: check_job_id(job_id)})
+        pods = self._client.find(POD, namespace=self._namespace, labels=wanted, fields=_NOT_ENDED)
+        placed = [pod for pod in Seen(pods=pods).replicas() if pod.node and not pod.deleting]
+        return tuple(Part(name=pod.replica, process=f"pod {pod.name}", node=pod.node) for pod in placed)
+
+    def _pods(self) -> tuple[bool, Sequence[Document]]:
+        """Return the pods that may hold cards, and whether they are those of the whole cluster."""
+        try:
+            return True, self._client.find(POD, fields=_NOT_ENDED)
+        except Forbidden:
+            return False, self._client.find(POD, namespace=self._namespace, fields=_NOT_ENDED)
+
+    def _heads(self, kind: Kind) -> Sequence[Document]:
+        return self._client.find(kind, namespace=self._namespace, labels=JOB_LABEL, heads=True)
+
+    def _our_pods(self) -> Sequence[Document]:
+        return self._client.find(POD, namespace=self._namespace, labels=JOB_LABEL, fields=_NOT_ENDED)
+
+    def _places(self, queue: str, length: int) -> dict[str, Place]:
+        """Return the places in a queue as Kueue tells them; none where it does not.
+
+        :param length: how many wait in it: Kueue tells of a thousand if it is not asked for more.
+        """
+        try:
+            told = self._client.patient(0.0).get(
+                QUEUE_VIEW,
+                queue,
+                namespace=self._namespace,
+                subresource="pendingworkloads",
+                query={"limit": str(length)},
+            )
+        except BackendError:  # they can be reckoned as well
+            return {}
+        return asked_places(told or {})
+
+
+def _found(asked: Future[tuple[Document, ...] | None] | None) -> Sequence[Document]:
+    """What was asked for and may be read, if it was."""
+    return () if asked is None else asked.result() or ()
+
+
+def _all(parts: Iterable[Future[Sequence[Document]]]) -> list[Document]:
+    return [each for part in parts for each in part.result()]
+
+
+def _with_reserved(classes: Iterable[Cards], owned: Iterable[Share]) -> tuple[Cards, ...]:
+    """Count as used at least what the queues have let in of each class."""
+    reserved = Counter[str]()
+    for share in owned:
+        reserved[share.gpu_class] += share.used
+    return tuple(replace(each, used=max(each.used, min(each.total, reserved[each.name]))) for each in classes)
+
+
+def _lines(
+    queues: Iterable[Document], workloads: Iterable[Document], waits: Iterable[Waiting]
+) -> tuple[Line, ...]:
+    before = Counter(each.queue for each in waits)
+    inside = Counter(queue_of(each) for each in workloads if runs(each))
+    found = [Queue.of(each, {}) for each in queues]
+    return tuple(
+        Line(
+            name=queue.name,
+            team=queue.cluster_queue,
+            waiting=before[queue.name],
+            running=inside[queue.name],
+            stopped=queue.stopped,
+        )
+        for queue in sorted(found, key=lambda queue: queue.name)
+    )

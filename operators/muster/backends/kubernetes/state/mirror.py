@@ -1,0 +1,178 @@
+"""A copy of what a namespace holds of our jobs, kept up to date by one watch a kind, however many there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
+from muster.backends.kubernetes.api.lean import Read, lean
+from muster.backends.kubernetes.api.watching import Change, Watch
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.state.seen import Seen, uid_of
+from muster.core.errors import Unreachable
+
+# Workloads carry no label of ours, and events none at all: they are found by what they are about.
+_SELECTORS: Mapping[Kind, Mapping[str, str]] = {
+    JOB_SET: {"labels": JOB_LABEL},
+    JOB: {"labels": JOB_LABEL},
+    POD: {"labels": JOB_LABEL},
+    POD_GROUP: {"labels": JOB_LABEL},
+    WORKLOAD: {},
+    EVENT: {"fields": "type=Warning"},
+}
+
+_DEAF_SECONDS = 180.0  # all is well below two and a half minutes
+
+_Key = tuple[str, str]
+
+
+class Mirror:
+    """The objects of the jobs of one namespace. Safe to use from many threads.
+
+    Pods that ended badly are kept after they were deleted, for as long as their job has objects: they
+    say why a gang was started again. It follows until :meth:`close`; as a context it closes itself.
+
+    :param kinds: those that the cluster serves (:meth:`~.client.Client.served`).
+    :param read: chooses what is kept of the objects of a kind.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        kinds: Iterable[Kind],
+        read: Callable[[Kind], Read] = lean,
+    ) -> None:
+        self._lock = threading.Condition()
+        self._groups: dict[_Key, dict[str, Document]] = {}  # by what they belong to, then by uid
+        self._job_of: dict[str, str] = {}  # by uid of its object
+        self._seen: dict[str, Seen] = {}  # by job, until something of it changes
+        self._workloads: tuple[Document, ...] | None = None  # likewise
+        self._watches = {
+            kind: Watch(client, kind, namespace=namespace, read=read(kind), **_SELECTORS[kind])
+            for kind in kinds
+        }
+        self._unread = set(self._watches)
+        for kind, watch in self._watches.items():
+            threading.Thread(
+                target=self._follow, args=(kind, watch), name=f"muster-watch-{kind.plural}", daemon=True
+            ).start()
+
+    def __enter__(self) -> Mirror:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every watch. Idempotent, and does not wait for them."""
+        for watch in self._watches.values():
+            watch.close()
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether some kind has not been heard of for long though others are: a new mirror may do better."""
+        silent = [watch.silent_seconds for watch in self._watches.values()]
+        return max(silent) > _DEAF_SECONDS > min(silent)
+
+    def wait(self, *, timeout_seconds: float) -> None:
+        """Return when everything was read once. :raises Unreachable: it was not by then."""
+        with self._lock:
+            if not self._lock.wait_for(lambda: not self._unread, timeout_seconds):
+                missing = ", ".join(sorted(kind.plural for kind in self._unread))
+                raise Unreachable(f"the cluster's {missing} could not be read for {timeout_seconds:g} s")
+
+    def seen(self, job_id: str) -> Seen:
+        """Return what there is of a job now: the same object as before where nothing of it has changed."""
+        with self._lock:
+            if job_id not in self._seen:
+                own = list(self._groups.get(("job", job_id), {}).values())
+                about = [
+                    each for one in own for each in self._groups.get(("about", uid_of(one)), {}).values()
+                ]
+                found = Seen.of([*own, *about])
+                if not own:  # nobody knows for how long it is asked about
+                    return found
+                self._seen[job_id] = found
+            return self._seen[job_id]
+
+    def roots(self) -> tuple[Document, ...]:
+        """Return the JobSets and Jobs that nothing else owns."""
+        with self._lock:
+            found = [each for kind in (JOB_SET, JOB) for each in self._all(kind)]
+        return tuple(each for each in found if not each["metadata"].get("ownerReferences"))
+
+    def workloads(self) -> tuple[Document, ...]:
+        """Return every Workload of the namespace, also of those who use its queues without us.
+
+        It is the same tuple as before where none has changed.
+        """
+        with self._lock:
+            if self._workloads is None:
+                self._workloads = tuple(self._all(WORKLOAD))
+            return self._workloads
+
+    def _follow(self, kind: Kind, watch: Watch) -> None:
+        for change in watch.changes():
+            with self._lock:
+                self._apply(kind, change)
+                self._unread.discard(kind)
+                self._lock.notify_all()
+
+    def _apply(self, kind: Kind, change: Change) -> None:
+        if kind is WORKLOAD:
+            self._workloads = None
+        if change.whole:
+            there = {uid_of(document) for document in change.put}
+            for document in [each for each in self._all(kind) if uid_of(each) not in there]:
+                self._remove(document)
+        for document in change.put:
+            self._groups.setdefault(self._key(document), {})[uid_of(document)] = document
+        for document in change.gone:
+            self._remove(document)
+
+    def _all(self, kind: Kind) -> Iterator[Document]:
+        for group in self._groups.values():
+            yield from (each for each in group.values() if each["kind"] == kind.name and not _kept(each))
+
+    def _remove(self, document: Document) -> None:
+        """Forget an object; a pod that ended badly only with the last of its job."""
+        key, uid = self._key(document), uid_of(document)
+        group = self._groups.get(key, {})
+        group.pop(uid, None)
+        if document["kind"] == POD.name and (document.get("status") or {}).get("phase") == "Failed":
+            group[uid] = {**document, "kept": True}
+        else:
+            self._job_of.pop(uid, None)
+        if all(map(_kept, group.values())):
+            self._groups.pop(key, None)
+            for each in group:
+                self._job_of.pop(each, None)
+
+    def _key(self, document: Document) -> _Key:
+        """Say where an object belongs, with its job or with what it is about, and forget what was seen of that."""
+        if document["kind"] == WORKLOAD.name:
+            owners = document["metadata"].get("ownerReferences") or ()
+            return self._about(str(owners[0]["uid"]) if owners else "")
+        if document["kind"] == EVENT.name:
+            return self._about(str(document["involvedObject"].get("uid")))
+        job_id = str(document["metadata"]["labels"][JOB_LABEL])
+        self._job_of[uid_of(document)] = job_id
+        self._seen.pop(job_id, None)
+        return "job", job_id
+
+    def _about(self, uid: str) -> _Key:
+        if uid in self._job_of:
+            self._seen.pop(self._job_of[uid], None)
+        return "about", uid
+
+
+def _kept(document: Mapping[str, Any]) -> bool:
+    return "kept" in document

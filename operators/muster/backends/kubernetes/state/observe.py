@@ -1,0 +1,222 @@
+"""How a job on a cluster is, in the words of :class:`~muster.core.status.JobStatus`: pure, from its objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from muster.backends.capacity import Place
+from muster.backends.kubernetes.cluster.facts import condition, holds
+from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.core.job import JobSpec
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import one_line
+
+_MORE_NEEDED = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+?), (\S+) more needed")
+_TOO_MUCH = re.compile(
+    r"insufficient quota for (\S+) in flavor (\S+?), previously considered podsets requests \(([^)]*)\) "
+    r"\+ current podset request \(([^)]*)\) > maximum capacity \(([^)]*)\)"
+)
+_ASSIGN = re.compile(r"^couldn't assign flavors to pod set [^:]+: ")
+_EVICTED = {
+    "Preempted": "was preempted by a job of higher priority and waits again",
+    "NodeFailures": "lost a node and waits again",
+    "PodsReadyTimeout": "did not start in time and waits again",
+    "ClusterQueueStopped": "was put back as its queue was stopped",
+    "LocalQueueStopped": "was put back as its queue was stopped",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """A job as the cluster shows it.
+
+    :param reason: one line for people: what it waits for, what it is preparing, how much of it runs.
+    :param started: seconds since the epoch at which all of the gang ran; None while some of it does not.
+    :param running: replicas whose ranks run; `sealed` those whose worker has ended well.
+    :param ranks_running: global ranks that run.
+    :param nodes: per replica, such as ``main-0``, the node that has it.
+    """
+
+    state: JobState
+    reason: str
+    replicas: int
+    started: float | None = None
+    restarts: int = 0
+    running: int = 0
+    sealed: int = 0
+    ranks_running: int = 0
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", one_line(self.reason))
+        object.__setattr__(self, "nodes", MappingProxyType(dict(self.nodes)))
+
+
+def observe(seen: Seen, job: JobSpec, *, place: Place | None = None) -> Observed:
+    """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
+
+    :param place: in its queue, if somebody asked Kueue for it.
+    """
+    pods = seen.replicas()
+    state, reason = _state(seen, job, pods, place)
+    ranks = {role.name: role.ranks for role in job.roles}
+    running = [pod for pod in pods if pod.runs]
+    return Observed(
+        state=state,
+        reason=reason,
+        replicas=job.replicas,
+        started=_started(pods) if state in (JobState.RUNNING, JobState.COMMITTING) else None,
+        restarts=seen.restarts,
+        running=len(running),
+        sealed=sum(pod.sealed for pod in pods),
+        ranks_running=sum(ranks.get(pod.role, 1) for pod in running),
+        nodes={pod.replica: pod.node for pod in pods if pod.node},
+    )
+
+
+def merged(status: JobStatus, observed: Observed) -> JobStatus:
+    """Add to what is recorded of a job that has not ended what was observed of it."""
+    return replace(
+        status,
+        # That it has failed is for its verdict to say.
+        state=status.state if observed.state is JobState.FAILED else observed.state,
+        reason=observed.reason,
+        started=status.started or observed.started,
+        restarts=max(status.restarts, observed.restarts),
+    )
+
+
+def _started(pods: Sequence[SeenPod]) -> float | None:
+    times = [pod.main.started_at for pod in pods]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _state(seen: Seen, job: JobSpec, pods: Sequence[SeenPod], place: Place | None) -> tuple[JobState, str]:
+    if seen.root is None:
+        return JobState.QUEUED, "its objects are not to be seen yet"
+    if completed(seen.root):
+        return JobState.COMMITTING, "every replica has sealed"
+    if failed(seen.root):
+        said = failure(seen.root)
+        return JobState.FAILED, str(said.get("message") or said.get("reason") or "it has failed")
+    if seen.workload is not None and not holds(seen.workload, "Admitted"):
+        return JobState.QUEUED, _waits(seen.workload, place)
+    if seen.workload is None and seen.root["spec"].get("suspend"):
+        return JobState.QUEUED, "waits until Kueue has seen it"
+    if seen.workload is None and pods and not any(pod.node or pod.gated for pod in pods):
+        return JobState.QUEUED, f"waits for nodes: {_why_unplaced(pods)}"
+    return _placed(job, pods, restarts=seen.restarts)
+
+
+def _placed(job: JobSpec, pods: Sequence[SeenPod], *, restarts: int) -> tuple[JobState, str]:
+    """Say how the pods are of a gang that nothing holds back."""
+    wanted = job.replicas
+    going = sum(pod.runs or pod.sealed for pod in pods)
+    if going >= wanted:
+        sealed = sum(pod.sealed for pod in pods)
+        rest = f", {sealed} sealed" if sealed else ""
+        return JobState.RUNNING, f"{_count(wanted)} {'run' if wanted > 1 else 'runs'}{rest}"
+    again = f"starting again ({restarts}): " if restarts else ""
+    return JobState.PREPARING, f"{again}{going} of {_count(wanted)} run; {_hindrance(pods)}"
+
+
+def _count(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _why_unplaced(pods: Sequence[SeenPod]) -> str:
+    return next((pod.unplaced for pod in pods if pod.unplaced), "the scheduler has not looked yet")
+
+
+def _hindrance(pods: Sequence[SeenPod]) -> str:
+    """What keeps the replica that is furthest from running."""
+    waiting = [pod for pod in pods if not pod.runs and not pod.sealed]
+    if not waiting:
+        return "the other pods are being made"
+    return min((_of_pod(pod) for pod in waiting), key=lambda each: each[0])[1]
+
+
+def _of_pod(pod: SeenPod) -> tuple[int, str]:
+    """How telling what keeps a pod is, 0 the most, and what that is."""
+    if pod.deleting and pod.disrupted == "DeletionByTaintManager":
+        return 0, f"node {pod.node} no longer answers, {pod.replica} is given up"
+    if pod.deleting:
+        return 1, f"{pod.replica} is being taken off node {pod.node or 'none'}"
+    if pod.gated:
+        return 4, f"Kueue chooses a node for {pod.replica}"
+    if not pod.node:
+        return 2, f"{pod.replica} waits for a node: {pod.unplaced or 'the scheduler has not looked yet'}"
+    where = f"{pod.replica} on node {pod.node}"
+    for container in pod.containers:
+        if container.waiting_message:
+            return 0, f"{where}: {container.waiting}: {container.waiting_message}"
+        if container.running and container.name != pod.main.name:
+            return 3, f"{where} fetches its code and the worker"
+        if container.code:
+            return 0, f"{where} has ended with exit code {container.code}"
+    return 3, f"{where} is being set up"
+
+
+def _waits(workload: Mapping[str, Any], place: Place | None) -> str:
+    """Say why Kueue holds a job back, and where in the queue it is."""
+    at = f", place {place.number} of {place.of}" if place else ""
+    return f"in queue {workload['spec'].get('queueName') or '?'}{at}: {waits_for(workload)}"
+
+
+def waits_for(workload: Mapping[str, Any]) -> str:
+    """Say what a Workload of Kueue waits for."""
+    before = _put_back(workload)
+    if holds(workload, "QuotaReserved"):
+        return f"{before}has its quota, waits for {_checks(workload)}"
+    # Kueue leaves those that are like one that has just been put back without a word of their own.
+    message = str(condition(workload, "QuotaReserved").get("message") or "waits its turn")
+    return before + plain_reason(message)
+
+
+def _put_back(workload: Mapping[str, Any]) -> str:
+    """Say why a workload that had been let in waits again; nothing of one that never was."""
+    if not holds(workload, "Evicted"):
+        return ""
+    reason = str(condition(workload, "Evicted").get("reason"))
+    if reason == "Preempted" and str(condition(workload, "Preempted").get("reason")).startswith("InCohort"):
+        return "gave back what its team had borrowed and waits again; "
+    return f"{_EVICTED.get(reason, f'was put back ({reason})')}; "
+
+
+def _checks(workload: Mapping[str, Any]) -> str:
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    waiting = [str(check["name"]) for check in checks if check.get("state") != "Ready"]
+    return f"the admission check {', '.join(waiting)}" if waiting else "Kueue to place it"
+
+
+def plain_reason(message: str) -> str:
+    """Return Kueue's reason in fewer words: what more is needed, or is too much, where it says that."""
+    needed = _MORE_NEEDED.findall(message)
+    if needed:
+        wants = [f"{amount} more {resource} of flavor {flavor}" for resource, flavor, amount in needed]
+        return f"needs {' or '.join(dict.fromkeys(wants))}"
+    over = [
+        f"{resource} of flavor {flavor} ({amount if before == '0' else f'{before} + {amount}'}, it has {most})"
+        for resource, flavor, before, amount, most in _TOO_MUCH.findall(message)
+    ]
+    return f"asks for too much {' or '.join(dict.fromkeys(over))}" if over else _ASSIGN.sub("", message)
+
+
+def completed(root: Mapping[str, Any]) -> bool:
+    """Whether every pod of a JobSet or Job has ended well."""
+    return holds(root, "Completed") or holds(root, "Complete")
+
+
+def failed(root: Mapping[str, Any]) -> bool:
+    """Whether a JobSet or Job has failed for good: nothing starts it again."""
+    return holds(root, "Failed")
+
+
+def failure(root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the condition that says why a JobSet or Job has failed; empty where it has not."""
+    found = condition(root, "Failed")
+    return found if found.get("status") == "True" else {}

@@ -1,0 +1,245 @@
+"""Who has the GPUs, who waits for them and why: pure, from nodes, pods and Kueue's Workloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from muster.backends.capacity import NO_CLASS, Cards, Gpus, Place, Share, Waiting
+from muster.backends.kubernetes.cluster.facts import Flavor, Node, condition, holds, quotas
+from muster.backends.kubernetes.cluster.quantities import PODS, pod_requests, quantity, times, total
+from muster.backends.kubernetes.labels import JOB, NAME, QUEUE
+from muster.backends.kubernetes.state.observe import waits_for
+from muster.backends.kubernetes.state.seen import seconds
+
+_LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
+_ENDED = ("Succeeded", "Failed")
+
+
+def gpus(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], *, resource: str) -> Gpus:
+    """Count cards in use by class, node and team.
+
+    A pod holds its cards from the moment it has a node until it has ended. A team is a namespace and,
+    where Kueue says so, its queue.
+
+    :param resource: what a card is called, such as ``nvidia.com/gpu``.
+    """
+    cards = {node.name: node for node in map(Node.of, nodes) if node.room.get(resource)}
+    used, teams = Counter[str](), Counter[str]()
+    for pod in pods:
+        node, count = pod["spec"].get("nodeName"), _cards(pod, resource)
+        if count and node and pod.get("status", {}).get("phase") not in _ENDED:
+            used[node] += count
+            teams[_team(pod)] += count
+    by_node = tuple(
+        Cards(
+            name=name,
+            total=int(node.room[resource]),
+            used=used[name],
+            gpu_class=node.gpu_class or NO_CLASS,
+            ready=node.ready and not node.cordoned,
+        )
+        for name, node in sorted(cards.items())
+    )
+    return Gpus(
+        by_class=_by_class(by_node),
+        by_node=by_node,
+        by_team=tuple(Cards(name=team, used=count) for team, count in sorted(teams.items())),
+    )
+
+
+def _cards(pod: Mapping[str, Any], resource: str) -> int:
+    return int(pod_requests(pod["spec"]).get(resource, 0))
+
+
+def _team(pod: Mapping[str, Any]) -> str:
+    labels = pod["metadata"].get("labels") or {}
+    queue = labels.get(_LOCAL_QUEUE) or labels.get(QUEUE)
+    namespace = str(pod["metadata"]["namespace"])
+    return f"{namespace}/{queue}" if queue else namespace
+
+
+def _by_class(nodes: Sequence[Cards]) -> tuple[Cards, ...]:
+    """Sum nodes by class. Cards of a node that takes no pods count as neither free nor used."""
+    found = []
+    for name in sorted({node.gpu_class for node in nodes}):
+        own = [node for node in nodes if node.gpu_class == name]
+        used = sum(node.used for node in own)
+        free = sum(node.free for node in own)
+        found.append(Cards(name=name, total=used + free, used=used, gpu_class=name))
+    return tuple(found)
+
+
+def shares(
+    cluster_queues: Iterable[Mapping[str, Any]], flavors: Mapping[str, Flavor], *, resource: str
+) -> tuple[Share, ...]:
+    """Return each team's share of each class, as Kueue counts it: whatever namespace the pods are in.
+
+    :param flavors: by name; they say which class each stands for.
+    """
+    found = []
+    for queue in cluster_queues:
+        held = {
+            each["name"]: quantities
+            for each in (queue.get("status") or {}).get("flavorsReservation") or ()
+            for quantities in each.get("resources") or ()
+            if quantities["name"] == resource
+        }
+        for flavor, quota in quotas(queue):
+            if quota["name"] == resource:
+                found.append(_share(queue["metadata"]["name"], flavor, quota, held.get(flavor, {}), flavors))
+    return tuple(sorted(found, key=lambda share: (share.team, share.flavor)))
+
+
+def _share(
+    team: str, flavor: str, quota: Mapping[str, Any], held: Mapping[str, Any], flavors: Mapping[str, Flavor]
+) -> Share:
+    known = flavors.get(flavor)
+    return Share(
+        team=team,
+        flavor=flavor,
+        gpu_class=(known and known.gpu_class) or NO_CLASS,
+        quota=int(quantity(quota.get("nominalQuota", 0))),
+        used=int(quantity(held.get("total", 0))),
+        borrowed=int(quantity(held.get("borrowed", 0))),
+    )
+
+
+def waiting(
+    workloads: Iterable[Mapping[str, Any]],
+    *,
+    owners: Iterable[Mapping[str, Any]] = (),
+    places: Mapping[str, Place] | None = None,
+) -> tuple[Waiting, ...]:
+    """Return what waits, queue by queue, the next to leave it first.
+
+    :param owners: the JobSets and Jobs that the workloads stand for; they say which job each is.
+    :param places: by ``NAMESPACE/NAME`` of the Workload, from :func:`asked_places`; else they are reckoned from the
+        workloads given, which is Kueue's own order unless one was put back for not starting.
+    """
+    waits = held(workloads)
+    known = reckoned_places(waits) if places is None else places
+    heads = {str(each["metadata"].get("uid")): each["metadata"] for each in owners}
+    found = [_waiting(each, heads, known) for each in waits]
+    return tuple(sorted(found, key=_order))
+
+
+def held(workloads: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the workloads that wait."""
+    return [each for each in workloads if not holds(each, "Admitted") and not holds(each, "Finished")]
+
+
+def runs(workload: Mapping[str, Any]) -> bool:
+    """Whether its queue has let a workload in, and it has not ended."""
+    return holds(workload, "Admitted") and not holds(workload, "Finished")
+
+
+def queue_of(workload: Mapping[str, Any]) -> str:
+    """Return the LocalQueue that a workload asks for."""
+    return str(workload["spec"].get("queueName") or "")
+
+
+def _waiting(
+    workload: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]], places: Mapping[str, Place]
+) -> Waiting:
+    metadata, spec = workload["metadata"], workload["spec"]
+    owner: Mapping[str, Any] = next(iter(metadata.get("ownerReferences") or ()), {})
+    head = heads.get(str(owner.get("uid")), {})
+    return Waiting(
+        name=owner.get("name") or metadata["name"],
+        namespace=metadata["namespace"],
+        queue=queue_of(workload),
+        priority=int(spec.get("priority") or 0),
+        since=seconds(metadata.get("creationTimestamp")) or 0.0,
+        why=waits_for(workload),
+        needs=MappingProxyType(_needs(spec)),
+        title=(head.get("annotations") or {}).get(NAME, ""),
+        job_id=(head.get("labels") or {}).get(JOB),
+        place=places.get(_name(workload)),
+    )
+
+
+def _needs(spec: Mapping[str, Any]) -> dict[str, float]:
+    sets = spec.get("podSets") or ()
+    wanted = total(
+        times(pod_requests(each["template"]["spec"]), int(each.get("count") or 1)) for each in sets
+    )
+    return {name: amount for name, amount in wanted.items() if name != PODS}
+
+
+def _order(each: Waiting) -> tuple[object, ...]:
+    return each.namespace, each.queue, each.place.number if each.place else 0, -each.priority, each.since
+
+
+def unplaced(
+    pods: Iterable[Mapping[str, Any]], *, owners: Iterable[Mapping[str, Any]] = ()
+) -> tuple[Waiting, ...]:
+    """Return the jobs that wait for nodes where no queue holds them: those of whose pods none has one.
+
+    :param pods: of our jobs, those that have not ended. :param owners: their JobSets and Jobs.
+    """
+    jobs: dict[str, list[Mapping[str, Any]]] = {}
+    for pod in pods:
+        jobs.setdefault(pod["metadata"]["labels"][JOB], []).append(pod)
+    heads = {(each["metadata"].get("labels") or {}).get(JOB): each["metadata"] for each in owners}
+    waits = [
+        _without_node(own, heads.get(job_id) or own[0]["metadata"])
+        for job_id, own in jobs.items()
+        if not any(pod["spec"].get("nodeName") for pod in own)
+    ]
+    return tuple(sorted(waits, key=_order))
+
+
+def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> Waiting:
+    said = (condition(pod, "PodScheduled").get("message") for pod in pods)
+    needs = total(pod_requests(pod["spec"]) for pod in pods)
+    return Waiting(
+        name=head["name"],
+        namespace=head["namespace"],
+        queue="",
+        priority=int(pods[0]["spec"].get("priority") or 0),
+        since=min(seconds(pod["metadata"].get("creationTimestamp")) or 0.0 for pod in pods),
+        why=next((text for text in said if text), "the scheduler has not looked yet"),
+        needs=MappingProxyType({name: amount for name, amount in needs.items() if name != PODS}),
+        title=(head.get("annotations") or {}).get(NAME, ""),
+        job_id=pods[0]["metadata"]["labels"][JOB],
+    )
+
+
+def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
+    """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age.
+
+    Ages are whole seconds: of those made in the same one only Kueue knows the order.
+    """
+    queues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in held(workloads):
+        queues.setdefault((each["metadata"]["namespace"], queue_of(each)), []).append(each)
+    found: dict[str, Place] = {}
+    for queue in queues.values():
+        queue.sort(key=_rank)
+        for number, each in enumerate(queue, start=1):
+            found[_name(each)] = Place(number=number, of=len(queue))
+    return found
+
+
+def _name(workload: Mapping[str, Any]) -> str:
+    return f"{workload['metadata']['namespace']}/{workload['metadata']['name']}"
+
+
+def _rank(workload: Mapping[str, Any]) -> tuple[object, ...]:
+    metadata = workload["metadata"]
+    age = seconds(metadata.get("creationTimestamp")) or 0.0
+    if condition(workload, "Evicted").get("reason") == "PodsReadyTimeout":
+        age = seconds(condition(workload, "Evicted").get("lastTransitionTime")) or age
+    return -int(workload["spec"].get("priority") or 0), age, metadata["name"]
+
+
+def asked_places(summary: Mapping[str, Any]) -> dict[str, Place]:
+    """Return places by ``NAMESPACE/NAME`` as Kueue's visibility server tells them.
+
+    :param summary: what it serves as ``localqueues/NAME/pendingworkloads``.
+    """
+    items = summary.get("items") or ()
+    return {_name(each): Place(number=int(each["positionInLocalQueue"]) + 1, of=len(items)) for each in items}

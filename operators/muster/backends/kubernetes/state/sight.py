@@ -1,0 +1,136 @@
+"""What there is of jobs on the cluster now: from a mirror once somebody follows them, else asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
+from muster.backends.kubernetes.cluster.rights import Right, lacking, rules
+from muster.backends.kubernetes.cluster.survey import Survey
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state.mirror import Mirror
+from muster.backends.kubernetes.state.roots import root_kinds
+from muster.backends.kubernetes.state.seen import Seen, uid_of
+from muster.core.errors import Forbidden
+from muster.core.job import JobSpec
+
+_FIRST_SECONDS, _AGAIN_SECONDS = 30.0, 180.0
+_OWNER_UID = "kueue.x-k8s.io/job-uid"  # of Workloads: the uid of what they stand for
+
+
+class Sight:
+    """Looks at jobs. Safe to share between threads."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        survey: Survey,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._survey = survey
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._mirror: Mirror | None = None
+        self._again = 0.0  # when one that has fallen silent may be begun anew
+
+    def follow(self) -> Mirror:
+        """Return the mirror of the namespace, begun by whoever asks first, and anew where it has fallen silent.
+
+        :raises Forbidden: these credentials may not read what a mirror shows.
+        :raises Unreachable: the API server did not show everything within half a minute.
+        """
+        with self._lock:
+            if self._mirror is None:
+                self._mirror = self._begin()
+            elif self._mirror.is_deaf and self._clock() > self._again:
+                self._again = self._clock() + _AGAIN_SECONDS
+                before, self._mirror = self._mirror, self._begin()
+                before.close()
+            return self._mirror
+
+    def _begin(self) -> Mirror:
+        self._survey.last()  # which kinds there are may be what has changed
+        self._check_rights()
+        mirror = Mirror(self._client, namespace=self._site.namespace, kinds=self._survey.kinds())
+        try:
+            mirror.wait(timeout_seconds=_FIRST_SECONDS)
+        except BaseException:
+            mirror.close()
+            raise
+        return mirror
+
+    def _check_rights(self) -> None:
+        """A watch that is refused tries again for ever: somebody may grant it. So it is asked about first."""
+        namespace, kinds = self._site.namespace, self._survey.kinds()
+        wanted = [Right(verb, kind) for kind in kinds for verb in ("list", "watch")]
+        served = {(kind.api_version, kind.plural) for kind in kinds}
+        missing = lacking(self._client, wanted, namespace=namespace, served=served)
+        if missing:
+            raise Forbidden(
+                f"this account may not follow jobs in namespace {namespace}: give it a Role with {rules(missing)}"
+            )
+
+    def close(self) -> None:
+        """End the mirror, if there is one."""
+        with self._lock:
+            if self._mirror is not None:
+                self._mirror.close()
+                self._mirror = None
+
+    def seen(self, job: JobSpec, job_id: str) -> Seen:
+        """Return what there is of a job: without a request where it is followed."""
+        mirror = self._mirror  # another thread may close it
+        return self.asked(job, job_id) if mirror is None else mirror.seen(job_id)
+
+    def asked(self, job: JobSpec, job_id: str) -> Seen:
+        """Return what the API server says there is of a job; and pods that ended badly, if they were seen before."""
+        of_job = selector({JOB_LABEL: job_id})
+        kinds = self._survey.kinds()
+        found: list[Document] = []
+        for kind in {*root_kinds(job), JOB, POD, POD_GROUP} & {*kinds}:
+            found += self._find(kind, labels=of_job)
+        root = Seen.of(found).root
+        if root is not None and WORKLOAD in kinds:
+            found += self._find(WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
+        found += self._events({uid_of(each) for each in found})
+        return Seen.of([*found, *self._ended_badly(job_id, {uid_of(each) for each in found})])
+
+    def roots(self) -> Sequence[Document]:
+        """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""
+        if self._mirror is not None:
+            return self._mirror.roots()
+        kinds = {JOB, JOB_SET} & {*self._survey.kinds()}
+        found = [each for kind in kinds for each in self._find(kind, labels=JOB_LABEL)]
+        return [each for each in found if not each["metadata"].get("ownerReferences")]
+
+    def workloads(self) -> Sequence[Document]:
+        """Return every Workload of the namespace, if it is followed."""
+        mirror = self._mirror
+        return () if mirror is None else mirror.workloads()
+
+    def running(self, job_id: str) -> Sequence[Document]:
+        """Return the pods of a job that have not ended, as the API server knows them."""
+        pods = self._find(POD, labels=selector({JOB_LABEL: job_id}))
+        return [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+
+    def _find(self, kind: Kind, *, labels: str = "", fields: str = "") -> Sequence[Document]:
+        return self._client.find(kind, namespace=self._site.namespace, labels=labels, fields=fields)
+
+    def _events(self, about: set[str]) -> list[Document]:
+        warnings = self._find(EVENT, fields="type=Warning") if about else ()
+        return [event for event in warnings if (event.get("involvedObject") or {}).get("uid") in about]
+
+    def _ended_badly(self, job_id: str, known: set[str]) -> list[Document]:
+        mirror = self._mirror
+        pods = mirror.seen(job_id).pods if mirror is not None else ()
+        failed = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Failed"]
+        return [pod for pod in failed if uid_of(pod) not in known]

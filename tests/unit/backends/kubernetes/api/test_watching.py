@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import POD
+from muster.backends.kubernetes.api.watching import Change, Watch
+
+
+def pod(name: str, version: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "resourceVersion": str(version),
+            "managedFields": [{"manager": "kubelet"}],
+        },
+    }
+
+
+def seen(name: str, version: int) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def listed(*pods: dict[str, Any], version: int) -> Answer:
+    return Answer(body={"metadata": {"resourceVersion": str(version)}, "items": list(pods)})
+
+
+def event(kind: str, document: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind, "object": document}
+
+
+def bookmark(version: int) -> dict[str, Any]:
+    return event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
+
+
+def take(server: ApiServer, count: int, *, after: str | None = None) -> list[Change]:
+    """Return the first changes that a watch tells."""
+    watch = Watch(Client(server.api()), POD, namespace="ml", labels="muster.dev/job")
+    changes = []
+    for change in watch.changes(after=after):
+        changes.append(change)
+        if len(changes) == count:
+            watch.close()
+    return changes
+
+
+def test_a_list_then_what_changes() -> None:
+    lines = (event("ADDED", pod("b", 8)), event("MODIFIED", pod("a", 9)), event("DELETED", pod("b", 10)))
+    with api_server(listed(pod("a", 5), version=7), Answer(lines=lines)) as server:
+        changes = take(server, 4)
+    assert changes == [
+        Change(version="7", put=(seen("a", 5),), whole=True),
+        Change(version="8", put=(seen("b", 8),)),
+        Change(version="9", put=(seen("a", 9),)),
+        Change(version="10", gone=(seen("b", 10),)),
+    ]
+    asked = server.asked[1].query
+    assert asked["resourceVersion"] == "7"
+    assert asked["labelSelector"] == "muster.dev/job"
+    assert asked["allowWatchBookmarks"] == "true"
+    assert "fieldSelector" not in asked
+
+
+def test_a_broken_connection_goes_on_where_it_was() -> None:
+    first = Answer(lines=(event("ADDED", pod("b", 8)), bookmark(20)), cut=True)
+    second = Answer(lines=(event("ADDED", pod("c", 21)),))
+    with api_server(listed(version=7), first, second) as server:
+        changes = take(server, 3)
+    assert [change.version for change in changes] == ["7", "8", "21"]
+    assert [asked.query.get("resourceVersion") for asked in server.asked] == [None, "7", "20"]
+
+
+def test_a_watch_that_the_server_ends_goes_on_where_it_was() -> None:
+    with api_server(
+        listed(version=7),
+        Answer(lines=(event("ADDED", pod("b", 8)),)),
+        Answer(lines=(event("ADDED", pod("c", 9)),)),
+    ) as server:
+        changes = take(server, 3)
+    assert [change.version for change in changes] == ["7", "8", "9"]
+    assert server.asked[2].query["resourceVersion"] == "8"
+
+
+@pytest.mark.parametrize(
+    "expired",
+    [
+        status(410, "Expired", "too old resource version: 7 (900)"),
+        Answer(
+            lines=(
+                event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}),
+            )
+        ),
+    ],
+    ids=["at once", "in the stream"],
+)
+def test_a_version_that_is_too_old_is_listed_again(expired: Answer) -> None:
+    with api_server(
+        listed(pod("a", 5), version=7),
+        expired,
+        listed(pod("z", 900), version=901),
+        Answer(lines=(bookmark(902),)),
+    ) as server:
+        changes = take(server, 2)
+    assert changes[1] == Change(version="901", put=(seen("z", 900),), whole=True)
+    assert server.asked[2].query.get("watch") is None
+
+
+def test_it_can_go_on_from_a_version() -> None:
+    with api_server(Answer(lines=(event("ADDED", pod("c", 31)),))) as server:
+        assert take(server, 1, after="30") == [Change(version="31", put=(seen("c", 31),))]
+    assert server.asked[0].query["resourceVersion"] == "30"
+
+
+def test_an_api_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    with api_server(
+        listed(version=7),
+        Answer(0),
+        status(503, "ServiceUnavailable", "later"),
+        Answer(lines=(event("ADDED", pod("b", 8)),)),
+    ) as server:
+        changes = take(server, 2)
+    assert [change.version for change in changes] == ["7", "8"]
+    assert [asked.query.get("resourceVersion") for asked in server.asked] == [None, "7", "7", "7"]
+    assert "later; what the cluster does is seen late" in caplog.text
+
+
+def test_missing_rights_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    said = 'User "jo" cannot watch resource "pods" in API group "" in the namespace "ml"'
+    with api_server(
+        listed(version=7), status(403, "Forbidden", said), Answer(lines=(event("ADDED", pod("b", 8)),))
+    ) as server:
+        take(server, 2)
+    assert 'jo may not watch pods in namespace ml: give it a Role with apiGroups: [""]' in caplog.text
+
+
+def test_it_is_closed_while_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    hold = threading.Event()
+    with api_server(listed(version=7), Answer(lines=(event("ADDED", pod("b", 8)),), hold=hold)) as server:
+        watch = Watch(Client(server.api()), POD, namespace="ml")
+        came, changes = threading.Event(), []
+
+        def follow() -> None:
+            for change in watch.changes():
+                changes.append(change)
+                if len(changes) == 2:
+                    came.set()
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        assert came.wait(10)
+        assert watch.silent_seconds < 60
+        watch.close()
+        watch.close()
+        thread.join(10)
+        hold.set()
+    assert not thread.is_alive()
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (status(404, "NotFound", "the server could not find the requested resource"), "serves no Pod"),
+        (status(400, "BadRequest", "invalid resource version"), "invalid resource version"),
+        (Answer(body=b"<html>sign in</html>\n"), "is there a proxy in between"),
+        (Answer(lines=("nothing",)), "is there a proxy in between"),
+        (Answer(lines=({"type": "ADDED", "object": {}},)), "is there a proxy in between"),
+    ],
+    ids=["no such kind", "bad request", "no JSON", "no event", "no object"],
+)
+def test_whatever_is_answered_it_goes_on(answer: Answer, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that ended would leave what it knew to stand for ever."""
+
+    def later(asked: Asked) -> Answer:
+        if asked.query.get("watch"):
+            return Answer(lines=(event("ADDED", pod("b", 8)),))
+        return listed(version=7)
+
+    with api_server(listed(version=7), answer, later) as server:
+        changes = take(server, 2 + ("serves" in said or "version" in said))
+    assert changes[-1].version == "8"
+    assert said in caplog.text
+
+
+def test_a_list_that_is_none_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    with api_server(Answer(body={"items": []}), listed(pod("a", 5), version=7)) as server:
+        assert take(server, 1)[0].version == "7"
+    assert "is no list" in caplog.text

@@ -1,0 +1,42 @@
+"""The rights that doctor asks for are those that the account of the manifests has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.unit.backends.kubernetes.site_objects import manifests
+
+from muster.backends.kubernetes.api.kinds import JOB, POD
+from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, rules
+
+
+def granted(kind: str, name: str) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of every rule of a role."""
+    (role,) = [each for each in manifests("accounts", kind) if each["metadata"]["name"] == name]
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def named(rights: Iterable[Right]) -> set[tuple[str, str, str]]:
+    return {(right.kind.group, right.resource, right.verb) for right in rights}
+
+
+def test_what_jobs_need_is_what_the_role_grants() -> None:
+    assert named(NEEDED) == granted("Role", "muster-operator")
+
+
+def test_what_helps_is_granted_too() -> None:
+    assert named(HELPFUL) <= granted("ClusterRole", "muster-reader")
+
+
+def test_rules_of_one_resource_are_one() -> None:
+    wanted = (Right("get", JOB), Right("list", JOB), Right("get", POD, "log"))
+    assert rules(wanted) == (
+        'apiGroups: ["batch"], resources: ["jobs"], verbs: [get, list]; '
+        'apiGroups: [""], resources: ["pods/log"], verbs: [get]'
+    )

@@ -1,0 +1,220 @@
+"""How jobs end without success: one verdict, the last of their lines, and nothing left, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
+
+from muster.backends.kubernetes.api.kinds import JOB_SET
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.lifecycle.jobs import CANCELLED, UNSEALED
+from muster.core.errors import Forbidden
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("world")) as found:
+        yield found
+
+
+@pytest.fixture
+def backend(there: World) -> Iterator[KubernetesBackend]:
+    yield there.backend()
+    there.cluster.away = False
+    there.cluster.forbidden.clear()
+
+
+def fail(there: World, job_id: str) -> None:
+    """Let the cluster say that a job has failed."""
+    (root,) = there.roots(job_id)
+    message = f"Container base for pod ml/{job_id}-main-0-1 failed with exit code 64 matching FailJob rule"
+    failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": message}
+    there.cluster.put({**root, "status": {"conditions": [failed]}})
+
+
+def check_ended(there: World, job_id: str, cause: Cause) -> JobStatus:
+    """It has ended for that cause, its log ends with that, once, and nothing of it is left."""
+    status = there.backend().status(job_id)
+    assert status.verdict is not None
+    assert status.verdict.cause is cause
+    assert status.state is (JobState.CANCELLED if cause is Cause.CANCELLED else JobState.FAILED)
+    assert status.ended is not None
+    lines = there.service.client().ledger.read(job_id)[0].decode().splitlines()
+    assert lines[-4:] == status.verdict.render(job_id=job_id).splitlines()
+    assert lines.count(lines[-1]) == 1
+    assert not there.roots(job_id)
+    return status
+
+
+def test_a_failure_is_recorded_once_by_all_who_see_it(there: World, backend: KubernetesBackend) -> None:
+    backend.submit(there.job(), job_id="wrong")
+    fail(there, "wrong")
+    threads = [threading.Thread(target=there.backend().status, args=("wrong",)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check_ended(there, "wrong", Cause.USER_ERROR)
+
+
+def test_of_two_reasons_the_first_that_is_written_down_counts(
+    there: World, backend: KubernetesBackend
+) -> None:
+    backend.submit(there.job(), job_id="both")
+    ledger = there.service.client().ledger
+    status = ledger.status("both")
+    ledger.update(replace(status, verdict=CANCELLED))
+    ledger.update(replace(status, verdict=UNSEALED))
+    ledger.update(replace(status, state=JobState.FAILED, ended=status.submitted, verdict=UNSEALED))
+    check_ended(there, "both", Cause.CANCELLED)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_cancel_that_is_killed_is_gone_on_with(
+    there: World, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
+) -> None:
+    job_id = f"stop-{step}-{after:d}"
+    backend.submit(there.job(), job_id=job_id)
+    cancelled = False
+    with at_request(monkeypatch, step, die, after=after) as sent:
+        try:
+            backend.cancel(job_id, wait=False)
+            cancelled = True
+        except Cut:
+            pass
+    status = there.backend("second").status(job_id)
+    if not cancelled and not any("PUT" in each for each in sent[: step - (not after)]):
+        assert status.verdict is None, "it was not written down yet, and is as if nobody had asked"
+        there.backend("second").cancel(job_id)
+    check_ended(there, job_id, Cause.CANCELLED)
+
+
+def test_it_has_ended_only_when_no_pod_runs(there: World, backend: KubernetesBackend) -> None:
+    backend.submit(there.job(), job_id="slow")
+    pod = there.pod("slow")
+    there.cluster.put({**pod, "metadata": {**pod["metadata"], "ownerReferences": []}})  # it takes its time
+    backend.cancel("slow", wait=False)
+    assert not there.roots("slow")
+    status = backend.status("slow")
+    assert (status.state.ended, status.alive) == (False, True)
+    assert status.reason == "is being ended (cancelled)"
+    there.cluster.put({**pod, "status": {"phase": "Failed"}})
+    check_ended(there, "slow", Cause.CANCELLED)
+
+
+def test_a_pod_that_nobody_will_hear_of_again_is_not_waited_for(
+    there: World, backend: KubernetesBackend
+) -> None:
+    backend.submit(there.job(), job_id="unheard")
+    there.pod("unheard", deletionTimestamp=LONG_AGO, ownerReferences=[])
+    backend.cancel("unheard")
+    check_ended(there, "unheard", Cause.CANCELLED)
+
+
+def test_a_job_whose_objects_somebody_deleted_while_it_ran(there: World, backend: KubernetesBackend) -> None:
+    backend.submit(there.job(), job_id="vanishes")
+    assert there.ask_for_bundle("vanishes").status_code == 200
+    there.cluster._remove(there.roots("vanishes")[0], JOB_SET)
+    status = check_ended(there, "vanishes", Cause.BACKEND_ERROR)
+    assert status.verdict is not None
+    assert "somebody deleted vanishes" in status.verdict.message
+
+
+def test_a_job_that_waited_too_long(there: World, backend: KubernetesBackend) -> None:
+    backend.submit(there.job(queue_timeout_seconds=0.001), job_id="late")
+    check_ended(there, "late", Cause.QUEUE_TIMEOUT)
+
+
+def test_a_cluster_that_is_away_ends_nothing_and_fails_nobody(
+    there: World, backend: KubernetesBackend
+) -> None:
+    backend.submit(there.job(), job_id="away")
+    there.cluster.away = True
+    status = backend.status("away")
+    assert (status.state, status.alive) == (JobState.QUEUED, True)
+    assert "nothing can be seen of it now" in status.reason
+    backend.cancel("away", wait=False)
+    assert backend.status("away").verdict is not None
+    there.cluster.away = False
+    check_ended(there, "away", Cause.CANCELLED)
+
+
+def test_rights_that_are_missing_are_named(there: World, backend: KubernetesBackend) -> None:
+    backend.submit(there.job(), job_id="kept")
+    there.cluster.forbidden.add(("delete", "jobsets"))
+    with pytest.raises(Forbidden, match='verbs: \\["delete"\\]'):
+        backend.cancel("kept")
+    there.cluster.forbidden.clear()
+    check_ended(there, "kept", Cause.CANCELLED)
+
+
+def test_whoever_may_not_watch_is_told_before_the_first_watch(
+    there: World, backend: KubernetesBackend
+) -> None:
+    backend.submit(there.job(), job_id="unwatched")
+    there.cluster.forbidden.add(("watch", "pods"))
+    with pytest.raises(Forbidden, match=r"may not follow jobs in namespace muster-jobs: .*pods.*watch"):
+        backend.statuses(["unwatched"])
+
+
+def test_pods_that_ended_well_without_a_seal(there: World, backend: KubernetesBackend) -> None:
+    backend.submit(there.job(), job_id="unsealed")
+    (root,) = there.roots("unsealed")
+    completed = {"type": "Completed", "status": "True", "lastTransitionTime": LONG_AGO}
+    there.cluster.put({**root, "status": {"conditions": [completed]}})
+    status = check_ended(there, "unsealed", Cause.BACKEND_ERROR)
+    assert status.verdict is not None
+    assert "the store has no seal" in status.verdict.message
+
+
+class TestSweep:
+    def test_takes_away_what_jobs_that_have_ended_left(
+        self, there: World, backend: KubernetesBackend
+    ) -> None:
+        for job_id in ("swept", "fails", "waits"):
+            backend.submit(there.job(), job_id=job_id)
+        status = there.service.client().ledger.status("swept")
+        there.service.client().ledger.update(_succeeded(status))
+        fail(there, "fails")
+        stranger = there.cluster.put({**there.roots("waits")[0], "metadata": _stranger()})
+        threads = [threading.Thread(target=there.backend().sweep) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not there.roots("swept")
+        check_ended(there, "fails", Cause.USER_ERROR)
+        assert len(there.roots("waits")) == 1
+        assert there.cluster.objects["jobsets", "stranger"]["metadata"] == stranger["metadata"]
+        assert backend.sweep() == ()
+
+
+class TestMany:
+    def test_twenty_cost_the_cluster_no_more_than_one(self, there: World, backend: KubernetesBackend) -> None:
+        ids = [f"many-{number}" for number in range(20)]
+        for job_id in ids:
+            backend.submit(there.job(), job_id=job_id)
+        assert backend.statuses(ids[:1])[ids[0]].state is JobState.QUEUED
+        asked = there.questions()
+        found = backend.statuses([*ids, "unknown"])
+        assert {name: status.state for name, status in found.items()} == dict.fromkeys(ids, JobState.QUEUED)
+        assert backend.sweep() == ()
+        assert there.questions() == asked
+
+
+def _succeeded(status: JobStatus) -> JobStatus:
+    return replace(status, state=JobState.SUCCEEDED, ended=status.submitted)
+
+
+def _stranger() -> dict[str, Any]:
+    return {"name": "stranger", "namespace": "muster-jobs", "labels": {"muster.dev/job": "of-another-store"}}

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.unit.backends.kubernetes.recordings import recorded
+
+from muster.backends.kubernetes.lifecycle.restarts import Heralds
+from muster.backends.kubernetes.state.seen import Seen, SeenPod
+
+LOST = (
+    "[muster] rank lost, rank 0: the worker of replica main-0 ended with exit code 68: gloo: connection closed by "
+    "peer; the whole gang starts again from its checkpoint\n"
+)
+
+
+@dataclass
+class Lines:
+    """A store that keeps lines; what is appended under one name is kept once."""
+
+    kept: dict[str, str] = field(default_factory=dict)
+    asked: int = 0
+
+    @property
+    def ledger(self) -> Lines:
+        return self
+
+    def append(self, job_id: str, data: bytes, *, request: str) -> None:
+        self.asked += 1
+        self.kept.setdefault(request, data.decode())
+
+
+def seen(*, failed: bool) -> Seen:
+    """A gang that was started again, with the pods of its first start or before they were seen to fail."""
+    whole = recorded("rank-lost").seen
+    pods = [pod for pod in whole.pods if failed or SeenPod.of(pod).restart == 1]
+    return replace(whole, pods=tuple(pods))
+
+
+def heralds(store: Any) -> Heralds:
+    return Heralds(store)
+
+
+def test_a_restart_is_told_once_the_pod_that_failed_is_seen() -> None:
+    store, job = Lines(), recorded("rank-lost").job
+    told = heralds(store)
+    told.tell(job, "j", seen(failed=False))
+    assert not store.kept
+    for _ in range(2):
+        told.tell(job, "j", seen(failed=True))
+    assert list(store.kept.values()) == [LOST]
+    assert store.asked == 1
+
+
+def test_of_a_gang_that_was_submitted_anew_each_restart_is_told_too() -> None:
+    store, job, first = Lines(), recorded("rank-lost").job, seen(failed=True)
+    assert first.root is not None
+    again = {**first.root, "metadata": {**first.root["metadata"], "uid": "another"}}
+    told = heralds(store)
+    told.tell(job, "j", first)
+    told.tell(job, "j", replace(first, root=again))
+    assert list(store.kept.values()) == [LOST, LOST]
+
+
+def test_two_who_see_it_tell_it_once() -> None:
+    store, job = Lines(), recorded("rank-lost").job
+    for _ in range(2):
+        heralds(store).tell(job, "j", seen(failed=True))
+    assert list(store.kept.values()) == [LOST]
+
+
+def test_of_a_gang_that_was_started_once_nothing_is_told() -> None:
+    store, recording = Lines(), recorded("out-of-memory")
+    heralds(store).tell(recording.job, "j", recording.seen)
+    assert not store.kept

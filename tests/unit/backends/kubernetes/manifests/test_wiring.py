@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from tests.unit.backends.kubernetes.golden import DIGEST, EXAMPLES, SITE, job
+
+from muster.backends.kubernetes.manifests import wiring
+from muster.core.job import Input, Launcher, Pinned, Role
+from muster.core.replica import Replica
+from muster.core.resources import Resources
+from muster.core.wire import loads
+
+_PLACE = re.compile(r"\$(\$|\(([^)]*)\))")
+
+
+def expanded(text: str, known: Mapping[str, str]) -> str:
+    """What Kubernetes makes of it (third_party/forked/golang/expansion)."""
+    return _PLACE.sub(lambda found: "$" if found[1] == "$" else known.get(found[2], found[0]), text)
+
+
+def submission(name: str) -> wiring.Submission:
+    example = EXAMPLES[name]
+    return wiring.Submission(
+        job=example.job, job_id=example.job_id, attempt=2, site=example.site, job_sets=example.cluster.job_set
+    )
+
+
+POD = {"MUSTER_REPLICA": "1", "MUSTER_RESTART": "4", "MUSTER_POD": "uid-1"}
+
+
+def test_the_gangs_orders_are_those_of_its_first_replica() -> None:
+    replica = loads(Replica, wiring.orders(submission("tensorflow")))
+    assert (replica.role, replica.index, replica.first_rank, replica.attempt) == ("chief", 0, 0, 2)
+    assert replica.master_address == "train-0a1b2c3d4e5f-2-chief-0-0.train-0a1b2c3d4e5f-2"
+    assert replica.code is None
+
+
+def test_a_replica_finds_its_inputs_outputs_and_code() -> None:
+    replica = loads(Replica, wiring.orders(submission("torchrun")))
+    assert replica.inputs == {
+        "features": ("/mnt/muster/inputs/features/0",),
+        "months": ("/mnt/muster/inputs/months/0", "/mnt/muster/inputs/months/1"),
+    }
+    assert replica.staging == {"model": "/mnt/muster/outputs/model"}
+    assert replica.code == "/muster/code"
+    assert replica.spec.params["text"] == "$(HOME) $5"
+
+
+def test_a_job_of_one_pod_meets_nobody() -> None:
+    assert loads(Replica, wiring.orders(submission("single"))).master_address == "127.0.0.1"
+    assert (
+        json.loads(wiring.bootstrap_orders(submission("single"), submission("single").job.roles[0]))["meet"]
+        == ""
+    )
+
+
+def test_the_init_container_asks_for_its_own_bundle() -> None:
+    of_job = submission("torchrun")
+    told = json.loads(expanded(wiring.bootstrap_orders(of_job, of_job.job.roles[0]), POD))
+    assert told == {
+        "url": "http://muster-store:8080/v1/jobs/train-0a1b2c3d4e5f-1/bundle"
+        "?attempt=2&restart=4&role=worker&index=1&pod=uid-1",
+        "token": "/mnt/muster/job/token",
+        "orders": "/mnt/muster/job/orders.json",
+        "role": "worker",
+        "index": "1",
+        "sealed": "/mnt/muster/gang/worker-1.part-manifest",
+        "gpus": 2,
+        "folder": "/muster",
+        "meet": of_job.master,
+        "patience_seconds": 600.0,
+    }
+
+
+@pytest.mark.parametrize(("failures", "ignored", "start"), [("0", "0", "0-0"), ("1", "2", "1-2")])
+def test_a_job_names_its_starts_by_two_counts(failures: str, ignored: str, start: str) -> None:
+    single = submission("single-bare")
+    pod = {**POD, "MUSTER_FAILURES": failures, "MUSTER_IGNORED": ignored}
+    told = json.loads(expanded(wiring.bootstrap_orders(single, single.job.roles[0]), pod))
+    assert f"/bundle?attempt=2&restart={start}&role=main&" in told["url"]
+    assert expanded(single.staging, pod) == f"store/staging/2013-etl-0a1b2c3d4e5f-1/2.{start}"
+
+
+def test_every_variable_that_others_name_is_given_before_them() -> None:
+    for name in EXAMPLES:
+        of_job = submission(name)
+        given = {each["name"] for each in wiring.counters(of_job)}
+        texts = [of_job.staging, *(wiring.bootstrap_orders(of_job, role) for role in of_job.job.roles)]
+        texts += [value for role in of_job.job.roles for value in wiring.variables(of_job, role).values()]
+        for text in texts:
+            assert {found[2] for found in _PLACE.finditer(text) if found[2]} <= given
+
+
+def test_nothing_that_a_site_says_is_read_as_a_variable() -> None:
+    of_job = submission("torchrun")
+    site = replace(SITE, gpu_environment={"NCCL_SECRET": "$(HOME) $$ $5 $"}, store_url="http://store/$(X)")
+    changed = replace(of_job, site=site)
+    (role,) = of_job.job.roles
+    variables = {name: expanded(value, POD) for name, value in wiring.variables(changed, role).items()}
+    assert variables["NCCL_SECRET"] == "$(HOME) $$ $5 $"
+    assert variables["MUSTER_STORE_URL"] == "http://store/$(X)"
+    told = json.loads(expanded(wiring.bootstrap_orders(changed, role), {**POD, "X": "stolen"}))
+    assert told["url"].startswith("http://store/$(X)/v1/")
+
+
+def test_tensorflow_is_told_who_else_there_is() -> None:
+    of_job = submission("tensorflow")
+    config = json.loads(expanded(wiring.variables(of_job, of_job.job.roles[2])["TF_CONFIG"], POD))
+    name = "train-0a1b2c3d4e5f-2"
+    assert config == {
+        "cluster": {
+            "chief": [f"{name}-chief-0-0.{name}:2222"],
+            "worker": [f"{name}-worker-0-{index}.{name}:2222" for index in range(3)],
+            "ps": [f"{name}-ps-0-{index}.{name}:2222" for index in range(2)],
+        },
+        "task": {"type": "ps", "index": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("example", "expected"),
+    [("torchrun-script", True), ("torchrun", False), ("horovod", False), ("single", False)],
+)
+def test_a_script_that_calls_torchrun_itself_finds_its_options(example: str, expected: bool) -> None:
+    of_job = submission(example)
+    told = {
+        name: expanded(value, POD)
+        for name, value in wiring.variables(of_job, of_job.job.roles[0]).items()
+        if name.startswith("PET_")
+    }
+    name = of_job.job_id
+    wanted = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": f"{name}-worker-0-0.{name}",
+        "PET_MASTER_PORT": "29500",
+    }
+    assert told == (wanted if expected else {})
+
+
+@pytest.mark.parametrize(
+    ("example", "meets"), [("torchrun", True), ("horovod", True), ("tensorflow", False), ("single", False)]
+)
+def test_only_who_looks_for_rank_0_at_once_waits_for_its_name(example: str, meets: bool) -> None:
+    of_job = submission(example)
+    told = json.loads(wiring.bootstrap_orders(of_job, of_job.job.roles[0]))
+    assert told["meet"] == (of_job.master if meets else "")
+
+
+def test_nccl_is_told_something_only_where_there_are_gpus() -> None:
+    of_job = submission("tensorflow")
+    nccl = {
+        role.name: {name for name in wiring.variables(of_job, role) if name.startswith("NCCL")}
+        for role in of_job.job.roles
+    }
+    assert nccl == {"chief": set(), "worker": {"NCCL_DEBUG", "NCCL_SOCKET_IFNAME"}, "ps": set()}
+
+
+def test_an_address_inside_a_version_is_mounted_alone() -> None:
+    assert wiring.version_path("volume://flights/features@7") == "v/flights/features/7/data"
+    assert (
+        wiring.version_path("volume://flights/features@7/part/a.csv")
+        == "v/flights/features/7/data/part/a.csv"
+    )
+
+
+def test_a_gang_of_ten_thousand_is_named_in_time() -> None:
+    of_job = replace(
+        submission("single"),
+        job=job(
+            Role(replicas=10_000, entrypoint="a:b", resources=Resources()),
+            launcher=Launcher.TORCHRUN,
+            inputs={"a": Input(versions=(Pinned(address="a@1", digest=DIGEST),))},
+        ),
+    )
+    assert of_job.host(of_job.job.roles[0], 9_999).endswith("-main-0-9999.features-0a1b2c3d4e5f-1")

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.api_server import Answer, Asked, api_server, status
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import EVENT, JOB_SET, POD, WORKLOAD
+from muster.backends.kubernetes.state.mirror import Mirror
+from muster.core.errors import Unreachable
+
+
+def document(kind: str, name: str, *, job: str = "", **other: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "resourceVersion": "5"}
+    if job:
+        metadata["labels"] = {"muster.dev/job": job}
+    metadata |= other.pop("metadata", {})
+    return {"kind": kind, "metadata": metadata, **other}
+
+
+SETS = (document("JobSet", "one", job="one"), document("JobSet", "two", job="two"))
+PODS = tuple(
+    document("Pod", f"one-main-0-{index}", job="one", spec={}, status={"phase": phase})
+    for index, phase in enumerate(("Failed", "Running"))
+)
+WORKLOADS = (
+    document("Workload", "jobset-one", metadata={"ownerReferences": [{"uid": "uid-one"}]}),
+    document("Workload", "stranger", metadata={"ownerReferences": [{"uid": "uid-x"}]}),
+)
+EVENTS = (
+    document("Event", "e1", involvedObject={"kind": "Pod", "uid": "uid-one-main-0-0"}, reason="Failed"),
+)
+
+
+class Scripted:
+    """Lists what there is; a watch tells what is set, once, and then nothing more."""
+
+    def __init__(self) -> None:
+        self.lists = {"jobsets": SETS, "pods": PODS, "workloads": WORKLOADS, "events": EVENTS}
+        self.changes: dict[str, tuple[dict[str, Any], ...]] = {}
+        self.too_old: set[str] = set()
+        self.go, self.end = threading.Event(), threading.Event()
+
+    def __call__(self, asked: Asked) -> Answer:
+        kind = asked.path.rpartition("/")[2]
+        if asked.query.get("watch") != "true":
+            return Answer(body={"metadata": {"resourceVersion": "7"}, "items": list(self.lists[kind])})
+        self.go.wait(10)
+        if kind in self.too_old:
+            self.too_old.remove(kind)
+            return status(410, "Expired", "too old resource version")
+        return Answer(lines=self.changes.pop(kind, ()), hold=self.end)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        threading.Event().wait(0.01)
+
+
+KINDS = (JOB_SET, POD, WORKLOAD, EVENT)
+
+
+def test_what_there_is_of_a_job() -> None:
+    scripted = Scripted()
+    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+        mirror.wait(timeout_seconds=10)
+        seen, other = mirror.seen("one"), mirror.seen("two")
+        assert {each["metadata"]["name"] for each in mirror.roots()} == {"one", "two"}
+        assert mirror.seen("one") is seen, "it is put together once, until something of it changes"
+        assert mirror.workloads() is mirror.workloads()
+        assert {each["metadata"]["name"] for each in mirror.workloads()} == {"jobset-one", "stranger"}
+        assert not mirror.is_deaf
+        scripted.go.set()
+        scripted.end.set()
+    assert seen.root is not None
+    assert seen.workload is not None
+    assert seen.root["metadata"]["name"] == "one"
+    assert seen.workload["metadata"]["name"] == "jobset-one"
+    assert [pod["metadata"]["name"] for pod in seen.pods] == ["one-main-0-0", "one-main-0-1"]
+    assert [event["metadata"]["name"] for event in seen.events] == ["e1"]
+    assert other.root is not None
+    assert other.workload is None
+    queries = {
+        asked.path.rpartition("/")[2]: asked.query for asked in server.asked if "watch" not in asked.query
+    }
+    assert queries["pods"]["labelSelector"] == "muster.dev/job"
+    assert queries["events"]["fieldSelector"] == "type=Warning"
+    assert "labelSelector" not in queries["workloads"]
+
+
+def test_what_changes() -> None:
+    scripted = Scripted()
+    admitted = {**WORKLOADS[0], "status": {"conditions": [{"type": "Admitted", "status": "True"}]}}
+    scripted.changes = {"workloads": ({"type": "MODIFIED", "object": admitted},)}
+    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+        mirror.wait(timeout_seconds=10)
+        one, two, workloads = mirror.seen("one"), mirror.seen("two"), mirror.workloads()
+        scripted.go.set()
+        until(lambda: mirror.seen("one") is not one)
+        assert mirror.seen("two") is two
+        assert mirror.workloads() != workloads
+        workload = mirror.seen("one").workload
+        scripted.end.set()
+    assert workload is not None
+    assert "status" in workload
+
+
+def test_a_pod_that_ended_badly_is_kept_as_long_as_its_job() -> None:
+    scripted = Scripted()
+    scripted.changes = {"pods": tuple({"type": "DELETED", "object": pod} for pod in PODS)}
+    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+        mirror.wait(timeout_seconds=10)
+        scripted.go.set()
+        until(lambda: len(mirror.seen("one").pods) == 1)
+        assert mirror.seen("one").pods[0]["metadata"]["name"] == "one-main-0-0"
+        scripted.lists |= {"jobsets": SETS[1:], "pods": ()}
+        scripted.too_old = {"jobsets", "pods"}
+        scripted.end.set()
+        until(lambda: mirror.seen("one").root is None)
+        assert mirror.seen("one").pods == ()
+
+
+def test_an_api_server_that_is_away() -> None:
+    away, said = status(503, "ServiceUnavailable", "later"), r"the cluster's pods could not be read for 0.2 s"
+    with (
+        api_server(away) as server,
+        Mirror(Client(server.api()), namespace="ml", kinds=(POD,)) as mirror,
+        pytest.raises(Unreachable, match=said),
+    ):
+        mirror.wait(timeout_seconds=0.2)
