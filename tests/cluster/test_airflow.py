@@ -7,15 +7,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster import kubectl
-from tests.cluster.author import OURS, left, served, write_file
-from tests.cluster.inside import NAMESPACE, layout
+from tests.cluster.author import left, served, write_file
+from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
+from tests.cluster.places import places, ran
 from tests.e2e.author import MUSTER, Author, stages
 
 pytestmark = pytest.mark.cluster
@@ -115,31 +115,6 @@ def run(author: Author, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-@contextmanager
-def places(here: Layout, into: Path) -> Iterator[Path]:
-    """Write down, as the API tells it, on which node each of our pods ran."""
-    columns = "custom-columns=JOB:.metadata.labels.muster\\.dev/job,POD:.metadata.name,NODE:.spec.nodeName"
-    words = ["get", "pods", "--watch", "--no-headers", f"--namespace={NAMESPACE}", f"--selector={OURS}"]
-    with into.open("w") as file:
-        kubectl_of = [str(here.programs / "kubectl"), f"--kubeconfig={here.kubeconfig}"]
-        process = subprocess.Popen([*kubectl_of, *words, f"--output={columns}"], stdout=file)
-        try:
-            yield into
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def ran(into: Path) -> dict[str, set[str]]:
-    """The nodes of each job that were written down."""
-    found: dict[str, set[str]] = {}
-    for line in into.read_text().splitlines():
-        job_id, _, node = line.split()
-        if node != "<none>":
-            found.setdefault(job_id, set()).add(node)
-    return found
-
-
 def test_a_dag_runs_on_the_cluster_and_leaves_nothing(here: Layout, author: Author) -> None:
     with places(here, author.folder / "places") as file:
         document = run(author, "small", "--param", "rows=20")
@@ -197,24 +172,3 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert "Traceback" not in done.stderr
     assert "rows: started" not in done.stderr
     assert not left(here)
-
-
-@pytest.mark.soak
-def test_the_reference_pipeline_runs_unchanged_and_learns_the_same(
-    here: Layout, author: Author, tmp_path: Path
-) -> None:
-    with places(here, author.folder / "places") as file:
-        document = run(author, "flights")
-    assert document["state"] == "success"
-    done = stages(document)
-    of_job = {stage["job_id"]: name for name, stage in done.items() if stage["job_id"]}
-    where = {of_job[job_id]: on for job_id, on in ran(file).items() if job_id in of_job}
-    print(json.dumps({name: sorted(on) for name, on in where.items()}), json.dumps(done["train"]["metrics"]))
-    assert where["features"] == where["validate"] == {"cpu-0"}
-    assert where["train"] <= {"a100-0", "a100-1", "k80-0"}
-    kubectl.until("nothing is left", lambda: not left(here))
-    shutil.copytree(author.folder / "dags", tmp_path / "dags")
-    with Author(tmp_path) as alone:
-        same = stages(run(alone, "flights"))
-    for name in ("features", "validate", "train", "gate"):
-        assert same[name]["metrics"] == done[name]["metrics"], name
