@@ -87,7 +87,7 @@ def _exec(layout: Layout, asked: argparse.Namespace) -> int:
 
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
-    command = [sys.executable, "-m", "pytest", "-m", "cluster and not soak", *asked.words]
+    command = [sys.executable, "-m", "pytest", "-m", "cluster and not soak", "--durations=15", *asked.words]
     with cluster.borrowed(layout, _say) as stays:
         if stays:
             clearing.clear(layout)  # what tests left that were killed
