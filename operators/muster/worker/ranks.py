@@ -24,7 +24,6 @@ TAIL_LINES = 400
 FAULT_GRACE_SECONDS = 5.0
 FOLLOWER_SECONDS = 3.0  # a rank that only lost its peer ends first at times; the culprit gets this long
 ABORT_SECONDS = 5.0
-HANG_SPREAD_SECONDS = 2.0  # the replicas of a gang find a hang so far apart
 LEFTOVER_SECONDS = 0.5
 LONGEST_SLEEP_SECONDS = 5.0
 _READ_BYTES = 1 << 20
@@ -228,9 +227,10 @@ class Ranks:
     def _mind_hang(self, now: float) -> None:
         if self.hung or self._kill_at is not None:
             return
-        # Told to stop about when this would be a hang, we are told because a peer found it to be one.
-        if not self._silence.is_hang(now, sooner=0.0 if self.interrupted_at is None else HANG_SPREAD_SECONDS):
+        told = self.interrupted_at is not None and self._silence.is_found()  # to stop, for a peer's hang
+        if not told and not self._silence.is_hang(now):
             return
+        self._silence.find()
         self.hung = True
         say(
             f"no line and no progress for {self._silence.seconds:g} s: this is a hang; "

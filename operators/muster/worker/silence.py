@@ -11,13 +11,16 @@ from itertools import islice
 
 _SIGN_EVERY_SECONDS = 1.0
 _MOST_PATHS = 10_000  # of what is looked at for changes
+_WORD = "hang"
 
 
 class Silence:
     """How long the gang has neither said a line nor changed a file of its checkpoints or outputs.
 
     Each worker hears its own ranks alone, and often one rank talks for all. So it leaves a sign where
-    the others see it: the time of the folder in which the replicas of an attempt seal.
+    the others see it: the time of the folder in which the replicas of an attempt seal. Who finds a hang
+    leaves word of it there, before its ranks' last words can pass for life: all replicas are to show
+    their stacks, and those that find it later may be told to stop before they do.
 
     :param seconds: so long is a hang; 0 never is.
     :param sign: that folder.
@@ -27,6 +30,7 @@ class Silence:
     def __init__(self, seconds: float, *, sign: str, watched: Sequence[str] = ()) -> None:
         self.seconds = seconds
         self._sign = sign
+        self._word = os.path.join(sign, _WORD)
         self._watched = watched
         self._ahead = _ahead()
         self._heard = time.time()
@@ -44,14 +48,25 @@ class Silence:
         """Seconds until it is worth to ask :meth:`is_hang`."""
         return self._heard + self.seconds - now if self.seconds else math.inf
 
-    def is_hang(self, now: float, *, sooner: float = 0.0) -> bool:
-        """Whether it lasts long enough, or `sooner` seconds less than that."""
+    def is_hang(self, now: float) -> bool:
+        """Whether it lasts long enough here, and no other replica gave a sign since, or one found it to."""
         self._pass_over_sleep()
-        if not self.seconds or now < self._heard + self.seconds - sooner:
+        if not self.seconds or now < self._heard + self.seconds:
             return False
+        if self.is_found():
+            return True
         changed = max(map(_changed, islice(self._paths(), _MOST_PATHS)), default=0.0)
         self._heard = max(self._heard, changed)
-        return now >= self._heard + self.seconds - sooner
+        return now >= self._heard + self.seconds
+
+    def find(self) -> None:
+        """Leave word that this is a hang."""
+        with suppress(OSError):  # another did, or the disk is full
+            open(self._word, "x").close()
+
+    def is_found(self) -> bool:
+        """Whether some replica of this attempt has left word of a hang."""
+        return os.path.lexists(self._word)
 
     def _pass_over_sleep(self) -> None:
         """Leave out the time in which a machine was suspended, or that its clock was set by: nobody was silent."""

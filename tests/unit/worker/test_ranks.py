@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from tests.waiting import until
@@ -208,6 +209,26 @@ def test_a_hang_is_ended_and_shows_where_the_ranks_stood(bench, start: str) -> N
     assert message.startswith("no line and no progress for 0.3 s: rank 0 at ")
     assert message.count("t.py:4") == 2
     assert ended.lines[-1] == message
+
+
+def test_told_to_stop_for_another_replicas_hang_it_shows_its_stacks_too(bench) -> None:
+    bench.code(t="import time\ndef f():\n    print('ready', flush=True)\n    time.sleep(600)")
+    gang = (Role(entrypoint="t:f", replicas=2),)
+    first, second = (
+        replace(
+            bench.replica(roles=gang, index=index, hang_timeout_seconds=seconds),
+            scratch=str(bench.root / f"scratch-{index}"),
+        )
+        for index, seconds in enumerate((600.0, 0.3))  # the first would find it so much later
+    )
+    later = bench.start(first)
+    bench.line(later, "ready")
+    assert bench.wait(bench.start(second), second).code == ExitCode.HANG
+    later.send_signal(signal.SIGTERM)
+    ended = bench.wait(later, first)
+    assert (ended.code, ended.report.verdict.cause) == (ExitCode.HANG, Cause.HANG)
+    assert ended.lines[-1] == "rank 0: no line and no progress for 600 s: rank 0 at t.py:4"
+    assert any(line.startswith("[rank 0] ") and line.endswith(" in f") for line in ended.lines)
 
 
 def test_a_rank_that_saves_checkpoints_is_silent_but_does_not_hang(bench) -> None:

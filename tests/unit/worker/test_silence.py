@@ -56,7 +56,6 @@ def silence(clock: Clock, sign: Path) -> Silence:
 def test_it_is_a_hang_after_so_long_and_not_before(silence: Silence, clock: Clock) -> None:
     clock.run(59)
     assert not silence.is_hang(clock.now)
-    assert silence.is_hang(clock.now, sooner=2.0)
     assert silence.left(clock.now) == 1
     clock.run(1)
     assert silence.is_hang(clock.now)
@@ -115,3 +114,26 @@ def test_without_a_time_it_never_is(clock: Clock, sign: Path) -> None:
     clock.run(1e9)
     assert not silence.is_hang(clock.now)
     assert silence.left(clock.now) == math.inf
+
+
+def test_one_that_was_found_is_one_whatever_the_finders_last_words_change(
+    silence: Silence, clock: Clock, sign: Path
+) -> None:
+    other = Silence(60.0, sign=str(sign))
+    clock.run(60)
+    assert not other.is_found()
+    silence.find()
+    os.utime(sign, (clock.now, clock.now))
+    assert other.is_found()
+    assert other.is_hang(clock.now)
+    other.find()
+    assert silence.is_found()
+
+
+def test_to_one_that_hears_its_own_ranks_it_is_none_yet(silence: Silence, clock: Clock, sign: Path) -> None:
+    other = Silence(60.0, sign=str(sign))
+    clock.run(59)
+    other.broken()
+    clock.run(1)
+    silence.find()
+    assert not other.is_hang(clock.now)
