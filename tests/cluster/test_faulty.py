@@ -21,7 +21,7 @@ SAID = {
     "spec_error": r"the job gives param 'epoch', but the function takes",
     "killed": r"killed by SIGKILL",
     "grows": r"replica main-1 outgrew its memory limit of 0\.25 GiB",
-    "hangs": r"no line and no progress for 8 s: rank [01] at faults/bad\.py:(59|63)",
+    "hangs": r"no line and no progress for 8 s: rank 0 at faults/bad\.py:59, rank 1 at faults/bad\.py:63",
     "too_slow": r"it ran longer than its run_timeout_seconds",
     "too_big": r"CannotSchedule: .*GiB",
     "no_image": r"cannot get image localhost/elsewhere",
