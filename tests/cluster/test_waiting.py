@@ -11,6 +11,7 @@ from tests.cluster import author, kubectl, store
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.site import Site
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -101,6 +102,8 @@ def test_marking_a_waiting_task_ends_its_gang(site: Site, here: Layout) -> None:
     run_id = site.trigger("crowd", {"seconds": 3600})
     for name in ("one", "two"):
         site.wait_task("crowd", run_id, name, ("deferred",), seconds=SECONDS)
+    logs = site.home / "up" / "logs" / "dag_id=crowd" / f"run_id={run_id}"
+    assert until(lambda: len([*logs.rglob("*.trigger.*")]) == 2), "the triggerer takes both up"
     kubectl.until("one of them runs", lambda: "pod/" in author.left(here), seconds=120)
     site.mark_run("crowd", run_id, "failed")
     kubectl.until("nothing is left", lambda: not author.left(here), seconds=180)
