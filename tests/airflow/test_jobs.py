@@ -432,8 +432,13 @@ def test_a_release_is_waited_for_until_it_serves_or_will_not(
             revision = Revision(model=model, state=RevisionState(state), since=1.0)
             return DeploymentStatus(name=name, url="http://here", ready=ready, revisions=(revision,))
 
-    monkeypatch.setattr("muster.airflow.site.connect", Serving)
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[Serving] = []
+    monkeypatch.setattr("muster.airflow.site.open_backend", Serving)
     deadline = time.time() + (60 if ended else 0.2)
     kept = DeploymentTrigger(name="flights", model=model.address, deadline=deadline).serialize()[1]
     (event,) = events(DeploymentTrigger(**kept))
     assert event == {"ended": ended, "serving": serving, "deadline": deadline}
+    assert len(closed) == 1

@@ -132,7 +132,7 @@ def check(store, people, jobs):
 
 @pytest.mark.slow
 def test_kills_at_random_moments(tmp_path):
-    assert soak(tmp_path, people=2, jobs=2, mean_seconds=0.3) > 3
+    assert soak(tmp_path, people=2, jobs=6, mean_seconds=0.2) > 3
 
 
 @pytest.mark.soak
