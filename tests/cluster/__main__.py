@@ -1,4 +1,4 @@
-"""``python -m tests.cluster up|down|status|exec|test``: see ``--help``."""
+"""``python -m tests.cluster up|build|down|status|exec|test``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster import clearing, cluster, inside, machine, network
+from tests.cluster import clearing, cluster, environments, inside, machine, network, programs
 from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
@@ -59,6 +59,12 @@ def _up(layout: Layout, asked: argparse.Namespace) -> int:
 
 def _packages(_layout: Layout, _: argparse.Namespace) -> int:
     print(*machine.missing())
+    return 0
+
+
+def _build(_layout: Layout, _: argparse.Namespace) -> int:
+    programs.build()
+    environments.build()
     return 0
 
 
@@ -128,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, do, text in (
         ("up", _up, "bring it up; the first time builds its programs"),
+        ("build", _build, "build what `up` needs and the cache lacks: its programs and the jobs' environments"),
         ("down", _down, "clear it away, whatever is left of it"),
         ("status", _status, "what runs; exit code 3 where it is not up"),
         ("packages", _packages, "name the packages of Debian that it needs and the machine lacks"),
