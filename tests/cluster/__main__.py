@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, do, text in (
         ("up", _up, "bring it up; the first time builds its programs"),
-        ("build", _build, "build what `up` needs and the cache lacks: its programs and the jobs' environments"),
+        ("build", _build, "build what the cache lacks: its programs and the jobs' environments"),
         ("down", _down, "clear it away, whatever is left of it"),
         ("status", _status, "what runs; exit code 3 where it is not up"),
         ("packages", _packages, "name the packages of Debian that it needs and the machine lacks"),
