@@ -206,9 +206,9 @@ class Triggerer:
     def calls_a_minute(self) -> float:
         """Return what it asks of the API server when it has got to know all gangs; say it by verb and kind."""
         kubectl.until("the triggerer watches", lambda: self._asked()["watch workloads"], seconds=SECONDS)
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)  # what the start asked is not to be counted
         before, worked = self._asked(), self._cpu_seconds()
-        time.sleep(WINDOW_SECONDS)
+        time.sleep(WINDOW_SECONDS)  # the time that is measured
         calls, worked = self._asked() - before, (self._cpu_seconds() - worked) / WINDOW_SECONDS
         said = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
         print(f"{len(self.names)} triggers, {WINDOW_SECONDS:g} s: {said}", file=sys.stderr)

@@ -143,7 +143,7 @@ def _await(port: int, *, deadline: float) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            time.sleep(0.05)  # the pace of asking, until the deadline above
 
 
 def serve(home: Path, port: int) -> None:

@@ -70,7 +70,7 @@ class Running:
         before, began = cpu_seconds(self.pid), time.perf_counter()
         with Load(self.port, "/v2/models/flights/infer", request()) as load:
             while load.sent < requests:
-                time.sleep(0.01)
+                time.sleep(0.01)  # the pace of asking; the load has a thread of its own
         seconds, cpu = time.perf_counter() - began, cpu_seconds(self.pid) - before
         if load.failed:
             raise SystemExit(f"requests failed: {load.failed}")
@@ -143,7 +143,7 @@ def await_answer(port: int, process: subprocess.Popen[bytes], log: Path) -> None
             connection.close()
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit("\n".join(log.read_text().splitlines()[-20:]))
-        time.sleep(0.05)
+        time.sleep(0.05)  # the pace of asking, until the deadline above
 
 
 def request() -> dict[str, Any]:

@@ -141,5 +141,5 @@ def _wait(done: Callable[[], bool], seconds: float) -> bool:
     while not done():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.02)  # the pace of asking, until the deadline above
     return True

@@ -274,7 +274,7 @@ class Jobs:
         while goes_on := self._goes_on(job, job_id):
             if self._clock() > deadline and goes_on != _COMMIT:
                 raise BackendError(f"job {job_id} is being ended, and that takes too long: {goes_on}")
-            time.sleep(_CANCEL_PAUSE_SECONDS)
+            time.sleep(_CANCEL_PAUSE_SECONDS)  # the pace of asking; a commit may take its time
 
     def _goes_on(self, job: JobSpec, job_id: str) -> str:
         """Say what keeps a job from having ended; nothing where it has, and no pod of it runs."""

@@ -65,7 +65,7 @@ class Submitter:
                     f"job {job_id}: objects of an attempt that is over stay on the cluster; see "
                     f"`kubectl get jobsets,jobs {labels.object_name(job_id)}`, then submit it again"
                 )
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)  # the pace of asking, until they are deleted or the deadline above
 
     def _known(self, job_id: str) -> bool:
         try:
