@@ -47,7 +47,7 @@ check: $(READY)  ## Lint, types, layers and the fast tests
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -m "soak and not cluster"
-	$(BIN)/python -m tests.cluster test -m "soak and cluster"
+	$(BIN)/python -m tests.cluster test --clusters 2 -m "soak and cluster" --dist=load
 
 cluster-up: $(READY)  ## Bring up a Kubernetes for the tests (root; the first time builds its programs, 15 to 25 minutes)
 	@$(BIN)/python -m tests.cluster up
@@ -55,8 +55,8 @@ cluster-up: $(READY)  ## Bring up a Kubernetes for the tests (root; the first ti
 cluster-down: $(READY)  ## Clear it away, whatever is left of it
 	@$(BIN)/python -m tests.cluster down
 
-test-cluster: $(READY)  ## The tests that need it, inside it; it goes down afterwards unless it was up before
-	@$(BIN)/python -m tests.cluster test
+test-cluster: $(READY)  ## The tests that need it, inside two of it; each goes down afterwards unless it was up before
+	@$(BIN)/python -m tests.cluster test --clusters 2
 
 compiler:
 	@command -v $${CXX:-c++ g++ clang++} >/dev/null || { echo "Horovod is built from source and there is no C++ compiler (\$$CXX, c++, g++, clang++): install one, such as Debian's g++, and run \`make test-horovod\` again"; exit 1; }

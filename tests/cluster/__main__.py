@@ -7,16 +7,29 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.cluster import clearing, cluster, environments, inside, machine, network, programs
+from tests.cluster import (
+    clearing,
+    cluster,
+    environments,
+    figures,
+    inside,
+    machine,
+    network,
+    programs,
+    sharing,
+)
 from tests.cluster.layout import NODES, Layout
 
 from muster.core.errors import MusterError
 
 _RUN_ANOTHER = ("exec", "test")
-_OPTIONS = ("--root", "--json", "--help", "-h")
+_OPTIONS = ("--root", "--clusters", "--json", "--help", "-h")
+_WITH_VALUE = ("--root", "--clusters")
+_MOST_CLUSTERS = 4
 
 
 def main() -> int:
@@ -43,7 +56,7 @@ def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
         return [*ours, *words], []
     while words and words[0].partition("=")[0] in _OPTIONS:
         ours.append(words.pop(0))
-        if ours[-1] == "--root":
+        if ours[-1] in _WITH_VALUE:
             ours += words[:1]
             del words[:1]
     return ours, words[words[:1] == ["--"] :]
@@ -70,7 +83,8 @@ def _build(_layout: Layout, _: argparse.Namespace) -> int:
 
 def _down(layout: Layout, _: argparse.Namespace) -> int:
     machine.check_root()
-    cluster.down(layout)
+    for each in _side_by_side(layout, _MOST_CLUSTERS):  # the others are there if their tests were killed
+        cluster.down(each)
     return 0
 
 
@@ -93,14 +107,29 @@ def _exec(layout: Layout, asked: argparse.Namespace) -> int:
 
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
-    command = [sys.executable, "-m", "pytest", "-m", "cluster and not soak", "--durations=15", *asked.words]
+    layouts = _side_by_side(layout, asked.clusters)
+    command = [sys.executable, "-m", "pytest", "-p", figures.__name__, "-m", "cluster and not soak"]
+    with ExitStack() as stack:
+        stack.enter_context(machine.more_watchers(clusters=len(layouts)))
+        for each in layouts:
+            stack.enter_context(_cleared(each))
+        words = [*command, "--durations=15", *sharing.options(layouts), *asked.words]
+        return subprocess.run(words, check=False, env=sharing.environment(layouts)).returncode
+
+
+def _side_by_side(layout: Layout, count: int) -> list[Layout]:
+    return [layout, *(layout.beside(number) for number in range(2, count + 1))]
+
+
+@contextmanager
+def _cleared(layout: Layout) -> Iterator[None]:
+    """Have a cluster for tests: one that was up before is rid of what they leave, and of what killed ones left."""
     with cluster.borrowed(layout, _say) as stays:
         if stays:
-            clearing.clear(layout)  # what tests left that were killed
-        code = subprocess.run(command, check=False, env=inside.environment(layout)).returncode
+            clearing.clear(layout)
+        yield
         if stays and cluster.is_up(layout):
             clearing.clear(layout)
-        return code
 
 
 def _say(line: str) -> None:
@@ -143,6 +172,10 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, parents=[common], help=text, description=text, allow_abbrev=False)
         command.set_defaults(do=do)
+        if do is _test:
+            text = "share the test files out among so many clusters, side by side (1 unless given)"
+            numbers = range(1, _MOST_CLUSTERS + 1)
+            command.add_argument("--clusters", type=int, default=1, choices=numbers, metavar="N", help=text)
     return parser
 
 

@@ -7,7 +7,7 @@ clusters live side by side, and one can be cleared away by whoever knows no more
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from muster.core.errors import SpecError
@@ -93,6 +93,10 @@ class Layout:
         """Return the layout of a folder; without one, of that in the cache."""
         cache = Settings.load().cache / "cluster"
         return cls(root=(root or cache / "run").resolve(), programs=cache / "bin")
+
+    def beside(self, number: int) -> Layout:
+        """The layout of one more cluster, whose folder lies beside this one's: the second, the third."""
+        return replace(self, root=self.root.with_name(f"{self.root.name}-{number}"))
 
     @property
     def name(self) -> str:

@@ -60,21 +60,22 @@ def check() -> None:
 
 
 @contextmanager
-def more_watchers() -> Iterator[None]:
-    """Have inotify instances for one cluster more: where they are too few the limit is raised, and put back.
+def more_watchers(clusters: int = 1) -> Iterator[None]:
+    """Have inotify instances for so many clusters more: where they are too few the limit is raised, and put back.
 
     :raises BackendError: they are, and it cannot be raised here.
     """
-    if _watchers(_WATCHERS) >= _WATCHERS:
+    needed = clusters * _WATCHERS
+    if _watchers(needed) >= needed:
         yield
         return
     before = _WATCHERS_LIMIT.read_text()
-    wanted = int(before) + 2 * _WATCHERS
+    wanted = int(before) + 2 * needed
     try:
         _WATCHERS_LIMIT.write_text(str(wanted))
     except OSError as error:
         raise BackendError(
-            f"another cluster beside this one needs {_WATCHERS} inotify instances, and fewer are left; "
+            f"{clusters} more on this machine need {needed} inotify instances, and fewer are left; "
             f"{_WATCHERS_LIMIT} cannot be written ({error.strerror}): whoever owns this machine says "
             f"sysctl fs.inotify.max_user_instances={wanted}"
         ) from error

@@ -38,6 +38,7 @@ from muster.backends.kubernetes.manifests.gangs import documents, owned_by
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.mirror import Mirror
 from muster.backends.kubernetes.state.seen import Seen
+from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.wire import dumps
@@ -139,8 +140,20 @@ class Jobs:
             found[:] = [condition(self.seen(name))]
             return bool(found[0])
 
-        kubectl.until(f"{name}: {what}", look, seconds=seconds)
+        try:
+            kubectl.until(f"{name}: {what}", look, seconds=seconds)
+        except BackendError as error:
+            error.add_note(self._shown(name))
+            raise
         return found[0]
+
+    def _shown(self, name: str) -> str:
+        """What the queue and the events say of a job."""
+        seen = self.seen(name)
+        conditions = ((seen.workload or {}).get("status") or {}).get("conditions") or []
+        said = [f"{each['type']}={each['status']}: {each.get('message')}" for each in conditions]
+        said += [f"{each['reason']}: {each.get('message')}" for each in seen.events]
+        return "\n".join([f"{len(seen.pods)} pods", *said])
 
     def clear(self, *names: str) -> None:
         """Delete what was started, or these of it, and wait until it is gone."""

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
         ("test --root /a -k gang --json", "test --root /a", "-k gang --json"),
         ("test --root=/a --rootdir=/b", "test --root=/a", "--rootdir=/b"),
         ("test -- -m soak", "test", "-m soak"),
+        ("test --clusters 2 -k gang", "test --clusters 2", "-k gang"),
         ("exec --root /a kubectl exec pod -- ls", "exec --root /a", "kubectl exec pod -- ls"),
         ("exec python -m benchmarks --root /b", "exec", "python -m benchmarks --root /b"),
         ("exec --root", "exec --root", ""),
@@ -36,4 +37,13 @@ def test_arguments_of_another_program_are_its_own(given: str, ours: str, words: 
 def test_the_makefile_says_which_tests_are_soaked() -> None:
     said = subprocess.run(["make", "--dry-run", "soak"], cwd=ROOT, capture_output=True, text=True, check=True)
     (line,) = re.findall(r"-m tests\.cluster (.*)", said.stdout)
-    assert split(shlex.split(line)) == (["test"], ["-m", "soak and cluster"])
+    words = ["-m", "soak and cluster", "--dist=load"]  # one file holds most of them
+    assert split(shlex.split(line)) == (["test", "--clusters", "2"], words)
+
+
+def test_the_makefile_shares_the_tests_out() -> None:
+    said = subprocess.run(
+        ["make", "--dry-run", "test-cluster"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = re.findall(r"-m tests\.cluster (.*)", said.stdout)
+    assert split(shlex.split(line)) == (["test", "--clusters", "2"], [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def alone(folder: Path) -> dict[str, Any]:
 
 
 def test_flights_on_the_cluster_learn_what_they_learn_on_one_machine(
-    here: Layout, site: Site, tmp_path: Path
+    here: Layout, site: Site, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with places(here, tmp_path / "places") as file:
         run_id = site.trigger("flights")
@@ -69,8 +69,9 @@ def test_flights_on_the_cluster_learn_what_they_learn_on_one_machine(
     on = ran(file)
     where = {name: on.get(result.get("job_id", ""), set()) for name, result in done.items()}
     for name, result in done.items():
-        print(
-            f"{name}: on {', '.join(sorted(where[name])) or 'no pod'}; {result.get('versions')} {result['metrics']}"
+        record_property(
+            "flights on the cluster: where each stage ran, its versions, its metrics",
+            f"{name}: {', '.join(sorted(where[name])) or 'no pod'}; {result.get('versions')}; {result['metrics']}",
         )
     assert where["features"] == where["validate"] == {"cpu-0"}
     assert where["train"] <= {"a100-0", "a100-1", "k80-0"}

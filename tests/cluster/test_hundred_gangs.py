@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -96,6 +96,12 @@ def spec(job_id: str, size: Size, image_digest: str) -> JobSpec:
     )
 
 
+HEADING = (
+    "gangs  pods  samples  gangs at once  cards at once  s in the queue  s from first pod to last  "
+    "(of each: never a part of it)"
+)
+
+
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
     with backend(layout(), tmp_path_factory.mktemp("gangs")) as made:
@@ -133,7 +139,7 @@ def leaked(gangs: dict[str, Size]) -> list[str]:
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_never_a_part_of_a_gang(
-    count: int, there: KubernetesBackend, capsys: pytest.CaptureFixture[str]
+    count: int, there: KubernetesBackend, record_property: Callable[[str, object], None]
 ) -> None:
     gangs = sizes(count)
     with Recorder(layout()) as recorder:
@@ -158,10 +164,9 @@ def test_never_a_part_of_a_gang(
     assert 1 < replay.most_gangs < count  # a quota that holds a few
     assert replay.most_cards <= QUOTA
     waits = sorted((status.started or 0.0) - status.submitted for status in statuses.values())
-    with capsys.disabled():
-        print(
-            f"\n{count} gangs of {sum(replay.sizes.values())} pods, {replay.samples} samples: at most "
-            f"{replay.most_gangs} gangs and {replay.most_cards} of {QUOTA} cards at once; they waited "
-            f"{waits[0]:.0f} to {waits[-1]:.0f} s; from the first pod's start to the last's it took "
-            f"{max(gang.spread_seconds() for gang in replay.gangs.values()):.0f} s at most"
-        )
+    spread = max(gang.spread_seconds() for gang in replay.gangs.values())
+    record_property(
+        HEADING,
+        f"{count:5} {sum(replay.sizes.values()):5} {replay.samples:8} {replay.most_gangs:13} "
+        f"{replay.most_cards:7} of {QUOTA} {waits[0]:6.0f} to {waits[-1]:4.0f} {spread:22.0f}",
+    )

@@ -160,7 +160,8 @@ FAULTS = {
         script=f"import time\nif {INDEX} == 0: open('/tmp/much', 'wb').write(bytes(50_000_000))\ntime.sleep(600)",
         change=small_disk,
         cause=Cause.SPEC_ERROR,
-        message=r'wrote more than it may: Usage of EmptyDir volume "\S+" exceeds the limit',
+        message=r'replica main-0 wrote more than it may: Usage of EmptyDir volume "\S+" exceeds the limit',
+        rank=0,
         seconds=120,
     ),
     "over-quota": Fault(

@@ -10,6 +10,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster, condition
 from muster.backends.kubernetes.state.faults import ADVICE, overfull
 from muster.backends.kubernetes.state.observe import plain_reason
 from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds
+from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
 
 # What somebody is just making gets so long: a queue, a Secret, a PodGroup.
@@ -30,7 +31,7 @@ _MISSING = re.compile(r"secret|configmap|runAsNonRoot|non-root|couldn't find key
 _SYNC = re.compile(r"failed to sync \w+ cache", re.IGNORECASE)  # the kubelet's own, of a Secret that is there
 
 
-def stuck(seen: Seen, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
+def stuck(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
     """Return why a job that has not ended can never go on; None where it may.
 
     :param now: seconds since the epoch, by a clock like the API server's.
@@ -38,7 +39,7 @@ def stuck(seen: Seen, *, now: float, cluster: Cluster | None = None) -> Verdict 
     """
     found = _workload(seen.workload, now, cluster) if seen.workload is not None else None
     events = tuple(map(SeenEvent.of, seen.events))
-    found = found or _events(seen, events, now)
+    found = found or _events(seen, job, events, now)
     if found is not None:
         return found
     for pod in seen.replicas():
@@ -107,9 +108,9 @@ def _deactivated(said: str) -> Verdict:
     )
 
 
-def _events(seen: Seen, events: Sequence[SeenEvent], now: float) -> Verdict | None:
-    pods = [SeenPod.of(pod) for pod in seen.pods]
-    replicas, owners = {pod.name: f"replica {pod.replica}" for pod in pods}, {pod.owner for pod in pods}
+def _events(seen: Seen, job: JobSpec, events: Sequence[SeenEvent], now: float) -> Verdict | None:
+    pods = {pod.name: pod for pod in map(SeenPod.of, seen.pods)}
+    owners = {pod.owner for pod in pods.values()}
     for event in events:
         if event.about not in owners and _is_not_admitted(event, now):
             return Verdict(
@@ -118,10 +119,16 @@ def _events(seen: Seen, events: Sequence[SeenEvent], now: float) -> Verdict | No
                 advice="ask for less, or have the namespace's rules changed",
             )
         if event.reason == "Evicted" and event.kind == "Pod":
-            found = overfull(replicas.get(event.name, f"pod {event.name}"), event.said)
+            found = _overfull(event, pods.get(event.name), job)
             if found is not None:
                 return found
     return _not_mounted(seen, events, now)
+
+
+def _overfull(event: SeenEvent, pod: SeenPod | None, job: JobSpec) -> Verdict | None:
+    if pod is None:  # it has been deleted meanwhile
+        return overfull(f"pod {event.name}", event.said)
+    return overfull(f"replica {pod.replica}", event.said, rank=pod.first_rank(job))
 
 
 def _is_not_admitted(event: SeenEvent, now: float) -> bool:

@@ -38,7 +38,7 @@ def verdict(
         return None
     if failed(seen.root):
         return _again(_failed(seen, job), restarts=seen.restarts)
-    found = _hopeless(seen, job) or stuck(seen, now=now, cluster=cluster)
+    found = _hopeless(seen, job) or stuck(seen, job, now=now, cluster=cluster)
     if found is None and started is None and not seen.restarts:  # a node that it had may be replaced
         found = _no_node(seen, job, now=now, cluster=cluster)
     return found

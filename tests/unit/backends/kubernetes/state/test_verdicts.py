@@ -64,7 +64,7 @@ RECORDED = {
     "image-name": (Cause.SPEC_ERROR, None, "image 'localhost/Not An Image' is no image's name: "),
     "no-python": (Cause.SPEC_ERROR, None, "image localhost/shell:1 has no python3: muster's worker runs in"),
     "no-secret": (Cause.SPEC_ERROR, None, "replica main-"),
-    "disk": (Cause.SPEC_ERROR, None, "replica main-0 wrote more than it may: Usage of EmptyDir volume "),
+    "disk": (Cause.SPEC_ERROR, 0, "replica main-0 wrote more than it may: Usage of EmptyDir volume "),
     "over-quota": (Cause.UNSCHEDULABLE, None, "queue team-a can never hold it: "),
     "no-queue": (Cause.SPEC_ERROR, None, "it waits in queue team-x, and LocalQueue team-x doesn't exist"),
     "pod-security": (Cause.SPEC_ERROR, None, "the cluster admits none of its pods: "),
