@@ -6,10 +6,19 @@ processes on one machine (:mod:`muster.backends.local`), later a Kubernetes clus
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Protocol
 
-from muster.core.deployment import DeploymentSpec, DeploymentStatus
+from muster.core.deployment import (
+    Answer,
+    Counts,
+    DeploymentSpec,
+    DeploymentStatus,
+    Release,
+    Revision,
+    RevisionState,
+    SmokeRequest,
+)
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus
 from muster.volumes.base import Store
@@ -17,16 +26,77 @@ from muster.volumes.base import Store
 PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
 
 
-class Backend(Protocol):
+class Deployments(Protocol):
+    """Names that answer predictions, the revisions behind each, and the one route that shares traffic out.
+
+    These are the steps of which :mod:`muster.backends.releases` makes releases and rollbacks. All are
+    idempotent, none waits. The route holds the shares, what is under way and the latest revisions that are
+    over; there is no other state, so whoever is killed between two steps, the next one goes on.
+    """
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Which model servers a deployment may name here."""
+
+    @property
+    def only_whole(self) -> str:
+        """Why traffic can only be moved as a whole here; empty where it can be shared."""
+
+    def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+        """Begin a release: bring a revision up beside what serves, without traffic.
+
+        A revision of the same spec that is there, or was kept for a rollback, is taken as it is. A release
+        under way is superseded: its champion has all traffic again before anything else happens.
+
+        :param by: who asks, as :class:`muster.core.deployment.Release` keeps it. The same one again goes on.
+        :param allow_older: where it is False, nothing newer of the same volume may serve or be on its
+            way to (:mod:`muster.backends.ordering`): looked at and decided in one step.
+        :raises Conflict: a newer one does; the message says which.
+        :raises SpecError: it can never run here; :raises NotFound: the version is gone.
+        """
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        """Report a deployment as it is now. :raises NotFound: no such deployment."""
+
+    def deployments(self) -> list[str]:
+        """Every deployment's name, sorted."""
+
+    def ask(self, name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        """Send one real request to every replica of a revision, past the route.
+
+        :raises NotFound: no such revision. One that does not answer is an :class:`Answer` with an error.
+        """
+
+    def shift(self, name: str, shares: Mapping[str, int], *, token: str, release: Release | None) -> str:
+        """Share the traffic out, in one write of the route, and return the token of what it is then.
+
+        :param shares: percent by revision, in sum 100. Those of it that serve nothing yet have to be ready.
+        :param token: of the status on which this was decided.
+        :param release: what is under way from now on.
+        :raises Conflict: somebody else has written the route since; nothing was changed.
+        :raises DeploymentError: a revision is not ready, or traffic cannot be shared here.
+        """
+
+    def counts(self, name: str) -> Mapping[str, Counts]:
+        """What each revision has answered, by its name: from the servers themselves."""
+
+    def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
+        """Take a revision without traffic away, when what it was asked before is answered.
+
+        :param state: what it is remembered as, REFUSED or RETIRED, with the reason.
+        :raises Conflict: it has a share of the traffic.
+        """
+
+    def retire(self, name: str) -> None:
+        """Take a deployment away with all its revisions, and leave nothing that runs."""
+
+
+class Backend(Deployments, Protocol):
     """Where jobs and deployments run."""
 
     @property
     def store(self) -> Store:
         """The store that this backend's jobs read and write."""
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """Which model servers a deployment may name here."""
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse at once what can never run here, and return warnings about what runs otherwise.
@@ -68,26 +138,6 @@ class Backend(Protocol):
 
         Idempotent, and any number of us may do it at once.
         """
-
-    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
-        """Bring a revision up beside what serves; it takes over when it has answered the smoke test.
-
-        Idempotent, and does not wait: :meth:`deployment` tells how far it is. What serves now
-        answers until the new one does, and goes on if the new one is refused.
-
-        :param allow_older: where it is False, nothing newer of the same volume may serve or be on its
-            way to (:mod:`muster.backends.ordering`): looked at and decided in one step.
-        :raises Conflict: a newer one does; the message says which.
-        """
-
-    def deployment(self, name: str) -> DeploymentStatus:
-        """Report a deployment as it is now. :raises NotFound: no such deployment."""
-
-    def deployments(self) -> list[str]:
-        """Every deployment's name, sorted."""
-
-    def retire(self, name: str) -> None:
-        """Take a deployment away and leave no process; idempotent."""
 
     def close(self) -> None:
         """Give back what is held open to look at jobs; the backend is asked no more. Jobs go on."""

@@ -15,13 +15,19 @@ from muster.core.resources import Resources
 
 
 class RevisionState(str, Enum):
-    """Where a revision is: it is loaded beside the others, asked, and only then given traffic."""
+    """Where a revision is: it comes up beside the others, and only once it answers may it have traffic."""
 
-    LOADING = "loading"
-    SMOKING = "smoke test"
+    STARTING = "starting"
+    READY = "ready"
     SERVING = "serving"
+    FAILED = "failed"
     REFUSED = "refused"
     RETIRED = "retired"
+
+    @property
+    def over(self) -> bool:
+        """Whether it is gone: nothing of it runs any more."""
+        return self in (RevisionState.REFUSED, RevisionState.RETIRED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +60,15 @@ class SmokeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
-    """What should answer under a name.
+    """What should answer under a name: one revision of it.
 
     :param model: the version to serve.
     :param image: the locked environment of the model server; `image_digest` is its lock's.
-    :param server: which of the servers in serving/ runs in it.
-    :param smoke: what the new revision is asked before it takes traffic.
-    :param load_timeout_seconds: loading and smoke test together.
+    :param server: which of the servers in serving/ runs in it, and on a cluster which platform keeps it.
+    :param replicas: how many of it there are, at least; on one machine one process answers.
+    :param most_replicas: how many there may be under load; None where their number is fixed.
+    :param smoke: what every replica is asked before it takes traffic.
+    :param load_timeout_seconds: until all replicas have loaded the model.
     """
 
     name: str
@@ -68,6 +76,8 @@ class DeploymentSpec:
     image: str
     image_digest: str
     server: str = "kserve"
+    replicas: int = 1
+    most_replicas: int | None = None
     smoke: tuple[SmokeRequest, ...] = ()
     resources: Resources = field(default_factory=Resources)
     load_timeout_seconds: float = 120.0
@@ -76,19 +86,50 @@ class DeploymentSpec:
         check_label("deployment", self.name)
         check_label("image", self.image)
         check_label("server", self.server)
+        if self.replicas < 1:
+            raise SpecError(f"replicas is {self.replicas!r}: a deployment needs one or more")
+        if self.most_replicas is not None and self.most_replicas < self.replicas:
+            raise SpecError(f"most_replicas is {self.most_replicas!r}, below its {self.replicas} replicas")
         if not self.load_timeout_seconds > 0:
             raise SpecError(f"load_timeout_seconds is {self.load_timeout_seconds!r}: need seconds above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Revision:
-    """One model version behind a deployment, with its share of the traffic (0 to 1)."""
+    """One model version behind a deployment.
 
+    :param name: what it is called behind this deployment, and never was any other: ``r7``.
+    :param percent: its share of the traffic, 0 to 100.
+    :param ready: how many replicas answer, of `wanted`; `restarts` counts those that died, of the ones there are.
+    :param since: when it came into this state, in seconds since the epoch.
+    :param reason: what it waits for or suffers from, or why it is over.
+    """
+
+    name: str
     model: Pinned
     state: RevisionState
-    share: float = 0.0
+    percent: int = 0
+    ready: int = 0
+    wanted: int = 1
+    restarts: int = 0
     since: float = 0.0
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """What is under way at a deployment. It stands in the route, for whoever goes on with it.
+
+    :param revision: which is to have the traffic.
+    :param champion: which had it when this began, and gets it back; None where nothing served.
+    :param by: who asked for it: a task instance's id, or a person.
+    :param since: when the revision got the share that it has, in seconds since the epoch.
+    """
+
+    revision: str
+    champion: str | None
+    by: str
+    since: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,30 +138,61 @@ class DeploymentStatus:
 
     :param url: where it answers the Open Inference Protocol, ``http://127.0.0.1:8081``.
     :param ready: whether a request sent now is answered.
-    :param revisions: newest first; the one that serves has share 1.
+    :param revisions: newest first, those that are over among them.
+    :param release: what is under way; None where all is settled.
+    :param token: changes with every write of the route: :meth:`muster.backends.base.Deployments.shift` takes it.
     """
 
     name: str
     url: str
     ready: bool
+    token: str
     revisions: tuple[Revision, ...] = ()
+    release: Release | None = None
     reason: str = ""
 
     @property
     def champion(self) -> Revision | None:
-        """The revision with the greatest share of the traffic."""
-        serving = [r for r in self.revisions if r.state is RevisionState.SERVING]
-        return max(serving, key=lambda r: r.share, default=None)
+        """The revision that has the traffic: the greatest share, and in a tie the one that had it before."""
+        before = self.release.champion if self.release else None
+        serving = [one for one in self.revisions if one.percent]
+        return max(serving, key=lambda one: (one.percent, one.name == before), default=None)
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """The shares of the traffic in percent, by revision: their sum is 100, or nothing serves."""
+        return {one.name: one.percent for one in self.revisions if one.percent}
+
+    def called(self, name: str) -> Revision | None:
+        """The revision of a name."""
+        return next((one for one in self.revisions if one.name == name), None)
 
     def revision(self, address: str) -> Revision | None:
         """The newest revision of a version; None where it was never deployed."""
-        return next((each for each in self.revisions if each.model.address == address), None)
+        return next((one for one in self.revisions if one.model.address == address), None)
 
-    def settled(self, address: str) -> bool | None:
-        """Whether the release of a version has come to its end: True where it serves, False where it will not."""
-        revision = self.revision(address)
-        if revision is None:
-            return None
-        if revision.state is RevisionState.SERVING:
-            return True if self.ready else None
-        return False if revision.state in (RevisionState.REFUSED, RevisionState.RETIRED) else None
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What the replicas of one revision have answered since they came up, added up.
+
+    :param requests: all predictions that were asked for; `failed` those that the model is to blame for (5xx).
+    :param seconds: how many took up to so many seconds: cumulative, by upper bound, the last is infinity.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    seconds: Mapping[float, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one replica answered to one request.
+
+    :param replica: which, as the platform calls it.
+    :param outputs: columns by name; None where it did not answer as the protocol says, and `error` tells.
+    """
+
+    replica: str
+    outputs: Mapping[str, tuple[Any, ...]] | None
+    error: str = ""
