@@ -70,7 +70,8 @@ class Deployments(Protocol):
     def shift(self, name: str, shares: Mapping[str, int], *, token: str, release: Release | None) -> str:
         """Share the traffic out, in one write of the route, and return the token of what it is then.
 
-        :param shares: percent by revision, in sum 100. Those of it that serve nothing yet have to be ready.
+        :param shares: percent by revision, in sum 100; nothing at all where nothing has traffic yet. Those
+            of it that serve nothing yet have to be ready. One with 0 gets none, and is kept for a rollback.
         :param token: of the status on which this was decided.
         :param release: what is under way from now on.
         :raises Conflict: somebody else has written the route since; nothing was changed.

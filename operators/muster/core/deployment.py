@@ -100,6 +100,7 @@ class Revision:
 
     :param name: what it is called behind this deployment, and never was any other: ``r7``.
     :param percent: its share of the traffic, 0 to 100.
+    :param kept: the route names it without a share: it stays, for a rollback.
     :param ready: how many replicas answer, of `wanted`; `restarts` counts those that died, of the ones there are.
     :param since: when it came into this state, in seconds since the epoch.
     :param reason: what it waits for or suffers from, or why it is over.
@@ -109,6 +110,7 @@ class Revision:
     model: Pinned
     state: RevisionState
     percent: int = 0
+    kept: bool = False
     ready: int = 0
     wanted: int = 1
     restarts: int = 0
@@ -124,12 +126,14 @@ class Release:
     :param champion: which had it when this began, and gets it back; None where nothing served.
     :param by: who asked for it: a task instance's id, or a person.
     :param since: when the revision got the share that it has, in seconds since the epoch.
+    :param failed: why it is taken back; empty as long as it goes forward.
     """
 
     revision: str
     champion: str | None
     by: str
     since: float
+    failed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
