@@ -62,7 +62,7 @@ class Deployments(Protocol):
         """Every deployment's name, sorted."""
 
     def ask(self, name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
-        """Send one real request to every replica of a revision, past the route.
+        """Send one real request to every replica of a revision, past the route, and not counted as traffic.
 
         :raises NotFound: no such revision. One that does not answer is an :class:`Answer` with an error.
         """
@@ -79,13 +79,16 @@ class Deployments(Protocol):
         """
 
     def counts(self, name: str) -> Mapping[str, Counts]:
-        """What each revision has answered, by its name: from the servers themselves."""
+        """What each revision has answered, by its name: from the servers themselves, those that can be reached.
+
+        :raises BackendError: nothing can be said now.
+        """
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered.
 
         :param state: what it is remembered as, REFUSED or RETIRED, with the reason.
-        :raises Conflict: it has a share of the traffic.
+        :raises Conflict: it has a share of the traffic, or a release that goes forward names it.
         """
 
     def retire(self, name: str) -> None:

@@ -1,0 +1,118 @@
+"""What is asked of a revision at each step: smoke requests of every replica, and a comparison before the first.
+
+The words are those of the Open Inference Protocol (https://github.com/kserve/open-inference-protocol), on one
+machine and on a cluster alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from muster.backends.releases.judging import broken_by_answers, broken_by_comparison
+from muster.core.deployment import Answer, SmokeRequest
+from muster.core.errors import DeploymentError
+
+if TYPE_CHECKING:
+    from muster.backends.base import Deployments
+    from muster.backends.releases.plan import Comparison, Plan
+    from muster.core.deployment import DeploymentSpec
+
+MOMENT_SECONDS = 0.2  # of asking at a stretch: errors of users' requests must not wait behind it
+
+
+class Questions:
+    """What is still to be asked of a revision at this step.
+
+    `found` is None until all is asked, then empty if all is well; or what is not, at once.
+    """
+
+    def __init__(self, deployments: Deployments, spec: DeploymentSpec, plan: Plan, *, revision: str) -> None:
+        self._deployments = deployments
+        self._spec = spec
+        self._comparison = plan.comparison
+        self._revision = revision
+        self.begin(compare=False)
+
+    def begin(self, *, compare: bool) -> None:
+        """Begin a step: everything is to be asked anew, and the comparison where it is wanted."""
+        self.found: str | None = None
+        self._champion: str | None = None
+        self._left: deque[Callable[[], str]] = deque(partial(self._smoke, each) for each in self._spec.smoke)
+        if compare and self._comparison:
+            self._left.append(partial(self._add_comparison, self._comparison))
+
+    def ask(self, *, champion: str | None) -> None:
+        """Ask for a moment. :raises BackendError: the cluster is away; the same is asked the next time."""
+        self._champion = champion
+        until = time.monotonic() + MOMENT_SECONDS
+        while self._left and not self.found and time.monotonic() < until:
+            self.found = self._left[0]() or None
+            self._left.popleft()
+        if not self._left and self.found is None:
+            self.found = ""
+
+    def _smoke(self, request: SmokeRequest) -> str:
+        return broken_by_answers(request, self._deployments.ask(self._spec.name, self._revision, request))
+
+    def _add_comparison(self, comparison: Comparison) -> str:
+        """Have the comparison's requests asked next, one by one."""
+        champion = self._champion
+        if champion is None or champion == self._revision:
+            return ""  # there is nothing to compare it with
+        ours, theirs = Column(comparison.output), Column(comparison.output)
+        for request in comparison.requests:
+            self._left.append(partial(self._fill, ours, self._revision, request))
+            self._left.append(partial(self._fill, theirs, champion, request))
+        self._left.append(lambda: broken_by_comparison(comparison, ours.rows, theirs.rows))
+        return ""
+
+    def _fill(self, column: Column, revision: str, request: SmokeRequest) -> str:
+        answers = self._deployments.ask(self._spec.name, revision, request)
+        wrong = broken_by_answers(request, answers) or column.add(answers[0])
+        return f"in the comparison, {revision}: {wrong}" if wrong else ""
+
+
+class Column:
+    """What one revision answers for one output, request by request."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+        self.rows: list[tuple[float, ...]] = []
+
+    def add(self, answer: Answer) -> str:
+        """Take an answer; say what is wrong where it holds no numbers."""
+        column = (answer.outputs or {}).get(self._output)
+        if column is None or not all(isinstance(value, (int, float)) for value in column):
+            return f"output {self._output!r:.80}: expected numbers, found {column!r:.60}"
+        self.rows.append(tuple(map(float, column)))
+        return ""
+
+
+def infer_request(request: SmokeRequest, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a request in the protocol's words, with the types that the model's metadata says it takes.
+
+    :raises DeploymentError: the model takes no such input.
+    """
+    tensors = {tensor["name"]: tensor for tensor in metadata["inputs"]}
+    inputs = []
+    for name, column in request.inputs.items():
+        if name not in tensors:
+            raise DeploymentError(f"input {name!r:.80} is unknown; this model takes {', '.join(tensors)}")
+        shape = [len(column), *tensors[name]["shape"][1:]]
+        inputs.append(
+            {"name": name, "datatype": tensors[name]["datatype"], "shape": shape, "data": list(column)}
+        )
+    return {"inputs": inputs}
+
+
+def read_answer(replica: str, document: Mapping[str, Any]) -> Answer:
+    """Read an answer in the protocol's words; what is not in them is an answer with an error."""
+    try:
+        outputs = {output["name"]: tuple(output["data"]) for output in document["outputs"]}
+    except (KeyError, TypeError):
+        return Answer(replica=replica, outputs=None, error=f"it answers {document!r:.120}, expected outputs")
+    return Answer(replica=replica, outputs=outputs)

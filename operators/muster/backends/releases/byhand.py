@@ -1,0 +1,133 @@
+"""What a person does to a deployment: back to what was kept, forward at once, and clear away what is left over."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from muster.backends.releases.decision import (
+    Shift,
+    Withdraw,
+    leftover,
+    shares_back,
+    taking_back,
+)
+from muster.core.deployment import DeploymentStatus, Release, RevisionState
+from muster.core.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from muster.backends.base import Deployments
+
+_TRIES = 10
+
+T = TypeVar("T")
+
+
+def roll_back(deployments: Deployments, name: str, *, by: str, reason: str = "") -> str:
+    """Give the traffic back, in force with one write, and return the revision that has it.
+
+    A release that is under way ends, and its champion has all traffic; where none is, the revision that is
+    kept takes over from the one that serves. What is rolled back is refused, with who did it and why.
+
+    :raises NotFound: no such deployment, or nothing is kept that could serve.
+    :raises DeploymentError: what is kept does not answer.
+    """
+
+    def write(status: DeploymentStatus) -> str:
+        release = _failed(status, by=by, reason=reason)
+        shares = shares_back(status, release)
+        deployments.shift(name, shares, token=status.token, release=release)
+        return str(release.champion)
+
+    champion = _insisting(deployments, name, write)
+    tidy(deployments, name)
+    return champion
+
+
+def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> None:
+    """Give a revision all traffic at once, and keep the one that had it for a rollback.
+
+    A release of this revision is done with that; one of another is superseded.
+
+    :raises NotFound: no such deployment or revision.
+    :raises DeploymentError: it does not answer.
+    """
+
+    def write(status: DeploymentStatus) -> str | None:
+        found = status.called(revision)
+        if found is None or found.state.over:
+            there = ", ".join(one.name for one in status.revisions if not one.state.over) or "none"
+            raise NotFound(f"deployment {name} has no revision {revision!r:.60}; there is {there}")
+        release = status.release
+        before = release.champion if release else None
+        champion = before or (status.champion.name if status.champion else None)
+        replaced = champion is not None and champion != revision
+        kept = {str(champion): 0} if replaced else _other_kept(status, revision)
+        deployments.shift(name, kept | {revision: 100}, token=status.token, release=None)
+        return release.revision if release and release.revision not in (revision, champion) else None
+
+    passed_by = _insisting(deployments, name, write)
+    if passed_by:
+        reason = f"{by} gave all traffic to {revision}"
+        with contextlib.suppress(Conflict):  # somebody has asked for it again
+            deployments.withdraw(name, passed_by, state=RevisionState.RETIRED, reason=reason)
+    tidy(deployments, name)
+
+
+def tidy(deployments: Deployments, name: str) -> tuple[str, ...]:
+    """Withdraw what neither serves, nor is kept, nor is under way, and end what was being taken back.
+
+    Idempotent, and any number of us may do it at once. Return which revisions were withdrawn.
+    """
+    withdrawn: list[str] = []
+
+    def write(status: DeploymentStatus) -> bool:
+        release = status.release
+        move = taking_back(status, release) if release and release.failed else leftover(status)
+        if isinstance(move, Withdraw):
+            deployments.withdraw(name, move.revision, state=move.state, reason=move.reason)
+            withdrawn.append(move.revision)
+        elif isinstance(move, Shift):
+            deployments.shift(name, move.shares, token=status.token, release=move.release)
+        return move is None
+
+    while not _insisting(deployments, name, write):
+        pass
+    return tuple(withdrawn)
+
+
+def _failed(status: DeploymentStatus, *, by: str, reason: str) -> Release:
+    """What is under way when what serves, or is on its way to, is taken back."""
+    why = f"rolled back by {by}" + (f": {reason}" if reason else "")
+    release = status.release
+    if release and release.champion not in (None, release.revision):
+        return release if release.failed else replace(release, failed=why, since=time.time())
+    champion = status.champion
+    kept = next(
+        (one for one in status.revisions if one.kept and not one.state.over and not one.percent), None
+    )
+    if champion is None or kept is None:
+        raise NotFound(
+            f"deployment {status.name} keeps no revision to go back to: deploy an earlier version again"
+        )
+    return Release(revision=champion.name, champion=kept.name, by=by, since=time.time(), failed=why)
+
+
+def _other_kept(status: DeploymentStatus, revision: str) -> dict[str, int]:
+    return {
+        one.name: 0 for one in status.revisions if one.kept and one.name != revision and not one.state.over
+    }
+
+
+def _insisting(deployments: Deployments, name: str, write: Callable[[DeploymentStatus], T]) -> T:
+    """Do what follows from the route as it is, again where somebody else wrote it meanwhile."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return write(deployments.deployment(name))
+        except Conflict:
+            if not left:
+                raise
+    raise AssertionError  # the last try returned or raised

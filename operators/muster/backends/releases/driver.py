@@ -1,0 +1,241 @@
+"""The loop of a release: looks, decides, writes once, and looks again.
+
+Whoever asks for a release drives it: a task, its trigger, a person at a shell. What a driver knows besides the
+route (what was asked, what was counted when the step began) is worth one step at most, so a killed driver's
+successor begins that step anew and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from muster.backends.base import PATIENCE_SECONDS
+from muster.backends.releases.asking import Questions
+from muster.backends.releases.counting import since
+from muster.backends.releases.decision import (
+    Ending,
+    Move,
+    Outcome,
+    Sight,
+    Wait,
+    Withdraw,
+    decide,
+)
+from muster.core.errors import (
+    BackendError,
+    Conflict,
+    DeploymentError,
+    Forbidden,
+    NotFound,
+    SpecError,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from muster.backends.base import Deployments
+    from muster.backends.releases.plan import Plan
+    from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus
+
+REVIVE_SECONDS = 5.0
+
+Say = Callable[[str], None]
+
+
+def begin(
+    deployments: Deployments,
+    spec: DeploymentSpec,
+    plan: Plan,
+    *,
+    by: str,
+    allow_older: bool = True,
+    say: Say = lambda _line: None,
+) -> Driver:
+    """Begin a release, or go on with the one that was begun in the same name; do not wait.
+
+    :param by: who asks, the same for every process that drives this release.
+    :param say: is told what happens, a line a change.
+    :raises SpecError: it can never run here, or its steps cannot.
+    :raises Conflict: a newer version serves, or will, and it must not be older.
+    """
+    check_steps(deployments, plan)
+    revision = deployments.prepare(spec, by=by, allow_older=allow_older)
+    return Driver(deployments, spec, plan, revision=revision.name, by=by, restarts=revision.restarts, say=say)
+
+
+def check_steps(deployments: Deployments, plan: Plan) -> None:
+    """Refuse shares of traffic where there are none. :raises SpecError: with the reason."""
+    if deployments.only_whole and not plan.whole:
+        raise SpecError(
+            f"steps {list(plan.steps)}: traffic cannot be shared here ({deployments.only_whole}); "
+            "leave steps at 100"
+        )
+
+
+class Driver:
+    """Drives one release, call by call, from wherever it is to its end.
+
+    A successor in another process is built with what the first one was asked for, and :attr:`revision`.
+
+    :param revision: what is released, as :func:`begin` was told by the backend.
+    :param restarts: how many of its replicas had died before; None counts from the first look on.
+    :param clock: seconds that only rise.
+    """
+
+    def __init__(
+        self,
+        deployments: Deployments,
+        spec: DeploymentSpec,
+        plan: Plan,
+        *,
+        revision: str,
+        by: str,
+        restarts: int | None = None,
+        say: Say = lambda _line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.revision = revision
+        self._deployments = deployments
+        self._spec = spec
+        self._plan = plan
+        self._by = by
+        self._say = say
+        self._clock = clock
+        self._said = ""
+        self._share: int | None = None
+        self._restarts = restarts
+        self._before: Mapping[str, Counts] | None = {}
+        self._last: Mapping[str, Counts] = {}
+        self._began = clock()
+        self._questions = Questions(deployments, spec, plan, revision=revision)
+        self._trouble: float | None = None
+        self._down: float | None = None
+
+    def step(self) -> Outcome | None:
+        """Look, do at most one thing about it, and return the end once there is one.
+
+        To be called every quarter of a second or so; a backend that is away is waited for, ``PATIENCE_SECONDS``.
+
+        :raises MusterError: it stayed away, or its access control says no. The shares stand as they are.
+        """
+        since_when, self._trouble = self._trouble, None
+        try:
+            return self._step(since_when)
+        except Conflict:
+            return None  # somebody else wrote first: the next look shows what
+        except (SpecError, Forbidden):
+            raise
+        except (BackendError, DeploymentError, Unavailable) as error:
+            self._endure(error, since_when)
+            return None
+
+    def _step(self, trouble: float | None) -> Outcome | None:
+        try:
+            status = self._deployments.deployment(self._spec.name)
+        except NotFound:
+            return Outcome(
+                ending=Ending.SUPERSEDED, revision=self.revision, reason="the deployment was retired"
+            )
+        counts = self._count(status, trouble)
+        move = self._decide(status, counts)
+        if isinstance(move, Wait) and self._ask(status):
+            move = self._decide(status, counts)
+        return self._do(move, status, counts)
+
+    def _decide(self, status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Move:
+        sight = Sight(
+            status=status,
+            smoke=self._questions.found,
+            counts=self._since(counts),
+            held_seconds=self._clock() - self._began,
+            restarts=self._restarts or 0,
+            now=time.time(),
+        )
+        return decide(sight, self._plan, revision=self.revision, by=self._by)
+
+    def _count(self, status: DeploymentStatus, trouble: float | None) -> Mapping[str, Counts] | None:
+        """Return what was counted until now, and begin a step where the share is another than the last time."""
+        mine = status.called(self.revision)
+        share = mine.percent if mine else 0
+        if mine and self._restarts is None:
+            self._restarts = mine.restarts
+        counts: Mapping[str, Counts] | None = {}
+        if status.release and (share or (mine and mine.ready)):  # else there is nothing to be judged by
+            try:
+                counts = self._deployments.counts(self._spec.name)
+            except BackendError as error:
+                self._endure(error, trouble)
+                counts = None
+        if share != self._share or self._before is None:
+            self._begin_step(share, counts)
+        return counts
+
+    def _since(self, counts: Mapping[str, Counts] | None) -> Mapping[str, Counts] | None:
+        """What was counted since the step began; at 100 % the champion's are those of the step before."""
+        before = self._before
+        if counts is None or before is None:
+            return None
+        counted = {name: since(before.get(name), now) for name, now in counts.items()}
+        return {**counted, **self._last} if self._share == 100 else counted
+
+    def _begin_step(self, share: int, before: Mapping[str, Counts] | None) -> None:
+        if share != self._share:
+            self._questions.begin(compare=not share)
+        self._share, self._before, self._began = share, before, self._clock()
+
+    def _ask(self, status: DeploymentStatus) -> bool:
+        """Ask what is still to be asked, for a moment; whether anything was."""
+        mine, release = status.called(self.revision), status.release
+        if mine is None or release is None or mine.ready < mine.wanted or self._questions.found is not None:
+            return False
+        self._questions.ask(champion=release.champion)
+        return True
+
+    def _do(
+        self, move: Move, status: DeploymentStatus, counts: Mapping[str, Counts] | None
+    ) -> Outcome | None:
+        if isinstance(move, Outcome):
+            return move
+        if isinstance(move, Wait):
+            self._tell(move.why)
+            self._revive(status)
+        elif isinstance(move, Withdraw):
+            self._withdraw(move)
+        else:
+            self._deployments.shift(self._spec.name, move.shares, token=status.token, release=move.release)
+            self._tell(move.why)
+            if move.release and not move.release.failed:  # what is answered from now on is the next step's
+                seen = self._since(counts) or {}
+                self._last = {name: each for name, each in seen.items() if name == move.release.champion}
+                self._begin_step(move.shares.get(self.revision, 0), counts)
+        return None
+
+    def _withdraw(self, move: Withdraw) -> None:
+        self._deployments.withdraw(self._spec.name, move.revision, state=move.state, reason=move.reason)
+        if move.revision != self.revision:
+            self._tell(f"{move.revision} is {move.state.value}: {move.reason}")
+
+    def _revive(self, status: DeploymentStatus) -> None:
+        """Ask once more for what was asked for, where nothing answers: whoever kept it may be gone."""
+        now = self._clock()
+        if status.ready:
+            self._down = None
+        elif self._down is None:
+            self._down = now
+        elif now - self._down >= REVIVE_SECONDS:
+            self._down = None
+            self._deployments.prepare(self._spec, by=self._by)
+
+    def _tell(self, line: str) -> None:
+        if line and line != self._said:
+            self._said = line
+            self._say(f"{self.revision}: {line}")
+
+    def _endure(self, error: Exception, since_when: float | None) -> None:
+        """Let a trouble pass that began a while ago. :raises Exception: it lasts too long."""
+        now = self._clock()
+        self._trouble = now if since_when is None else since_when
+        if now - self._trouble > PATIENCE_SECONDS:
+            raise error
+        self._tell(f"trying again: {error}")

@@ -1,0 +1,112 @@
+"""The plan of a release: its steps, how long each is held, and what must hold meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.core.deployment import SmokeRequest
+from muster.core.errors import SpecError
+
+METRICS = ("accuracy", "auc", "mae", "rmse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What must hold as long as a revision has a share of the traffic.
+
+    :param max_error_share: of its requests, those that the model is to blame for, 0 to 1.
+    :param max_p95_ratio: how many times the champion's 95th percentile of seconds, over the same time, its
+        own may be; None judges no latency. `p95_slack_seconds` comes on top: buckets are coarse.
+    :param fewest_requests: an error share is one of at least so many, and latency is judged from so many on.
+    """
+
+    max_error_share: float = 0.01
+    max_p95_ratio: float | None = 2.0
+    p95_slack_seconds: float = 0.02
+    fewest_requests: int = 50
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_error_share <= 1:
+            raise SpecError(f"max_error_share is {self.max_error_share!r}: need a share, 0 to 1")
+        if self.max_p95_ratio is not None and not self.max_p95_ratio >= 1:
+            raise SpecError(f"max_p95_ratio is {self.max_p95_ratio!r}: need 1 or more times the champion's")
+        if not self.p95_slack_seconds >= 0:
+            raise SpecError(f"p95_slack_seconds is {self.p95_slack_seconds!r}: need 0 or more")
+        if self.fewest_requests < 1:
+            raise SpecError(f"fewest_requests is {self.fewest_requests!r}: need 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What candidate and champion are both asked before the first share, and how they must compare.
+
+    :param requests: as of a smoke test, of one row or more each.
+    :param output: the output that is looked at: one number a row.
+    :param agreement: the least share of rows in which both say the same, but for `tolerance`; None asks no such.
+    :param metric: one of accuracy, auc, mae and rmse, on `labels`; None takes no measure.
+    :param labels: what is true of each row, in one list a request.
+    :param worse_by: by how much the candidate may be worse than the champion in that metric.
+    """
+
+    requests: tuple[SmokeRequest, ...]
+    output: str
+    agreement: float | None = None
+    tolerance: float = 0.0
+    metric: str | None = None
+    labels: tuple[tuple[float, ...], ...] = ()
+    worse_by: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.requests or (self.agreement is None and self.metric is None):
+            raise SpecError("a comparison needs requests, and an agreement or a metric that must hold")
+        if self.agreement is not None and not 0 <= self.agreement <= 1:
+            raise SpecError(f"agreement is {self.agreement!r}: need a share, 0 to 1")
+        if self.metric is None:
+            return
+        if self.metric not in METRICS:
+            raise SpecError(f"metric {self.metric!r:.40} is unknown; known are {', '.join(METRICS)}")
+        rows = [len(next(iter(request.inputs.values()))) for request in self.requests]
+        if rows != [len(column) for column in self.labels]:
+            raise SpecError(f"labels: {self.metric} needs as many as there are rows, {rows} by request")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a revision comes to have all traffic.
+
+    :param steps: its share in percent at each step, rising, the last 100.
+    :param hold_seconds: how long each step lasts, or one for all of them. Where the last is 0, the release
+        ends with the write that gives it everything.
+    :param comparison: what it must be beside the champion before the first step; None asks nothing.
+    """
+
+    steps: tuple[int, ...] = (100,)
+    hold_seconds: tuple[float, ...] = (0.0,)
+    rules: Rules = field(default_factory=Rules)
+    comparison: Comparison | None = None
+
+    def __post_init__(self) -> None:
+        steps = self.steps
+        if list(steps) != sorted({*steps}) or not steps or steps[-1] != 100 or steps[0] < 1:
+            raise SpecError(f"steps is {list(steps)!r:.60}: need percents that rise, the last 100")
+        if len(self.hold_seconds) not in (1, len(steps)):
+            raise SpecError(f"hold_seconds is {list(self.hold_seconds)!r:.60}: need one, or {len(steps)}")
+        if not all(0 <= seconds < float("inf") for seconds in self.hold_seconds):
+            raise SpecError(f"hold_seconds is {list(self.hold_seconds)!r:.60}: need seconds, 0 or more")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it moves the traffic only as a whole."""
+        return self.steps == (100,)
+
+    def after(self, percent: int) -> int:
+        """The step that comes after a share."""
+        return next((step for step in self.steps if step > percent), 100)
+
+    def hold(self, percent: int) -> float:
+        """How many seconds a share is held."""
+        if len(self.hold_seconds) == 1:
+            return self.hold_seconds[0]
+        return next(
+            seconds for step, seconds in zip(self.steps, self.hold_seconds, strict=True) if step >= percent
+        )

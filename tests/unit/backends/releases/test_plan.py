@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.backends.releases.plan import Comparison, Plan, Rules
+from muster.core.deployment import SmokeRequest
+from muster.core.errors import SpecError
+from muster.core.wire import dumps, loads
+
+ASKED = (SmokeRequest(name="two", inputs={"x": (2.0, 3.0)}),)
+
+
+@pytest.mark.parametrize("steps", [(), (50,), (5, 25), (25, 5, 100), (5, 5, 100), (0, 100), (5, 100, 101)])
+def test_steps_that_do_not_rise_to_everything_are_refused(steps: tuple[int, ...]) -> None:
+    with pytest.raises(SpecError, match="percents that rise, the last 100"):
+        Plan(steps=steps)
+
+
+@pytest.mark.parametrize("hold", [(), (1.0, 2.0), (-1.0,), (float("inf"),), (float("nan"),)])
+def test_holds_that_do_not_fit_are_refused(hold: tuple[float, ...]) -> None:
+    with pytest.raises(SpecError, match="hold_seconds"):
+        Plan(steps=(5, 25, 100), hold_seconds=hold)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"max_error_share": 1.5}, "max_error_share is 1.5"),
+        ({"max_p95_ratio": 0.5}, "max_p95_ratio is 0.5"),
+        ({"p95_slack_seconds": -1.0}, "p95_slack_seconds is -1.0"),
+        ({"fewest_requests": 0}, "fewest_requests is 0"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        Rules(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "an agreement or a metric"),
+        ({"agreement": 2.0}, "agreement is 2.0"),
+        ({"metric": "f1"}, "metric 'f1' is unknown; known are accuracy, auc, mae, rmse"),
+        ({"metric": "auc"}, r"labels: auc needs as many as there are rows, \[2\] by request"),
+        ({"metric": "auc", "labels": ((1.0,),)}, "labels"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        Comparison(requests=ASKED, output="y", **fields)
+
+
+def test_what_comes_after_a_share_and_how_long_it_is_held() -> None:
+    plan = Plan(steps=(5, 25, 100), hold_seconds=(1.0, 2.0, 3.0))
+    assert [plan.after(percent) for percent in (0, 4, 5, 7, 25, 99, 100)] == [5, 5, 25, 25, 100, 100, 100]
+    assert [plan.hold(percent) for percent in (5, 7, 25, 100)] == [1.0, 2.0, 2.0, 3.0]
+    assert not plan.whole
+    assert Plan().whole
+
+
+def test_a_plan_crosses_processes() -> None:
+    plan = Plan(
+        steps=(5, 100),
+        hold_seconds=(1.5,),
+        rules=Rules(max_p95_ratio=None),
+        comparison=Comparison(requests=ASKED, output="y", metric="auc", labels=((0.0, 1.0),)),
+    )
+    assert loads(Plan, dumps(plan)) == plan
