@@ -1,8 +1,15 @@
-"""How the keeper of a deployment tells its model server what to load: lines of JSON on a socket pair.
+"""How the keeper of a deployment tells its model server what to do: lines of JSON on a socket pair.
 
 The socket is inherited from the keeper, so nobody else can reach it; it has no name. A command is
-``{"id": 1, "do": "load", "revision": "8", "folder": "/…"}``; ``promote`` and ``unload`` take a
-revision, ``drain`` none. Each is answered ``{"id": 1}`` or ``{"id": 1, "error": "…"}``.
+``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
+
+    load    revision, folder            load it beside the others
+    share   shares, ports               percent by revision; the private port of those in another process
+    unload  revision                    forget one that has no share
+    open                                answer users on the public socket
+    drain                               accept no more of them there, and send those that are here elsewhere
+
+Each is answered ``{"id": 1}`` or ``{"id": 1, "error": "…"}``, one that takes long after those that do not.
 """
 
 from __future__ import annotations
@@ -21,45 +28,49 @@ from muster_serving.revisions import Revisions
 class Control:
     """Carries the keeper's commands out.
 
-    :param promoted: called after each promotion, before it is answered.
-    :param drain: called to send the clients elsewhere.
+    :param opened: called to answer users.
+    :param drain: called to send them elsewhere.
     """
 
     def __init__(
-        self, revisions: Revisions, *, promoted: Callable[[], Awaitable[None]], drain: Callable[[], None]
+        self, revisions: Revisions, *, opened: Callable[[], Awaitable[None]], drain: Callable[[], None]
     ) -> None:
         self._revisions = revisions
-        self._promoted = promoted
+        self._opened = opened
         self._drain = drain
 
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the keeper hangs up."""
         reader, writer = await asyncio.open_connection(sock=connection)
+        running: set[asyncio.Task[None]] = set()
         try:
             while line := await reader.readline():
-                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
-                await writer.drain()
+                task = asyncio.create_task(self._answer(line, writer))
+                running.add(task)
+                task.add_done_callback(running.discard)
         finally:
             writer.close()
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         command = json.loads(line)
+        answer = {"id": command["id"]}
         try:
             await self._do(command)
         except ModelError as error:
-            return {"id": command["id"], "error": str(error)}
-        return {"id": command["id"]}
+            answer["error"] = str(error)
+        writer.write(json.dumps(answer).encode() + b"\n")
 
     async def _do(self, command: dict[str, Any]) -> None:
-        action, revision = command["do"], command["revision"]
+        action = command["do"]
         if action == "load":
-            await asyncio.to_thread(self._revisions.load, revision, Path(command["folder"]))
-        elif action == "promote":
-            self._revisions.promote(revision)
-            await self._promoted()
+            await asyncio.to_thread(self._revisions.load, command["revision"], Path(command["folder"]))
+        elif action == "share":
+            self._revisions.share(command["shares"], command["ports"])
         elif action == "unload":
-            self._revisions.unload(revision)
+            self._revisions.unload(command["revision"])
+        elif action == "open":
+            await self._opened()
         elif action == "drain":
             self._drain()
         else:
-            raise ModelError(f"command {action!r:.40}: known are load, promote, unload and drain")
+            raise ModelError(f"command {action!r:.40}: known are load, share, unload, open and drain")

@@ -1,8 +1,10 @@
-"""The ASGI front of a model server: predictions, readiness and metadata by revision.
+"""The ASGI front of a model server: predictions by the revisions' shares, readiness and metadata.
 
 It answers what is asked often or must be exact, on the bare ASGI messages, and hands what is left
 (the server's own pages) to the framework behind it. That one may only be read from: KServe would
 let every client of the prediction port unload the model.
+
+A request that names a revision is a check of that one, not traffic: it is answered and not counted.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from muster_serving import protocol
 from muster_serving.body import Budget, ClientGone, Receive, read_body
+from muster_serving.elsewhere import ROUTED, Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
 from muster_serving.revisions import Loaded, Revisions
 
@@ -30,16 +33,34 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 logger = logging.getLogger("muster.serving")
 
 _PATH = re.compile(
-    r"/(?P<protocol>v1|v2)/models/(?P<name>[^/:]+)(/versions/(?P<revision>[^/:]+))?(?P<verb>/infer|/ready|:predict|)\Z"
+    rf"({ROUTED}(?P<routed>[^/:]+))?"
+    r"(?P<path>/(?P<protocol>v1|v2)/models/(?P<name>[^/:]+)(/versions/(?P<revision>[^/:]+))?"
+    r"(?P<verb>/infer|/ready|:predict|))\Z"
 )
+_NO_FAULT_OF_THE_MODEL = 499
+
+
+class Call(NamedTuple):
+    """What a path asks for.
+
+    :param routed: the revision to which another process has passed it on, by the shares.
+    :param revision: the revision that the client names.
+    """
+
+    path: str
+    verb: str
+    routed: str | None = None
+    revision: str | None = None
+    protocol: str = "v2"
+    name: str = ""
 
 
 class Front:
     """The ASGI application of one deployment.
 
     :param behind: answers every other GET.
-    :param candidates: whether revisions that do not serve yet may be asked, by their number: on the
-        private port of the smoke test, never where users are.
+    :param candidates: whether revisions without a share may be asked too, by their name, and another
+        process may pass requests on: on the private port, never where users are.
     """
 
     def __init__(self, revisions: Revisions, behind: App, *, candidates: bool = False) -> None:
@@ -49,13 +70,14 @@ class Front:
         self.draining = False
         self._budget = Budget()
         self._infer = f"/v2/models/{revisions.name}/infer"
+        self._usual = Call(self._infer, "/infer")
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI asks (https://asgi.readthedocs.io)."""
         if scope["type"] != "http":
             await self._behind(scope, receive, send)
         elif scope["path"] == self._infer and scope["method"] == "POST":
-            await self._predict(None, "/infer", scope, receive, send)
+            await self._predict(self._usual, scope, receive, send)
         else:
             await self._route(scope, receive, send)
 
@@ -66,6 +88,8 @@ class Front:
             await self._answer(send, 200 if ready else 503, orjson.dumps({"ready": ready}))
             return
         match = _PATH.match(path)
+        if match and match["routed"] and not self._candidates:
+            match = None  # that is for the servers among themselves
         if match and match["verb"] in ("/infer", ":predict"):
             if method != "POST":
                 await self._refuse(send, f"{method} {path}: predictions are asked for by POST", 405)
@@ -74,7 +98,7 @@ class Front:
                     send, f"model {match['name']!r:.80} is unknown; here is {self._revisions.name}", 404
                 )
             else:
-                await self._predict(match["revision"], match["verb"], scope, receive, send)
+                await self._predict(Call(**match.groupdict()), scope, receive, send)
         elif match and method in ("GET", "HEAD"):
             await self._describe(match, send)
         elif method in ("GET", "HEAD"):
@@ -82,31 +106,51 @@ class Front:
         else:
             await self._refuse(send, f"{method} {path!r:.80}: there is no such thing to do here", 404)
 
-    async def _predict(
-        self, revision: str | None, verb: str, scope: Any, receive: Receive, send: Send
-    ) -> None:
+    async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         try:
-            loaded = self._find(revision)
+            target = self._find(call)
         except RequestError as error:
             await self._refuse(send, str(error), error.status)
             return
         try:
             body = await read_body(scope, receive, self._budget)
-            if len(body) > BIG_BODY_BYTES:  # the small ones must not wait behind it
-                with self._budget.holding() as take:
-                    take(len(body))
-                    status, payload = await asyncio.to_thread(self._respond, loaded, verb, body)
+            if isinstance(target, Elsewhere):
+                target, status, payload = await self._pass_on(target, call, body)
             else:
-                status, payload = self._respond(loaded, verb, body)
+                status, payload = await self._respond(target, call, body)
+            counted_as = status
         except RequestError as error:
             status, payload = error.status, protocol.error(str(error))
+            counted_as = min(status, _NO_FAULT_OF_THE_MODEL)
         except ClientGone:
             return
-        loaded.metrics.count(status, time.perf_counter() - started)
+        if target is not None and call.revision is None:
+            target.metrics.count(counted_as, time.perf_counter() - started)
         await self._answer(send, status, payload)
 
-    def _respond(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
+    async def _pass_on(self, target: Elsewhere, call: Call, body: bytes) -> tuple[Loaded | None, int, bytes]:
+        """Have another process answer, which counts that; where it does not, the greatest share that is here."""
+        started = time.perf_counter()
+        try:
+            return None, *(await target.ask("POST", call.path, body))
+        except Gone as error:
+            logger.error("%s", error)
+            target.metrics.count(503, time.perf_counter() - started)
+            here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
+            if (instead := next(here, None)) is None:
+                return None, 503, protocol.error(str(error))
+        return instead, *(await self._respond(instead, call, body))
+
+    async def _respond(self, loaded: Loaded, call: Call, body: bytes) -> tuple[int, bytes]:
+        """Answer here. :raises RequestError: there is no room for so long a body."""
+        if len(body) <= BIG_BODY_BYTES:
+            return self._compute(loaded, call.verb, body)
+        with self._budget.holding() as take:  # the small ones must not wait behind it
+            take(len(body))
+            return await asyncio.to_thread(self._compute, loaded, call.verb, body)
+
+    def _compute(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
         try:
             if verb == ":predict":
                 return 200, protocol.predict_v1(loaded.predictor, body)
@@ -119,17 +163,19 @@ class Front:
             logger.error("revision %s: %s", loaded.revision, error)
             return 500, protocol.error(str(error))
 
-    def _find(self, revision: str | None) -> Loaded:
+    def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that is to answer. :raises RequestError: none, or it may not be asked here."""
-        serving = self._revisions.serving
-        if serving and revision in (None, serving.revision):
-            return serving
+        revision, sharing = call.routed or call.revision, self._revisions.sharing
         if revision is None:
-            raise RequestError(
-                f"no revision of {self._revisions.name} serves yet: try again soon", status=503
-            )
+            if (picked := self._revisions.pick()) is None:
+                raise RequestError(
+                    f"no revision of {self._revisions.name} serves yet: try again soon", status=503
+                )
+            return picked
+        if revision in sharing and not call.routed:
+            return sharing[revision]
         if not self._candidates:
-            shown = serving.revision if serving else "none"
+            shown = ", ".join(sharing) or "none"
             raise RequestError(f"revision {revision!r:.60} does not serve; serving is {shown}", status=404)
         try:
             return self._revisions.find(revision)
@@ -137,20 +183,28 @@ class Front:
             raise RequestError(str(error), status=404) from error
 
     async def _describe(self, match: re.Match[str], send: Send) -> None:
-        """Answer a model's readiness or its metadata."""
-        name = self._revisions.name
+        """Answer a model's readiness or its metadata: of the greatest share, where none is named."""
+        name, call = self._revisions.name, Call(**match.groupdict())
         try:
             if match["name"] != name:
                 raise RequestError(f"model {match['name']!r:.80} is unknown; here is {name}", status=404)
-            loaded = self._find(match["revision"])
+            found = self._find(call)
+            if not (call.routed or call.revision):
+                found = self._revisions.serving or found
+            if isinstance(found, Elsewhere):
+                await self._answer(send, *(await found.ask("GET", call.path)))
+                return
         except RequestError as error:
             await self._refuse(send, str(error), error.status)
             return
-        if match["verb"] == "/ready" or match["protocol"] == "v1":
+        except Gone as error:
+            await self._refuse(send, str(error), 503)
+            return
+        if call.verb == "/ready" or match["protocol"] == "v1":
             await self._answer(send, 200, orjson.dumps({"name": name, "ready": True}))
             return
-        metadata = {"name": name, "versions": [loaded.revision], "platform": "onnxruntime_onnx"}
-        await self._answer(send, 200, orjson.dumps(metadata | loaded.predictor.signature.metadata()))
+        metadata = {"name": name, "versions": [found.revision], "platform": "onnxruntime_onnx"}
+        await self._answer(send, 200, orjson.dumps(metadata | found.predictor.signature.metadata()))
 
     async def _refuse(self, send: Send, message: str, status: int) -> None:
         await self._answer(send, status, protocol.error(message))

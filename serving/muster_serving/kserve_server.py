@@ -12,8 +12,9 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import kserve
 import uvicorn
@@ -27,6 +28,7 @@ from muster_serving.front import Front
 from muster_serving.revisions import Revisions
 
 GRACE_SECONDS = 30
+SEE_OFF_SECONDS = 0.2
 
 
 class DeployedModel(kserve.Model):  # type: ignore[misc]
@@ -70,7 +72,7 @@ class Listener(uvicorn.Server):
 class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
     """A KServe model server of one deployment, on sockets that are there already.
 
-    :param public: where users ask; it is listened on when the first revision is promoted.
+    :param public: where users ask, from :meth:`open` on.
     """
 
     def __init__(self, revisions: Revisions, *, public: socket.socket) -> None:
@@ -79,25 +81,39 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         self.register_model(DeployedModel(revisions))
         Pages(kserve_app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
         self._revisions = revisions
-        self._public: socket.socket | None = public
+        self._public = public
+        self._answering: Listener | None = None
         self._listeners: list[Listener] = []
-        self._running: list[asyncio.Task[None]] = []
+        self._running: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
 
     async def open(self) -> None:
-        """Answer users from now on. Idempotent."""
-        public, self._public = self._public, None
-        if public:
-            await self.listen(public, candidates=False)
+        """Answer users from now on. Idempotent, and possible again after :meth:`drain`."""
+        if self._answering is None:
+            self._answering = await self.listen(self._public.dup(), candidates=False)
 
     def drain(self) -> None:
-        """Accept nobody any more; each client is told with its next answer to connect anew."""
-        for listener in self._listeners:
+        """Accept no more users; each that is here is told with its next answer to connect anew. Idempotent."""
+        listener, self._answering = self._answering, None
+        if listener:
             listener.front.draining = True
             for server in listener.servers:
                 server.close()
+            self._keep(self._see_off(listener))
 
-    async def listen(self, sock: socket.socket, *, candidates: bool) -> None:
+    async def _see_off(self, listener: Listener) -> None:
+        """End a listener when its last client has gone by itself."""
+        while listener.server_state.connections:
+            await asyncio.sleep(SEE_OFF_SECONDS)
+        listener.should_exit = True
+        self._listeners.remove(listener)
+
+    def _keep(self, running: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(running)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def listen(self, sock: socket.socket, *, candidates: bool) -> Listener:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
         front = Front(self._revisions, kserve_app, candidates=candidates)
         listener = Listener(
@@ -117,8 +133,9 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
             front,
         )
         self._listeners.append(listener)
-        self._running.append(asyncio.create_task(listener.serve(sockets=[sock])))
+        self._keep(listener.serve(sockets=[sock]))
         await listener.answering.wait()
+        return listener
 
     async def run(self, *, private: socket.socket | None, control: socket.socket | None) -> None:
         """Serve until SIGTERM or until the keeper hangs up; then finish the requests that are there."""
@@ -128,12 +145,13 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         if private:
             await self.listen(private, candidates=True)
         if control:
-            line = Control(self._revisions, promoted=self.open, drain=self.drain)
+            line = Control(self._revisions, opened=self.open, drain=self.drain)
             commands = asyncio.create_task(line.serve(control))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
             await self.open()
         await self._stopped.wait()
+        self._public.close()  # else who comes now waits for nobody
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.gather(*self._running)

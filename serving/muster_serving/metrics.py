@@ -29,7 +29,7 @@ class RevisionMetrics:
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
 
     def count(self, status: int, seconds: float) -> None:
-        """Count one request by its HTTP status."""
+        """Count one request by its HTTP status: what is not the model's fault is below 500 here."""
         self._counts[status // 100].inc()
         self._seconds.observe(seconds)
 

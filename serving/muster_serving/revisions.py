@@ -1,14 +1,19 @@
-"""The revisions of one deployment that are loaded in this process, and which of them serves.
+"""The revisions of one deployment that are loaded in this process, and the shares of traffic of all of them.
 
-Loading is done in a thread; the switch is one assignment, so that every request is answered whole
-by one revision. A revision that is unloaded goes when the last request that holds it is answered.
+Loading is done in a thread; a change of shares is one assignment, so that every request is answered
+whole by one revision. A revision that is unloaded goes when the last request that holds it is answered.
+A revision that is loaded in another process of this machine has its share by way of
+:mod:`muster_serving.elsewhere`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import random
 
+from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.predictor import Predictor
@@ -24,12 +29,18 @@ class Loaded:
 
 
 class Revisions:
-    """The loaded revisions of one deployment."""
+    """The revisions of one deployment.
+
+    :ivar serving: the one with the greatest share; None where none has any.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.serving: Loaded | None = None
+        self.serving: Loaded | Elsewhere | None = None
         self._loaded: dict[str, Loaded] = {}
+        self._elsewhere: dict[str, Elsewhere] = {}
+        self._sharing: dict[str, Loaded | Elsewhere] = {}
+        self._table: tuple[Loaded | Elsewhere, ...] = ()
 
     def load(self, revision: str, folder: Path) -> None:
         """Load a version's folder beside the others; it takes no traffic yet. Idempotent.
@@ -42,17 +53,50 @@ class Revisions:
         if not there:
             self._loaded[revision] = Loaded(revision, Predictor(folder), RevisionMetrics(self.name, revision))
 
+    def share(self, shares: Mapping[str, int], ports: Mapping[str, int]) -> None:
+        """Share the traffic out from the next request on.
+
+        :param shares: percent by revision, in sum 100.
+        :param ports: of those that are loaded in another process, the private port of 127.0.0.1.
+        :raises ModelError: one is neither loaded here nor there, or they are not 100 in sum.
+        """
+        if sum(shares.values()) != 100:
+            raise ModelError(f"shares {dict(shares)}: need percents, in sum 100")
+        sharing = {
+            name: self._one(name, ports)
+            for name, percent in sorted(shares.items(), key=lambda each: -each[1])
+            if percent
+        }
+        self._table = tuple(one for name, one in sharing.items() for _ in range(shares[name]))
+        self._sharing = sharing
+        self.serving = self._table[0]
+
+    def _one(self, revision: str, ports: Mapping[str, int]) -> Loaded | Elsewhere:
+        port = ports.get(revision)
+        if revision in self._loaded or port is None:
+            return self.find(revision)
+        there = self._elsewhere.get(revision)
+        if there is None or there.port != port:
+            there = Elsewhere(revision, port, RevisionMetrics(self.name, revision))
+            self._elsewhere[revision] = there
+        return there
+
     def promote(self, revision: str) -> None:
         """Give a loaded revision all traffic from the next request on. :raises ModelError: not loaded."""
-        self.serving = self.find(revision)
+        self.share({revision: 100}, {})
 
     def unload(self, revision: str) -> None:
-        """Forget a revision. Idempotent. :raises ModelError: it serves."""
-        if self.serving and self.serving.revision == revision:
-            raise ModelError(f"revision {revision} serves: promote another one before it is unloaded")
-        gone = self._loaded.pop(revision, None)
-        if gone:
-            gone.metrics.forget()
+        """Forget a revision. Idempotent. :raises ModelError: it has a share."""
+        if revision in self._sharing:
+            raise ModelError(f"revision {revision} serves: give its share to another before it is unloaded")
+        gone = [self._loaded.pop(revision, None), self._elsewhere.pop(revision, None)]
+        if any(gone):
+            RevisionMetrics(self.name, revision).forget()
+
+    def pick(self) -> Loaded | Elsewhere | None:
+        """Return which revision is to answer a request, by chance and the shares; None where none serves."""
+        table = self._table
+        return table[int(random() * 100)] if table else None  # noqa: S311 nobody gains from guessing it
 
     def find(self, revision: str) -> Loaded:
         """Return a loaded revision. :raises ModelError: it is not loaded."""
@@ -60,6 +104,11 @@ class Revisions:
             loaded = ", ".join(self._loaded) or "none"
             raise ModelError(f"revision {revision!r:.60} of {self.name} is not loaded; loaded: {loaded}")
         return self._loaded[revision]
+
+    @property
+    def sharing(self) -> Mapping[str, Loaded | Elsewhere]:
+        """Those that have a share, the greatest first."""
+        return self._sharing
 
     @property
     def names(self) -> list[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.core.deployment import Revision, RevisionState
+from muster.core.deployment import Release, Revision
 from muster.core.errors import NotFound
 from muster.volumes.base import Store, Version
-
-_OVER = (RevisionState.REFUSED, RevisionState.RETIRED)
 
 
 def older(model: Version, champion: Version) -> str:
@@ -30,10 +28,11 @@ def older(model: Version, champion: Version) -> str:
     return f"@{champion.number} serves" if model.number < champion.number else ""
 
 
-def behind(store: Store, model: Version, revisions: Sequence[Revision]) -> str:
-    """Say what newer version serves, or is on its way to; empty if `model` may take over."""
+def behind(store: Store, model: Version, revisions: Sequence[Revision], release: Release | None) -> str:
+    """Say what newer version has traffic, or is on its way to it; empty if `model` may take over."""
+    coming = release.revision if release and not release.failed else None
     for revision in revisions:
-        if revision.state in _OVER:
+        if not revision.percent and revision.name != coming:
             continue
         try:
             (other,) = store.resolve(revision.model.address)
@@ -41,5 +40,5 @@ def behind(store: Store, model: Version, revisions: Sequence[Revision]) -> str:
             continue  # gc took it, so it does not serve and never will
         why = older(model, other)
         if why:
-            return why if revision.state is RevisionState.SERVING else f"{why} soon"
+            return f"{why} soon" if revision.name == coming else why
     return ""

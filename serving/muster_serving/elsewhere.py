@@ -1,0 +1,126 @@
+"""A revision in another process of this machine, to which its share of the requests is passed on.
+
+Only one process holds the public socket; a revision that needs another environment runs in another one.
+A request goes there as a client's would, over a connection that is kept, and its answer comes back as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import httptools
+
+from muster_serving.errors import ServingError
+from muster_serving.metrics import RevisionMetrics
+
+ROUTED = "/routed/"  # and the revision's name, before the path: on private ports only
+
+
+class Gone(ServingError):
+    """The other process does not answer."""
+
+
+class Elsewhere:
+    """One revision behind the private port of another process.
+
+    :param metrics: for the requests that it leaves unanswered; the others it counts itself.
+    """
+
+    def __init__(self, revision: str, port: int, metrics: RevisionMetrics) -> None:
+        self.revision = revision
+        self.port = port
+        self.metrics = metrics
+        self._idle: list[_Line] = []
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Pass a request on and return status and body.
+
+        :raises Gone: the process does not answer, or does not know the revision.
+        """
+        head = (
+            f"{method} {ROUTED}{self.revision}{path} HTTP/1.1\r\nhost: localhost\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        request = head.encode() + body
+        while self._idle:
+            line = self._idle.pop()
+            if line.open:
+                try:
+                    return await self._exchange(line, request)
+                except ConnectionError:
+                    continue  # it was closed before it could be used again: nothing was answered
+        try:
+            _, line = await asyncio.get_running_loop().create_connection(_Line, "127.0.0.1", self.port)
+            return await self._exchange(line, request)
+        except OSError as error:
+            raise Gone(f"revision {self.revision} does not answer: {error}") from error
+
+    async def _exchange(self, line: _Line, request: bytes) -> tuple[int, bytes]:
+        try:
+            answer = await line.send(request)
+        except asyncio.CancelledError:
+            line.close()
+            raise
+        if line.open:
+            self._idle.append(line)
+        if answer[0] == 404:
+            raise Gone(f"revision {self.revision} is not there any more")
+        return answer
+
+
+class _Line(asyncio.Protocol):
+    """One connection, with one request at a time."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._body: list[bytes] = []
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+
+    async def send(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request and return the answer. :raises ConnectionError: the connection ended before it."""
+        if self._transport is None or not self.open:
+            raise ConnectionResetError("the connection is closed")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def close(self) -> None:
+        """End the connection."""
+        self.open = False
+        if self._transport:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; asyncio calls it."""
+        self._transport, self.open = cast("asyncio.Transport", transport), True  # uvloop's is none by type
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; asyncio calls it."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say so to whoever waits; asyncio calls it."""
+        self.open = False
+        if self._answer and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError(str(exc or "it hung up")))
+
+    def on_message_begin(self) -> None:
+        """Begin an answer; the parser calls it."""
+        self._body = []
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of an answer; the parser calls it."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Give the answer to whoever waits; the parser calls it."""
+        if not self._parser.should_keep_alive():
+            self.close()
+        if self._answer and not self._answer.done():
+            self._answer.set_result((self._parser.get_status_code(), b"".join(self._body)))
