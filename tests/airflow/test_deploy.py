@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +13,15 @@ from muster.airflow.attempts.waiting import Patience
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.operators.releasing import smoke_digest
-from muster.core.deployment import DeploymentStatus, Revision, RevisionState
-from muster.core.errors import Conflict, SpecError
-from muster.core.job import Pinned
+from muster.backends.releases.decision import Ending, Outcome
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
+from muster.core.errors import Conflict, DeploymentError, SpecError
+from muster.core.job import Origin
+from muster.core.wire import dumps
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
-LOADING, SERVING = RevisionState.LOADING, RevisionState.SERVING
-REFUSED, RETIRED = RevisionState.REFUSED, RevisionState.RETIRED
+SERVING, REFUSED, RETIRED = RevisionState.SERVING, RevisionState.REFUSED, RevisionState.RETIRED
 DIGEST = "b3:" + "0" * 64
 
 
@@ -35,28 +37,46 @@ def version(number: int) -> Version:
     )
 
 
-def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuses: str = "") -> Any:
-    """One whose backend's only deployment has these revisions, newest first, or refuses to deploy."""
+def status(*revisions: tuple[int, RevisionState]) -> DeploymentStatus:
+    """A deployment with these revisions, newest first."""
     listed = tuple(
         Revision(
-            model=version(number).pinned, state=state, reason="superseded by @3" if state is RETIRED else ""
+            name=f"r{number}",
+            model=version(number).pinned,
+            state=state,
+            percent=100 if state is SERVING else 0,
+            reason="" if state is SERVING else f"because {number}",
         )
         for number, state in revisions
     )
-    status = DeploymentStatus(name="f", url="u", ready=True, revisions=listed)
+    return DeploymentStatus(name="f", url="u", ready=True, token="1", revisions=listed)
+
+
+def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuses: str = "") -> Any:
+    """One whose backend's only deployment is so, and which refuses to deploy anything."""
     asked: list[bool] = []
 
-    def deploy(_: Any, *, allow_older: bool) -> None:
+    def prepare(_: Any, *, by: str, allow_older: bool) -> Revision:
         asked.append(allow_older)
         if refuses and not allow_older:
             raise Conflict(refuses)
+        return Revision(name="r2", model=version(2).pinned, state=RevisionState.STARTING)
 
-    backend = SimpleNamespace(deployment=lambda _: status, deploy=deploy)
+    backend = SimpleNamespace(deployment=lambda _: status(*revisions), prepare=prepare, only_whole="")
     patience = Patience(deadline=None)
     context = {"dag_run": SimpleNamespace(run_type=run_type)}
     return SimpleNamespace(
-        backend=backend, context=context, asked=asked, patience=lambda: patience, deadline=None, defer=None
+        backend=backend,
+        context=context,
+        asked=asked,
+        origin=Origin(dag_id="d", task_id="deploy", run_id="r"),
+        patience=lambda: patience,
+        deadline=None,
+        defer=None,
     )
+
+
+SPEC = DeploymentSpec(name="f", model=version(2).pinned, image="serve", image_digest=DIGEST)
 
 
 @pytest.fixture
@@ -71,9 +91,9 @@ def test_what_is_older_is_refused_unless_it_is_allowed(deploy: Any) -> None:
     with pytest.raises(
         SpecError, match=r"back in time: @3 serves\. A backfill must not do that; say allow_older"
     ):
-        deploy._ask(older, None)
+        deploy._begin(older, SPEC)
     deploy.allow_older = True
-    deploy._ask(older, None)
+    assert deploy._begin(older, SPEC).revision == "r2"
     assert older.asked == [False, True]
 
 
@@ -81,20 +101,20 @@ def test_in_a_backfill_what_is_older_is_skipped(deploy: Any) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 
     with pytest.raises(AirflowSkipException, match="not deployed: @2 would take f back in time"):
-        deploy._ask(task(run_type="backfill", refuses="@2 would take f back in time: @3 serves"), None)
+        deploy._begin(task(run_type="backfill", refuses="@2 would take f back in time: @3 serves"), SPEC)
 
 
 REFUSAL = [(2, REFUSED), (1, SERVING)]
-PASSED_BY = [(3, LOADING), (2, RETIRED), (1, SERVING)]
+PASSED_BY = [(3, SERVING), (2, RETIRED)]
 
 
 @pytest.mark.parametrize(
     ("revisions", "run_type", "end", "says"),
     [
-        (REFUSAL, "manual", "AirflowFailException", "deployment f refused volume://f/model@2"),
-        (REFUSAL, "backfill", "AirflowFailException", "deployment f refused volume://f/model@2"),
-        (PASSED_BY, "manual", "AirflowFailException", "f retired volume://f/model@2\nsuperseded by @3"),
-        (PASSED_BY, "backfill", "AirflowSkipException", "f retired volume://f/model@2\nsuperseded by @3"),
+        (REFUSAL, "manual", "AirflowFailException", "f rolled back: volume://f/model@2\nbecause 2"),
+        (REFUSAL, "backfill", "AirflowFailException", "f rolled back: volume://f/model@2\nbecause 2"),
+        (PASSED_BY, "manual", "AirflowFailException", "f superseded: volume://f/model@2\nbecause 2"),
+        (PASSED_BY, "backfill", "AirflowSkipException", "f superseded: volume://f/model@2\nbecause 2"),
     ],
 )
 def test_a_release_that_will_not_serve_is_not_waited_for(
@@ -102,13 +122,28 @@ def test_a_release_that_will_not_serve_is_not_waited_for(
 ) -> None:
     from airflow.sdk import exceptions
 
+    asking = task(*revisions, run_type=run_type)
     with pytest.raises(getattr(exceptions, end), match=says):
-        deploy._await(task(*revisions, run_type=run_type), version(2).pinned)
+        deploy._await(asking, SPEC, deploy._begin(asking, SPEC))
 
 
-def test_an_old_refusal_of_what_serves_now_is_no_refusal(deploy: Any) -> None:
-    model: Pinned = version(2).pinned
-    assert deploy._await(task((2, SERVING), (2, REFUSED)), model).ready
+def test_what_a_trigger_saw_serve_has_served(deploy: Any) -> None:
+    outcome = Outcome(ending=Ending.DONE, revision="r2")
+    deploy._news = {"revision": "r2", "outcome": dumps(outcome)}
+    later = task(*PASSED_BY)
+    assert deploy._await(later, SPEC, deploy._begin(later, SPEC)).champion.name == "r3"
+    assert later.asked == []  # it was asked for before the trigger
+
+
+def test_what_takes_too_long_is_taken_back(deploy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = SimpleNamespace(revision="r2", step=lambda: None, given_up=[])
+    driver.give_up = driver.given_up.append
+    patience = Patience(deadline=time.time() - 1)
+    deploy._hand_over(task(), SPEC, driver, patience, waited=0.0)
+    assert "it does not serve in the time that it has" in driver.given_up[0]
+    late = Patience(deadline=time.time() - 3600)
+    with pytest.raises(DeploymentError, match="see muster deployments show f"):
+        deploy._hand_over(task(), SPEC, driver, late, waited=0.0)
 
 
 def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tmp_path: Path) -> None:

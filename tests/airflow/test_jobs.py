@@ -14,11 +14,14 @@ from tests.waiting import GUARD_SECONDS, until
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.environments import find_image, image_folders, put_image
-from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.backends.releases.decision import Outcome
+from muster.backends.releases.plan import Plan
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import JobSpec, Origin, Pinned, Role
 from muster.core.resources import Resources
 from muster.core.status import JobState
+from muster.core.wire import dumps, loads
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
@@ -403,42 +406,53 @@ def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
 
 
 @pytest.mark.parametrize(
-    ("state", "ready", "ended", "serving"),
+    ("fields", "ready", "ending"),
     [
-        ("serving", True, True, True),
-        ("serving", False, False, False),
-        ("refused", True, True, False),
-        ("retired", True, True, False),
-        ("loading", True, False, False),
-        (None, True, True, False),  # somebody retired the deployment
+        ({"state": "serving", "percent": 100, "ready": 1}, True, "done"),
+        ({"state": "serving", "percent": 100, "ready": 1}, False, None),
+        ({"state": "refused", "reason": "wrong"}, True, "rolled back"),
+        ({"state": "retired"}, True, "superseded"),
+        ({"state": "starting"}, True, None),
+        (None, True, "superseded"),  # somebody retired the deployment
     ],
 )
-def test_a_release_is_waited_for_until_it_serves_or_will_not(
+def test_a_release_is_driven_until_it_has_ended(
     home: EmbeddedHome,
     monkeypatch: pytest.MonkeyPatch,
-    state: str | None,
+    fields: dict[str, Any] | None,
     ready: bool,
-    ended: bool,
-    serving: bool,
+    ending: str | None,
 ) -> None:
     from muster.airflow.attempts.trigger import DeploymentTrigger
 
     model = Pinned(address="volume://a/model@1", digest="b3:" + "0" * 64)
+    spec = DeploymentSpec(name="flights", model=model, image="serve", image_digest="b3:1")
 
     class Serving:
         def deployment(self, name: str) -> DeploymentStatus:
-            if state is None:
+            if fields is None:
                 raise NotFound(name)
-            revision = Revision(model=model, state=RevisionState(state), since=1.0)
-            return DeploymentStatus(name=name, url="http://here", ready=ready, revisions=(revision,))
+            state = RevisionState(fields["state"])
+            revision = Revision(name="r1", model=model, since=1.0, **(fields | {"state": state}))
+            coming = state is RevisionState.STARTING
+            return DeploymentStatus(
+                name=name,
+                url="http://here",
+                ready=ready,
+                token="1",
+                revisions=(revision,),
+                release=Release(revision="r1", champion=None, by="me", since=1.0) if coming else None,
+            )
 
         def close(self) -> None:
             closed.append(self)
 
     closed: list[Serving] = []
     monkeypatch.setattr("muster.airflow.site.open_backend", Serving)
-    deadline = time.time() + (60 if ended else 0.2)
-    kept = DeploymentTrigger(name="flights", model=model.address, deadline=deadline).serialize()[1]
-    (event,) = events(DeploymentTrigger(**kept))
-    assert event == {"ended": ended, "serving": serving, "deadline": deadline}
-    assert len(closed) == 1
+    deadline = time.time() + (60 if ending else 0.2)
+    trigger = DeploymentTrigger(
+        spec=dumps(spec), plan=dumps(Plan()), revision="r1", by="me", deadline=deadline
+    )
+    (event,) = events(DeploymentTrigger(**trigger.serialize()[1]))
+    assert (event["revision"], event["deadline"], len(closed)) == ("r1", deadline, 1)
+    assert (loads(Outcome, event["outcome"]).ending.value if event["outcome"] else None) == ending

@@ -444,8 +444,9 @@ class TestWhatIsSaid:
         def deployment(name: str) -> DeploymentStatus:
             if name == "just-retired":
                 raise NotFound(name)
-            revision = Revision(model=model, state=states[name], share=1.0)
-            return DeploymentStatus(name=name, url="", ready=True, revisions=(revision,))
+            percent = 100 if states[name] is RevisionState.SERVING else 0
+            revision = Revision(name="r1", model=model, state=states[name], percent=percent)
+            return DeploymentStatus(name=name, url="", ready=True, token="1", revisions=(revision,))
 
         (mount,) = [route for route in api_server.routes if getattr(route, "path", "") == "/muster"]
         backend = mount.app.state.site().backend

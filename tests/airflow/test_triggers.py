@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.backends.releases.plan import Plan
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
 from muster.core.job import Pinned
 from muster.core.status import JobState, JobStatus
+from muster.core.wire import dumps
 
 HOLD_SECONDS = 2.0  # by then the scheduler has heard of the end of the deferred task's process
 NEVER = 3600.0
@@ -50,9 +52,17 @@ class Machine:
         yield SimpleNamespace(status=status, lines=(), cursor="7")
 
     def deployment(self, name: str) -> DeploymentStatus:
-        state = RevisionState.SERVING if self.clock.now >= self.ends else RevisionState.LOADING
-        revision = Revision(model=Pinned(address=MODEL, digest="b3:" + "0" * 64), state=state, since=1.0)
-        return DeploymentStatus(name=name, url="http://here", ready=True, revisions=(revision,))
+        model = Pinned(address=MODEL, digest="b3:" + "0" * 64)
+        if self.clock.now >= self.ends:
+            revision = Revision(name="r1", model=model, state=RevisionState.SERVING, percent=100, ready=1)
+            return DeploymentStatus(
+                name=name, url="http://here", ready=True, token="2", revisions=(revision,)
+            )
+        revision = Revision(name="r1", model=model, state=RevisionState.STARTING)
+        under_way = Release(revision="r1", champion=None, by="me", since=1.0)
+        return DeploymentStatus(
+            name=name, url="http://here", ready=False, token="1", revisions=(revision,), release=under_way
+        )
 
 
 def job(*, deadline: float | None = None) -> Any:
@@ -64,7 +74,12 @@ def job(*, deadline: float | None = None) -> Any:
 def release(*, deadline: float | None = None) -> Any:
     from muster.airflow.attempts.trigger import DeploymentTrigger
 
-    return DeploymentTrigger(name="d", model=MODEL, deadline=deadline or time.time() + NEVER)
+    spec = DeploymentSpec(
+        name="d", model=Pinned(address=MODEL, digest="b3:" + "0" * 64), image="serve", image_digest="b3:1"
+    )
+    return DeploymentTrigger(
+        spec=dumps(spec), plan=dumps(Plan()), revision="r1", by="me", deadline=deadline or time.time() + NEVER
+    )
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,19 +21,35 @@ from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
 
-from muster.backends.local.deployment_state import DeploymentFolder
+from muster.backends.base import Deployments
+from muster.backends.local.deployment_folder import DeploymentFolder
 from muster.backends.local.deployments import LocalDeployments
 from muster.backends.local.environments import put_image
-from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState, SmokeRequest
-from muster.core.errors import Conflict, NotFound, SpecError
+from muster.backends.releases.byhand import promote, roll_back, tidy
+from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.plan import Plan, Rules
+from muster.core.deployment import (
+    DeploymentSpec,
+    DeploymentStatus,
+    Revision,
+    RevisionState,
+    SmokeRequest,
+)
+from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Pinned
-from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
 from muster.volumes.tree import remove
 
 pytestmark = pytest.mark.slow
+
+READY, SERVING = RevisionState.READY, RevisionState.SERVING
+REFUSED, RETIRED = RevisionState.REFUSED, RevisionState.RETIRED
+WHOLE = Plan()
+STEPS = Plan(steps=(20, 60, 100), hold_seconds=(1.0,))
+LOOK_SECONDS = 0.25
 
 
 def tensor(x: float) -> dict[str, Any]:
@@ -45,8 +62,24 @@ def smoke(*, of_two: float) -> tuple[SmokeRequest, ...]:
     return (SmokeRequest(name="two", inputs={"x": (2.0,)}, expect=expect),)
 
 
+def finish(driver: Driver) -> Outcome:
+    """Drive a release to its end."""
+    found: list[Outcome] = []
+
+    def ended() -> bool:
+        if (outcome := driver.step()) is not None:
+            found.append(outcome)
+        return bool(found)
+
+    eventually(ended)
+    return found[0]
+
+
 class DeploymentsContract:
-    """Inherit it and give `deployments`, the `store` behind them and the `image` to serve with."""
+    """Inherit it and give `deployments`, the `store` behind them and the `image` to serve with.
+
+    Where users ask otherwise than at the deployment's URL, say so in :meth:`door`.
+    """
 
     @pytest.fixture
     def deployments(self) -> Any:
@@ -57,11 +90,14 @@ class DeploymentsContract:
         return f"line-{secrets.token_hex(3)}"
 
     @pytest.fixture
-    def version(self, store: FolderStore, tmp_path: Path) -> Callable[[float], Pinned]:
+    def version(self, store: Any, tmp_path: Path) -> Callable[[float], Pinned]:
         """Commits a version of the model ``y = slope * x``."""
 
         def commit(slope: float) -> Pinned:
-            return store.add("lines/model", onnx_graph.write_line(tmp_path / "line", slope=slope)).pinned
+            pinned: Pinned = store.add(
+                "lines/model", onnx_graph.write_line(tmp_path / "line", slope=slope)
+            ).pinned
+            return pinned
 
         return commit
 
@@ -78,206 +114,350 @@ class DeploymentsContract:
 
         return write
 
-    def ask(self, deployments: Any, name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
-        """Return who answers and what."""
-        port = int(deployments.deployment(name).url.rpartition(":")[2])
+    def door(self, deployments: Any, name: str) -> tuple[int, str]:
+        """Return the port of 127.0.0.1 at which users ask, and the host that they name."""
+        return int(deployments.deployment(name).url.rpartition(":")[2]), "localhost"
+
+    def infer(self, deployments: Any, name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
+        """Return who answers a user and what."""
+        port, host = self.door(deployments, name)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
         with contextlib.closing(connection):
-            connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)))
+            connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)), {"Host": host})
             answer = json.loads(connection.getresponse().read())
         return answer["model_version"], answer["outputs"][0]["data"][0]
 
-    def settle(self, deployments: Any, spec: DeploymentSpec) -> DeploymentStatus:
-        """Deploy and wait until the revision serves or is refused."""
-        deployments.deploy(spec)
-        eventually(lambda: newest(deployments, spec).state in (RevisionState.SERVING, RevisionState.REFUSED))
+    def load(self, deployments: Any, name: str) -> Load:
+        """Users who ask over and over."""
+        port, host = self.door(deployments, name)
+        return Load(port, f"/v2/models/{name}/infer", tensor(3), host=host)
+
+    def release(
+        self, deployments: Deployments, spec: DeploymentSpec, plan: Plan = WHOLE, *, by: str = "test"
+    ) -> Outcome:
+        """Release it, to the end."""
+        return finish(begin(deployments, spec, plan, by=by))
+
+    def serve(self, deployments: Any, spec: DeploymentSpec) -> DeploymentStatus:
+        """Release it, which must do, and wait until users are answered."""
+        assert self.release(deployments, spec).ending is Ending.DONE
+        eventually(lambda: deployments.deployment(spec.name).ready)
         status: DeploymentStatus = deployments.deployment(spec.name)
         return status
 
-    def test_a_version_is_deployed_and_answers(self, deployments: Any, spec: Any, store: FolderStore) -> None:
+    def bring_up(self, deployments: Any, spec: DeploymentSpec, *, by: str = "test") -> Revision:
+        """Begin a release and wait until its revision may have traffic."""
+        made = deployments.prepare(spec, by=by)
+        eventually(lambda: deployments.deployment(spec.name).called(made.name).state in (READY, SERVING))
+        return deployments.deployment(spec.name).called(made.name)  # type: ignore[no-any-return]
+
+    def test_a_version_is_released_and_answers(
+        self, deployments: Any, spec: Any, store: Any, name: str
+    ) -> None:
         first = spec(2)
-        status = self.settle(deployments, first)
-        eventually(lambda: deployments.deployment(first.name).ready)
+        status = self.serve(deployments, first)
         assert status.champion is not None
-        assert status.champion.model == first.model
-        assert status.champion.share == 1
-        assert self.ask(deployments, first.name, 3) == ("1", 6.0)
-        assert deployments.deployments() == [first.name]
-        assert store.resolve(first.model.address)[0].pins == (f"deployment/{first.name}",)
+        assert (status.champion.model, status.champion.percent) == (first.model, 100)
+        assert (status.champion.ready, status.champion.wanted, status.champion.restarts) == (1, 1, 0)
+        assert (status.shares, status.release) == ({status.champion.name: 100}, None)
+        assert self.infer(deployments, name, 3) == (status.champion.name, 6.0)
+        assert deployments.deployments() == [name]
+        assert store.resolve(first.model.address)[0].pins == (f"deployment/{name}",)
 
-    def test_the_same_spec_twice_is_one_revision(self, deployments: Any, spec: Any) -> None:
+    def test_a_revision_comes_up_without_traffic_and_is_asked_past_the_route(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        old = self.serve(deployments, spec(2)).champion
+        new = self.bring_up(deployments, spec(3))
+        status = deployments.deployment(name)
+        assert status.shares == {old.name: 100}
+        assert (status.release.revision, status.release.champion, status.release.by) == (
+            new.name,
+            old.name,
+            "test",
+        )
+        for revision, expected in ((old, 4.0), (new, 6.0)):
+            (answer,) = deployments.ask(name, revision.name, smoke(of_two=expected)[0])
+            assert (answer.outputs["y"], answer.error) == ((expected,), "")
+        assert {self.infer(deployments, name, 3)[0] for _ in range(20)} == {old.name}
+        assert new.name not in deployments.counts(name) or not deployments.counts(name)[new.name].requests
+        (answer,) = deployments.ask(name, new.name, SmokeRequest(name="odd", inputs={"z": (1.0,)}))
+        assert (answer.outputs, "input 'z' is unknown" in answer.error) == (None, True)
+        with pytest.raises(NotFound, match="r99"):
+            deployments.ask(name, "r99", smoke(of_two=1)[0])
+
+    def test_the_same_one_again_goes_on_and_changes_nothing(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
         first = spec(2)
-        for _ in range(3):
-            deployments.deploy(first)
-        status = self.settle(deployments, first)
-        deployments.deploy(first)
-        assert [r.model for r in status.revisions] == [first.model]
-        assert len(deployments.deployment(first.name).revisions) == 1
+        made = {deployments.prepare(first, by="test").name for _ in range(3)}
+        assert len(made) == 1
+        token = deployments.deployment(name).token
+        self.serve(deployments, first)
+        assert deployments.deployment(name).token != token
+        token = deployments.deployment(name).token
+        assert deployments.prepare(first, by="somebody else").name in made
+        assert deployments.deployment(name).token == token
+        assert len(deployments.deployment(name).revisions) == 1
 
-    def test_a_new_version_takes_over(self, deployments: Any, spec: Any, store: FolderStore) -> None:
-        old, new = spec(2), spec(3)
-        self.settle(deployments, old)
-        status = self.settle(deployments, new)
-        eventually(lambda: self.ask(deployments, new.name, 3) == ("2", 9.0))
-        assert [(r.model, r.state, r.share) for r in status.revisions] == [
-            (new.model, RevisionState.SERVING, 1.0),
-            (old.model, RevisionState.RETIRED, 0.0),
+    def test_users_are_shared_out_and_counted(self, deployments: Any, spec: Any, name: str) -> None:
+        old = self.serve(deployments, spec(2)).champion
+        new = self.bring_up(deployments, spec(3))
+        status = deployments.deployment(name)
+        before = deployments.counts(name)[old.name].requests
+        shares = {old.name: 70, new.name: 30}
+        token = deployments.shift(name, shares, token=status.token, release=status.release)
+        assert deployments.deployment(name).token == token != status.token
+        assert deployments.deployment(name).shares == shares
+        eventually(lambda: self.infer(deployments, name, 3)[0] == new.name)
+        answers = Counter(self.infer(deployments, name, 3)[0] for _ in range(400))
+        assert 55 < answers[new.name] < 190  # seven standard deviations
+        counted = deployments.counts(name)
+        assert counted[new.name].requests >= answers[new.name]
+        assert counted[old.name].requests - before >= answers[old.name]
+        assert (counted[new.name].failed, counted[old.name].failed) == (0, 0)
+        assert counted[new.name].seconds[float("inf")] == counted[new.name].requests
+
+    def test_a_new_version_takes_over_step_by_step_and_the_old_one_is_kept(
+        self, deployments: Any, spec: Any, store: Any, name: str
+    ) -> None:
+        versions = [spec(slope) for slope in (2, 3, 4)]
+        first = self.serve(deployments, versions[0]).champion
+        seen = []
+        driver = begin(deployments, versions[1], STEPS, by="test", say=seen.append)
+        assert finish(driver).ending is Ending.DONE
+        assert [line.partition(": ")[2].partition(" ")[0] for line in seen if "traffic" in line] == [
+            "20",
+            "60",
+            "100",
+            "all",
         ]
-        eventually(lambda: store.resolve(old.model.address)[0].pins == ())
-        assert store.resolve(new.model.address)[0].pins == (f"deployment/{new.name}",)
+        status = deployments.deployment(name)
+        assert (status.champion.name, status.shares) == (driver.revision, {driver.revision: 100})
+        assert (status.called(first.name).kept, status.called(first.name).ready) == (True, 1)
+        assert self.infer(deployments, name, 3) == (driver.revision, 9.0)
+        self.serve(deployments, versions[2])
+        status = deployments.deployment(name)
+        assert [(one.model, one.state, one.kept) for one in status.revisions] == [
+            (versions[2].model, SERVING, False),
+            (versions[1].model, READY, True),
+            (versions[0].model, RETIRED, False),
+        ]
+        eventually(lambda: store.resolve(versions[0].model.address)[0].pins == ())
+        for kept in versions[1:]:
+            assert store.resolve(kept.model.address)[0].pins == (f"deployment/{name}",)
+
+    def test_what_was_kept_is_back_at_once_and_what_was_rolled_back_is_gone(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        old, new = spec(2), spec(3)
+        first = self.serve(deployments, old).champion
+        self.serve(deployments, new)
+        assert roll_back(deployments, name, by="ann", reason="wrong") == first.name
+        eventually(lambda: self.infer(deployments, name, 3) == (first.name, 6.0), seconds=2)
+        status = deployments.deployment(name)
+        assert (status.shares, status.release) == ({first.name: 100}, None)
+        assert (status.revisions[0].state, status.revisions[0].reason) == (
+            REFUSED,
+            "rolled back by ann: wrong",
+        )
+        with pytest.raises(NotFound, match="keeps no revision"):
+            roll_back(deployments, name, by="ann")
+        again = self.serve(deployments, new)
+        assert again.champion is not None
+        assert again.champion.name not in {one.name for one in status.revisions}  # a name is given once
+
+    def test_a_kept_revision_is_promoted_without_a_start(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        first = self.serve(deployments, spec(2)).champion
+        second = self.serve(deployments, spec(3)).champion
+        promote(deployments, name, first.name, by="ann")
+        eventually(lambda: self.infer(deployments, name, 3) == (first.name, 6.0), seconds=2)
+        status = deployments.deployment(name)
+        assert status.called(second.name).kept
+        assert [one.restarts for one in status.revisions] == [0, 0]
+        assert tidy(deployments, name) == ()
 
     def test_what_answers_the_smoke_test_wrongly_is_refused(
-        self, deployments: Any, spec: Any, store: FolderStore
+        self, deployments: Any, spec: Any, store: Any, name: str
     ) -> None:
         good, bad = spec(2), spec(3, of_two=4)
-        self.settle(deployments, good)
-        status = self.settle(deployments, bad)
-        assert status.champion is not None
-        assert status.champion.model == good.model
-        assert (
-            newest(deployments, bad).reason
-            == "smoke request 'two': output 'y' is 6.0, expected min 4 and max 4"
-        )
-        assert self.ask(deployments, good.name, 3) == ("1", 6.0)
+        first = self.serve(deployments, good).champion
+        outcome = self.release(deployments, bad, STEPS)
+        assert outcome.ending is Ending.ROLLED_BACK
+        assert outcome.reason == "smoke request 'two': output 'y' is 6.0, expected min 4 and max 4"
+        status = deployments.deployment(name)
+        assert (status.champion.name, status.shares, status.release) == (first.name, {first.name: 100}, None)
+        assert (status.revisions[0].state, status.revisions[0].reason) == (REFUSED, outcome.reason)
+        assert self.infer(deployments, name, 3) == (first.name, 6.0)
         eventually(lambda: store.resolve(bad.model.address)[0].pins == ())
-        assert store.resolve(good.model.address)[0].pins == (f"deployment/{good.name}",)
+        assert store.resolve(good.model.address)[0].pins == (f"deployment/{name}",)
 
     def test_a_first_version_that_is_refused_leaves_nothing_that_answers(
-        self, deployments: Any, spec: Any
+        self, deployments: Any, spec: Any, name: str
     ) -> None:
-        bad = spec(3, of_two=4)
-        status = self.settle(deployments, bad)
-        assert status.champion is None
-        assert not status.ready
+        assert self.release(deployments, spec(3, of_two=4)).ending is Ending.ROLLED_BACK
+        status = deployments.deployment(name)
+        assert (status.champion, status.ready, status.release) == (None, False, None)
         assert "@1 was refused: smoke request 'two'" in status.reason
-        with pytest.raises(ConnectionRefusedError):
-            self.ask(deployments, bad.name, 2)
+        with pytest.raises((OSError, KeyError)):
+            self.infer(deployments, name, 2)
 
-    def test_a_refused_version_may_be_tried_again(self, deployments: Any, spec: Any) -> None:
+    def test_a_refused_version_may_be_tried_again(self, deployments: Any, spec: Any, name: str) -> None:
         bad = spec(3, of_two=4)
-        self.settle(deployments, bad)
-        mended = replace(bad, smoke=smoke(of_two=6))
-        status = self.settle(deployments, mended)
-        assert [r.state for r in status.revisions] == [RevisionState.SERVING, RevisionState.REFUSED]
+        self.release(deployments, bad)
+        self.serve(deployments, replace(bad, smoke=smoke(of_two=6)))
+        assert [one.state for one in deployments.deployment(name).revisions] == [SERVING, REFUSED]
 
-    @pytest.mark.parametrize(
-        ("inputs", "expect", "reason"),
-        [
-            ({"z": (1.0,)}, {}, "input 'z' is unknown"),
-            ({"x": (-1.0,)}, {}, "input 'x': found -1.0 at position 0, expected 0 to 1000"),
-            ({"x": ("a",)}, {}, "input 'x': found text 'a' at position 0, expected FP32"),
-            ({"x": (1.0,)}, {"z": {"min": 0}}, "output 'z' is expected; the model answers y"),
-        ],
-    )
-    def test_a_smoke_test_that_does_not_fit_says_where(
-        self, deployments: Any, spec: Any, inputs: Any, expect: Any, reason: str
+    def test_the_rule_that_a_share_breaks_gives_the_traffic_back(
+        self, deployments: Any, spec: Any, name: str, store: Any, tmp_path: Path
     ) -> None:
-        asked = (SmokeRequest(name="odd", inputs=inputs, expect=expect),)
-        status = self.settle(deployments, spec(2, smoke=asked))
-        assert reason in status.revisions[0].reason
+        """It answers the smoke test, and not what users ask."""
+        good = self.serve(deployments, spec(2)).champion
+        narrow = onnx_graph.write_line(tmp_path / "line", slope=3000.0)
+        picky = spec(0, model=store.add("lines/model", narrow).pinned, smoke=())
+        plan = Plan(steps=(50, 100), hold_seconds=(30.0,), rules=Rules(fewest_requests=20))
+        with self.load(deployments, name) as load:
+            driver = begin(deployments, picky, plan, by="test")
+            outcome = finish(driver)
+            eventually(lambda: load.answers[f"revision {good.name}"] > 2000)
+            sent = dict(load.failed)
+            eventually(lambda: load.sent > sum(sent.values()) + 3000)
+            assert load.failed == sent  # nobody asks it any more
+        assert outcome.ending is Ending.ROLLED_BACK
+        assert "requests failed, above the 1.00% that are allowed" in outcome.reason
+        assert set(load.failed) <= {what for what in load.failed if what.startswith("HTTP 500")}
+        assert deployments.deployment(name).shares == {good.name: 100}
 
-    def test_a_smoke_test_of_text_and_several_dimensions(
-        self, deployments: Any, spec: Any, store: FolderStore, tmp_path: Path
+    @pytest.mark.parametrize("what", ["token", "ready", "gone", "sum"])
+    def test_a_shift_that_must_not_be_changes_nothing(
+        self, deployments: Any, spec: Any, name: str, what: str
     ) -> None:
-        mixed = store.add("lines/mixed", onnx_graph.write_mixed(tmp_path / "mixed")).pinned
-        inputs = {"code": ("UA", "elsewhere"), "day": (1, 7), "place": ((1, 2, 3), (0.5, 0, 0))}
-        asked = (SmokeRequest(name="two", inputs=inputs, expect={"y": {"min": 7.5, "max": 322.5}}),)
-        one = spec(2, model=mixed, smoke=asked)
-        self.settle(deployments, one)
-        assert [r.state for r in self.settle(deployments, one).revisions] == [RevisionState.SERVING]
+        old = self.serve(deployments, spec(2)).champion
+        begun = deployments.prepare(spec(3), by="test")
+        status = deployments.deployment(name)
+        shares, token = {
+            "token": ({old.name: 100}, "stale"),
+            "ready": ({old.name: 50, begun.name: 50}, status.token),
+            "gone": ({old.name: 50, "r99": 50}, status.token),
+            "sum": ({old.name: 50}, status.token),
+        }[what]
+        if what == "ready" and status.called(begun.name).ready:
+            pytest.skip("it was too quick")
+        error = {"token": Conflict, "ready": DeploymentError, "gone": NotFound, "sum": SpecError}[what]
+        with pytest.raises(error):
+            deployments.shift(name, shares, token=token, release=None)
+        after = deployments.deployment(name)
+        assert (after.shares, after.token, after.release) == ({old.name: 100}, status.token, status.release)
 
-    def test_a_smoke_test_of_no_finite_number_is_refused_at_once(self, deployments: Any, spec: Any) -> None:
-        endless = (SmokeRequest(name="endless", inputs={"x": (float("inf"),)}),)
-        with pytest.raises(SpecError, match="inf is not a finite number"):
-            deployments.deploy(spec(2, smoke=endless))
-        assert deployments.deployments() == []
-
-    def test_a_version_without_a_model_is_refused(
-        self, deployments: Any, spec: Any, store: FolderStore, tmp_path: Path
+    def test_of_two_that_write_on_the_same_look_one_wins(
+        self, deployments: Any, spec: Any, name: str
     ) -> None:
-        (tmp_path / "empty").mkdir()
-        (tmp_path / "empty" / "weights.txt").write_text("1 2 3")
-        status = self.settle(deployments, spec(2, model=store.add("lines/empty", tmp_path / "empty").pinned))
-        assert "signature.json is missing" in status.revisions[0].reason
+        old = self.serve(deployments, spec(2)).champion
+        new = self.bring_up(deployments, spec(3))
+        status = deployments.deployment(name)
 
-    def test_a_broken_model_is_refused_and_the_old_one_serves(
-        self, deployments: Any, spec: Any, store: FolderStore, tmp_path: Path
-    ) -> None:
-        self.settle(deployments, spec(2))
-        folder = onnx_graph.write_line(tmp_path / "line")
-        (folder / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:100])
-        broken = spec(2, model=store.add("lines/broken", folder).pinned)
-        status = self.settle(deployments, broken)
-        assert "model.onnx cannot be loaded" in status.revisions[0].reason
-        assert self.ask(deployments, broken.name, 3) == ("1", 6.0)
-
-    def test_a_model_that_eats_its_memory_is_refused_and_the_old_one_serves(
-        self, deployments: Any, spec: Any, store: FolderStore, tmp_path: Path
-    ) -> None:
-        self.settle(deployments, spec(2))
-        greedy = store.add(
-            "lines/greedy", onnx_graph.write_greedy(tmp_path / "greedy", values=1 << 30)
-        ).pinned
-        status = self.settle(deployments, spec(2, model=greedy, resources=Resources(memory_gib=1)))
-        assert status.revisions[0].state is RevisionState.REFUSED
-        assert self.ask(deployments, status.name, 3) == ("1", 6.0)
-
-    def test_what_is_wanted_last_serves_in_the_end(self, deployments: Any, spec: Any) -> None:
-        several = [spec(slope) for slope in (2, 3, 4)]
-        for one in several:
-            deployments.deploy(one)
-        eventually(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
-        states = [r.state for r in deployments.deployment(several[0].name).revisions]
-        assert states == [RevisionState.SERVING, RevisionState.RETIRED, RevisionState.RETIRED]
-
-    def test_going_back_is_a_deployment_like_any_other(self, deployments: Any, spec: Any) -> None:
-        old, new = spec(2), spec(3)
-        for one in (old, new, old):
-            self.settle(deployments, one)
-        eventually(lambda: self.ask(deployments, old.name, 3) == ("1", 6.0))
-
-    def test_an_older_version_does_not_take_over_from_what_serves_or_will(
-        self, deployments: Any, spec: Any
-    ) -> None:
-        old, new = spec(2), spec(3)
-        deployments.deploy(new, allow_older=False)
-        with pytest.raises(Conflict, match=r"@1 would take .* back in time: @2 serves soon"):
-            deployments.deploy(old, allow_older=False)
-        self.settle(deployments, new)
-        with pytest.raises(Conflict, match=r"@2 serves$"):
-            deployments.deploy(old, allow_older=False)
-        assert [r.model for r in deployments.deployment(old.name).revisions] == [new.model]
-        deployments.deploy(new, allow_older=False)
-
-    def test_of_two_that_are_deployed_at_once_the_newer_serves(self, deployments: Any, spec: Any) -> None:
-        several = [spec(slope) for slope in (2, 3, 4, 5)]
-
-        def deploy(one: DeploymentSpec) -> None:
-            with contextlib.suppress(Conflict):
-                deployments.deploy(one, allow_older=False)
+        def write(percent: int) -> bool:
+            shares = {old.name: 100 - percent, new.name: percent}
+            try:
+                deployments.shift(name, shares, token=status.token, release=status.release)
+            except Conflict:
+                return False
+            return True
 
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(deploy, several))
-        eventually(lambda: newest(deployments, several[-1]).state is RevisionState.SERVING)
-        assert deployments.deployment(several[0].name).champion.model == several[-1].model
+            won = list(pool.map(write, (10, 20, 30, 40)))
+        assert won.count(True) == 1
+        assert deployments.deployment(name).called(new.name).percent == (won.index(True) + 1) * 10
+
+    def test_what_has_traffic_or_is_under_way_is_not_withdrawn(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        old = self.serve(deployments, spec(2)).champion
+        new = self.bring_up(deployments, spec(3))
+        for one in (old, new):
+            with pytest.raises(Conflict, match=one.name):
+                deployments.withdraw(name, one.name, state=RETIRED, reason="by hand")
+        with pytest.raises(NotFound):
+            deployments.withdraw(name, "r99", state=RETIRED, reason="by hand")
+        status = deployments.deployment(name)
+        deployments.shift(name, status.shares, token=status.token, release=None)
+        for _ in range(2):
+            deployments.withdraw(name, new.name, state=RETIRED, reason="by hand")
+        found = deployments.deployment(name).called(new.name)
+        assert (found.state, found.reason, found.ready) == (RETIRED, "by hand", 0)
+        assert self.infer(deployments, name, 3) == (old.name, 6.0)
+
+    def test_a_release_is_superseded_and_its_champion_has_everything_first(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        old, second, third = spec(2), spec(3), spec(4)
+        champion = self.serve(deployments, old).champion
+        one = begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="one")
+        eventually(lambda: not one.step() and deployments.deployment(name).called(one.revision).percent)
+        other = begin(deployments, third, STEPS, by="other")
+        status = deployments.deployment(name)
+        assert (status.shares, status.release.champion) == ({champion.name: 100}, champion.name)
+        outcome = finish(one)
+        assert outcome.ending is Ending.SUPERSEDED
+        assert outcome.reason == f"superseded by {other.revision}, which other asked for"
+        assert finish(other).ending is Ending.DONE
+        assert self.infer(deployments, name, 3) == (other.revision, 12.0)
+        assert deployments.deployment(name).called(one.revision).state is RETIRED
+
+    def test_going_back_is_a_release_like_any_other(self, deployments: Any, spec: Any, name: str) -> None:
+        old, new = spec(2), spec(3)
+        for one in (old, new, old):
+            self.serve(deployments, one)
+        eventually(lambda: self.infer(deployments, name, 3)[1] == 6.0)
+
+    def test_an_older_version_does_not_take_over_from_what_serves_or_will(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        old, new = spec(2), spec(3)
+        deployments.prepare(new, by="test", allow_older=False)
+        with pytest.raises(Conflict, match=r"@1 would take .* back in time: @2 serves soon"):
+            deployments.prepare(old, by="other", allow_older=False)
+        self.serve(deployments, new)
+        with pytest.raises(Conflict, match=r"@2 serves$"):
+            deployments.prepare(old, by="other", allow_older=False)
+        assert [one.model for one in deployments.deployment(name).revisions] == [new.model]
+        deployments.prepare(new, by="other", allow_older=False)
+
+    def test_of_several_that_are_released_at_once_the_newest_serves(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        several = [spec(slope) for slope in (2, 3, 4, 5)]
+
+        def release(one: DeploymentSpec) -> Outcome | None:
+            try:
+                return finish(begin(deployments, one, Plan(), by=one.model.address, allow_older=False))
+            except Conflict:
+                return None
+
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = list(pool.map(release, several))
+        assert outcomes[-1] is not None
+        assert outcomes[-1].ending is Ending.DONE
+        assert deployments.deployment(name).champion.model == several[-1].model
 
     @pytest.mark.parametrize("requests", [2000, pytest.param(10_000, marks=pytest.mark.soak)])
-    def test_no_request_fails_over_a_release_and_a_refused_one(
-        self, deployments: Any, spec: Any, requests: int
+    def test_no_request_fails_over_a_series_of_releases(
+        self, deployments: Any, spec: Any, name: str, requests: int
     ) -> None:
         first, second, bad = spec(2), spec(3), spec(4, of_two=0)
-        self.settle(deployments, first)
-        eventually(lambda: deployments.deployment(first.name).ready)
-        port = int(deployments.deployment(first.name).url.rpartition(":")[2])
-        with Load(port, f"/v2/models/{first.name}/infer", tensor(3)) as load:
+        names = [self.serve(deployments, first).champion.name]  # type: ignore[union-attr]
+        with self.load(deployments, name) as load:
             eventually(lambda: load.sent > requests / 10)
-            self.settle(deployments, second)
+            driver = begin(deployments, second, STEPS, by="test")
+            assert finish(driver).ending is Ending.DONE
+            assert self.release(deployments, bad).ending is Ending.ROLLED_BACK
+            roll_back(deployments, name, by="test")
             sent = load.sent
-            eventually(lambda: load.sent > sent + requests / 10)
-            self.settle(deployments, bad)
-            eventually(lambda: load.sent > requests)
+            eventually(lambda: load.sent > max(requests, sent + requests / 10))
         assert load.failed == {}
-        assert set(load.answers) == {"revision 1", "revision 2"}
+        assert set(load.answers) == {f"revision {one}" for one in (*names, driver.revision)}
 
     def test_what_cannot_be_deployed_is_refused_at_once(self, deployments: Any, spec: Any) -> None:
         good = spec(2)
@@ -287,10 +467,15 @@ class DeploymentsContract:
             (replace(good, image_digest=other), NotFound, "no code snapshot"),
             (replace(good, model=replace(good.model, digest=other)), SpecError, "written for another store"),
             (replace(good, model=replace(good.model, address="volume://lines/model@99")), NotFound, "99"),
+            (
+                replace(good, smoke=(SmokeRequest(name="endless", inputs={"x": (float("inf"),)}),)),
+                SpecError,
+                "inf is not a finite number",
+            ),
         ]
         for one, kind, words in wrong:
             with pytest.raises(kind, match=words):
-                deployments.deploy(one)
+                deployments.prepare(one, by="test")
         assert deployments.deployments() == []
 
     @pytest.mark.parametrize("hostile", ["..", "a/b", "a\nb", "x" * 300, "", ".locks"])
@@ -299,24 +484,25 @@ class DeploymentsContract:
             with pytest.raises(SpecError, match="deployment"):
                 act(hostile)
 
-    def test_retire_takes_it_away(self, deployments: Any, spec: Any, store: FolderStore) -> None:
-        first = spec(2)
-        self.settle(deployments, first)
-        deployments.retire(first.name)
-        deployments.retire(first.name)
+    def test_retire_takes_it_away(self, deployments: Any, spec: Any, store: Any, name: str) -> None:
+        first, second = spec(2), spec(3)
+        self.serve(deployments, first)
+        self.serve(deployments, second)
+        deployments.retire(name)
+        deployments.retire(name)
         assert deployments.deployments() == []
-        assert store.resolve(first.model.address)[0].pins == ()
-        with pytest.raises(NotFound, match=r"no deployment .* known are: none"):
-            deployments.deployment(first.name)
-        self.settle(deployments, first)
-        assert self.ask(deployments, first.name, 3) == ("1", 6.0)
-
-
-def newest(deployments: Any, spec: DeploymentSpec) -> Revision:
-    """Return the newest revision of a spec's version."""
-    found = [r for r in deployments.deployment(spec.name).revisions if r.model == spec.model]
-    assert found, f"{spec.model.address} is no revision"
-    return found[0]
+        for one in (first, second):
+            assert store.resolve(one.model.address)[0].pins == ()
+        for act in (
+            lambda: deployments.deployment(name),
+            lambda: deployments.counts(name),
+            lambda: deployments.shift(name, {}, token="", release=None),
+            lambda: deployments.withdraw(name, "r1", state=RETIRED, reason=""),
+        ):
+            with pytest.raises(NotFound, match=r"no deployment"):
+                act()
+        self.serve(deployments, first)
+        assert self.infer(deployments, name, 3)[1] == 6.0
 
 
 class TestLocalDeployments(DeploymentsContract):
@@ -347,27 +533,27 @@ class TestLocalDeployments(DeploymentsContract):
         return DeploymentFolder(settings.home, name)
 
     def test_a_server_that_was_killed_is_back(self, deployments: Any, spec: Any, name: str) -> None:
-        self.settle(deployments, spec(2))
+        self.serve(deployments, spec(2))
         (server,) = servers(name)
         os.kill(server, signal.SIGKILL)
         eventually(lambda: servers(name) not in ([], [server]))
         eventually(lambda: deployments.deployment(name).ready)
-        assert self.ask(deployments, name, 3) == ("1", 6.0)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
 
     def test_keeper_and_server_killed_are_back_when_it_is_deployed_again(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
         first = spec(2)
-        status = self.settle(deployments, first)
+        status = self.serve(deployments, first)
         kill_keeper(folder)
         eventually(lambda: not running(name), seconds=60)
         assert not deployments.deployment(name).ready
         assert "deploy it again" in deployments.deployment(name).reason
-        deployments.deploy(first)
+        deployments.prepare(first, by="test")
         eventually(lambda: deployments.deployment(name).ready)
         assert deployments.deployment(name).url == status.url
         assert deployments.deployment(name).revisions == status.revisions
-        assert self.ask(deployments, name, 3) == ("1", 6.0)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
 
     def test_gc_and_a_lost_cache_take_no_deployment_down(
         self, store: FolderStore, settings: Settings, name: str, spec: Any, folder: DeploymentFolder
@@ -379,14 +565,14 @@ class TestLocalDeployments(DeploymentsContract):
         deployments = LocalDeployments(passing, store)
         try:
             first = spec(2)
-            self.settle(deployments, first)
+            self.serve(deployments, first)
             kill_keeper(folder)
             eventually(lambda: not running(name), seconds=60)
             store.layout.discard(store.layout.code(first.image_digest))  # what gc does after a day
             remove(passing.cache / "images")
-            deployments.deploy(first)
+            deployments.prepare(first, by="test")
             eventually(lambda: deployments.deployment(name).ready)
-            assert self.ask(deployments, name, 3) == ("1", 6.0)
+            assert self.infer(deployments, name, 3) == ("r1", 6.0)
         finally:
             deployments.retire(name)
 
@@ -394,19 +580,19 @@ class TestLocalDeployments(DeploymentsContract):
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
         first, second = spec(2), spec(3)
-        self.settle(deployments, first)
-        deployments.deploy(second)
+        self.serve(deployments, first)
+        deployments.prepare(second, by="test")
         kill_keeper(folder)
         eventually(lambda: not running(name), seconds=60)
-        self.settle(deployments, second)
+        self.serve(deployments, second)
         eventually(lambda: deployments.deployment(name).ready)
-        assert self.ask(deployments, name, 3) == ("2", 9.0)
+        assert self.infer(deployments, name, 3) == ("r2", 9.0)
 
     def test_a_lost_deployment_is_retired_all_the_same(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder, store: FolderStore
     ) -> None:
         first = spec(2)
-        self.settle(deployments, first)
+        self.serve(deployments, first)
         kill_keeper(folder)
         deployments.retire(name)
         assert not folder.path.exists()
@@ -420,7 +606,7 @@ class TestLocalDeployments(DeploymentsContract):
         folder: DeploymentFolder,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        self.settle(deployments, spec(2))
+        self.serve(deployments, spec(2))
         keeper = folder.keeper()
         assert keeper is not None
         os.kill(keeper.pid, signal.SIGSTOP)
@@ -432,11 +618,11 @@ class TestLocalDeployments(DeploymentsContract):
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
         first = spec(2)
-        port = int(self.settle(deployments, first).url.rpartition(":")[2])
+        port = int(self.serve(deployments, first).url.rpartition(":")[2])
         kill_keeper(folder)
         eventually(lambda: not running(name), seconds=60)
         with listening(port):
-            deployments.deploy(first)
+            deployments.prepare(first, by="test")
             eventually(lambda: f"port {port}" in deployments.deployment(name).reason)
             assert not deployments.deployment(name).ready
         eventually(lambda: deployments.deployment(name).ready)
@@ -445,7 +631,7 @@ class TestLocalDeployments(DeploymentsContract):
     def test_each_deployment_has_its_port(self, deployments: Any, spec: Any) -> None:
         specs = [replace(spec(2), name=f"{letter}{spec(2).name}") for letter in "ab"]
         for one in specs:
-            self.settle(deployments, one)
+            self.serve(deployments, one)
         assert len({deployments.deployment(one.name).url for one in specs}) == 2
         for one in specs:
             deployments.retire(one.name)
@@ -458,46 +644,49 @@ class TestLocalDeployments(DeploymentsContract):
         (tmp_path / "image").mkdir()
         (tmp_path / "image" / "requirements.txt").write_text(f"{lock}# the same packages, another lock\n")
         second = replace(second, image_digest=put_image(store, tmp_path / "image"))
-        port = int(self.settle(deployments, first).url.rpartition(":")[2])
+        port = int(self.serve(deployments, first).url.rpartition(":")[2])
         eventually(lambda: deployments.deployment(name).ready)
         (server,) = servers(name)
         with Load(port, f"/v2/models/{name}/infer", tensor(3)) as load:
             eventually(lambda: load.sent > 200)
-            self.settle(deployments, second)
+            self.serve(deployments, second)
             eventually(lambda: server not in servers(name))
         assert load.failed == {}
-        assert set(load.answers) == {"revision 1", "revision 2"}
-        assert self.ask(deployments, name, 3) == ("2", 9.0)
+        assert set(load.answers) == {"revision r1", "revision r2"}
+        assert self.infer(deployments, name, 3) == ("r2", 9.0)
 
     def test_clients_wait_while_a_killed_server_comes_back(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
-        self.settle(deployments, spec(2))
+        self.serve(deployments, spec(2))
         eventually(lambda: deployments.deployment(name).ready)
         (server,) = servers(name)
         os.kill(server, signal.SIGKILL)
         eventually(lambda: server not in servers(name))
-        assert self.ask(deployments, name, 3) == ("1", 6.0)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
 
     def test_a_server_that_hangs_is_relieved_and_no_request_fails_that_can_be_answered(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
-        self.settle(deployments, spec(2))
+        self.serve(deployments, spec(2))
         eventually(lambda: deployments.deployment(name).ready)
         (hung,) = servers(name)
         os.kill(hung, signal.SIGSTOP)
-        assert self.ask(deployments, name, 3, seconds=60) == ("1", 6.0)  # it waits until another accepts it
+        assert self.infer(deployments, name, 3, seconds=60) == (
+            "r1",
+            6.0,
+        )  # it waits until another accepts it
         assert set(servers(name)) > {hung}
         os.kill(hung, signal.SIGCONT)  # it may finish, and then it goes
         eventually(lambda: hung not in servers(name))
-        assert self.ask(deployments, name, 3) == ("1", 6.0)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
         assert deployments.deployment(name).reason == ""
 
     def test_the_server_knows_no_setting_and_no_secret_of_whoever_deployed(
         self, deployments: Any, spec: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret")
-        self.settle(deployments, spec(2))
+        self.serve(deployments, spec(2))
         (server,) = servers(name)
         assert b"secret" not in Path(f"/proc/{server}/environ").read_bytes()
 

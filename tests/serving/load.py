@@ -17,12 +17,14 @@ CONNECTIONS = 8
 class Load:
     """Sends one request over and over from the moment it is entered until it is left.
 
+    :param host: what the requests say they are for.
     :param answers: how often each answer came: the revision's name, or what went wrong.
     """
 
     port: int
     path: str
     body: Any
+    host: str = "x"
     answers: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Load:
@@ -50,7 +52,7 @@ class Load:
 
     async def _client(self) -> None:
         data = json.dumps(self.body).encode()
-        lines = [f"POST {self.path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
+        lines = [f"POST {self.path} HTTP/1.1", f"Host: {self.host}", "Content-Type: application/json"]
         head = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode()
         connection = None
         while not self._stopping:

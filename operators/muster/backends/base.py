@@ -45,8 +45,8 @@ class Deployments(Protocol):
     def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic.
 
-        A revision of the same spec that is there, or was kept for a rollback, is taken as it is. A release
-        under way is superseded: its champion has all traffic again before anything else happens.
+        A revision that such a spec runs as (:meth:`DeploymentSpec.runs_as`), or that was kept for a rollback, is
+        taken as it is. A release under way is superseded: its champion has all traffic again before anything else happens.
 
         :param by: who asks, as :class:`muster.core.deployment.Release` keeps it. The same one again goes on.
         :param allow_older: where it is False, nothing newer of the same volume may serve or be on its

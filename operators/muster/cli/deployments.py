@@ -52,13 +52,14 @@ def show(name: Name, *, as_json: Json = False) -> None:
     say(typer.style(safe(status.name), bold=True))
     fields([("state", _state(status)), ("url", status.url), ("reason", status.reason)])
     say()
-    table = Table(["model", "digest", "state", ">share", "since", "reason"])
+    table = Table(["revision", "model", "digest", "state", ">share", "since", "reason"])
     for revision in status.revisions:
         table.add(
+            revision.name,
             _model(revision.model.address),
             digest(revision.model.digest),
             revision.state.value,
-            f"{revision.share:.0%}",
+            f"{revision.percent} %",
             when(revision.since),
             revision.reason,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -92,6 +92,12 @@ class DeploymentSpec:
             raise SpecError(f"most_replicas is {self.most_replicas!r}, below its {self.replicas} replicas")
         if not self.load_timeout_seconds > 0:
             raise SpecError(f"load_timeout_seconds is {self.load_timeout_seconds!r}: need seconds above 0")
+
+    def runs_as(self, other: DeploymentSpec) -> bool:
+        """Whether one revision can be both: they differ at most in what is asked before it takes traffic."""
+        return replace(self, smoke=(), load_timeout_seconds=1.0) == replace(
+            other, smoke=(), load_timeout_seconds=1.0
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

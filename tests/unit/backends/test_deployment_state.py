@@ -1,22 +1,24 @@
-"""What becomes of a deployment's state, step by step, without a process."""
+"""What becomes of a deployment's route and of what its keeper sees, step by step, without a process."""
 
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.backends.local.deployment_state import DeploymentFolder, DeploymentState, past_models
-from muster.core.deployment import DeploymentSpec, RevisionState, SmokeRequest
-from muster.core.errors import BackendError, SpecError
+from muster.backends.local.deployment_folder import DeploymentFolder
+from muster.backends.local.deployment_state import HISTORY, DeploymentState, environment, past_models
+from muster.core.deployment import DeploymentSpec, Release, RevisionState, SmokeRequest
+from muster.core.errors import BackendError, Conflict, DeploymentError, MusterError, NotFound, SpecError
 from muster.core.job import Pinned
 from muster.core.wire import dumps, loads
 
-LOADING, SMOKING, SERVING = RevisionState.LOADING, RevisionState.SMOKING, RevisionState.SERVING
-REFUSED, RETIRED = RevisionState.REFUSED, RevisionState.RETIRED
+STARTING, READY, SERVING = RevisionState.STARTING, RevisionState.READY, RevisionState.SERVING
+FAILED, REFUSED, RETIRED = RevisionState.FAILED, RevisionState.REFUSED, RevisionState.RETIRED
 NEW = DeploymentState(name="flights", port=8081)
 
 
@@ -29,90 +31,225 @@ def spec(number: int, **more: Any) -> DeploymentSpec:
     return DeploymentSpec(name="flights", model=model(number), **fields)
 
 
-def states(state: DeploymentState) -> list[tuple[int, RevisionState, float]]:
-    return [(int(one.model.digest[3:], 16), one.state, one.share) for one in state.revisions]
+def prepared(state: DeploymentState, number: int, *, by: str = "task", up: bool = True) -> DeploymentState:
+    state, one = state.prepared(spec(number), by=by)
+    return state.up(one.name, port=9000 + number) if up else state
+
+
+def given(state: DeploymentState, release: Release | None = None, **shares: int) -> DeploymentState:
+    return state.shifted(shares, token=state.token, release=release)
+
+
+def serving(number: int = 1) -> DeploymentState:
+    return given(prepared(NEW, number), r1=100)
+
+
+def states(state: DeploymentState) -> list[tuple[str, RevisionState, int, bool]]:
+    return [(one.name, one.state, one.percent, one.kept) for one in state.revisions]
 
 
 def test_the_way_of_a_revision() -> None:
-    wanted = NEW.want(spec(1))
-    assert (wanted.wanted, states(wanted)) == (spec(1), [(1, LOADING, 0.0)])
-    assert states(wanted.smoking()) == [(1, SMOKING, 0.0)]
-    serving = wanted.smoking().promoted()
-    assert (serving.wanted, serving.serving, states(serving)) == (None, spec(1), [(1, SERVING, 1.0)])
-    after = serving.want(spec(2)).smoking().promoted()
-    assert (after.serving, states(after)) == (spec(2), [(2, SERVING, 1.0), (1, RETIRED, 0.0)])
-    assert past_models(after) == [model(1)]
+    state, one = NEW.prepared(spec(1), by="task")
+    assert (one.name, one.state, state.release.champion) == ("r1", STARTING, None)  # type: ignore[union-attr]
+    up = state.up("r1", port=9001)
+    assert states(up) == [("r1", READY, 0, False)]
+    first = given(up, r1=100)
+    assert (states(first), first.shares, first.release) == ([("r1", SERVING, 100, False)], {"r1": 100}, None)
+    second = prepared(first, 2)
+    assert second.release.champion == "r1"  # type: ignore[union-attr]
+    canary = given(second, second.release, r1=95, r2=5)
+    assert states(canary) == [("r2", SERVING, 5, False), ("r1", SERVING, 95, False)]
+    done = given(canary, r1=0, r2=100)
+    assert states(done) == [("r2", SERVING, 100, False), ("r1", READY, 0, True)]
+    gone = done.withdrawn("r1", state=RETIRED, reason="r2 serves")
+    assert states(gone) == [("r2", SERVING, 100, False), ("r1", RETIRED, 0, False)]
+    assert (gone.specs.keys(), gone.ports, past_models(gone)) == ({"r2"}, {"r2": 9002}, [model(1)])
 
 
-def test_a_refusal_leaves_what_serves() -> None:
-    serving = NEW.want(spec(1)).promoted()
-    refused = serving.want(spec(2)).smoking().refused("wrong")
-    assert (refused.wanted, refused.serving) == (None, spec(1))
-    assert states(refused) == [(2, REFUSED, 0.0), (1, SERVING, 1.0)]
-    assert refused.revisions[0].reason == "wrong"
+def test_each_write_of_the_route_has_its_token_and_what_the_keeper_sees_none() -> None:
+    state = serving()
+    assert prepared(state, 2, up=False).token != state.token
+    assert given(state, r1=100).token != state.token
+    canary = prepared(state, 2)
+    failed = canary.failed("r2", reason="exit 3")
+    for seen in (state.up("r1", port=1), state.down(["r1"], reason="died", died=True), failed):
+        assert seen.token in (state.token, canary.token)
 
 
-def test_wanting_the_same_again_changes_nothing() -> None:
-    wanted = NEW.want(spec(1))
-    assert wanted.want(spec(1)) is wanted
-    serving = wanted.promoted()
-    assert serving.want(spec(1)) == serving
+def test_the_same_one_again_changes_nothing() -> None:
+    begun = prepared(serving(), 2)
+    assert begun.prepared(spec(2), by="task")[0] is begun
+    assert begun.prepared(spec(2), by="another")[0] != begun
+    settled = serving()
+    assert settled.prepared(spec(1), by="another")[0] is settled
 
 
-def test_another_smoke_test_for_what_serves_is_no_new_revision() -> None:
-    serving = NEW.want(spec(1)).promoted()
-    stricter = spec(1, smoke=(SmokeRequest(name="one", inputs={"x": (1,)}),))
-    assert serving.want(stricter) == replace(serving, serving=stricter)
+def test_a_kept_revision_is_taken_as_it_is() -> None:
+    state = given(prepared(serving(), 2), r1=0, r2=100)
+    again, one = state.prepared(spec(1), by="task")
+    assert (one.name, one.state, one.kept) == ("r1", READY, True)
+    assert again.release == replace(again.release, revision="r1", champion="r2")  # type: ignore[type-var]
 
 
-def test_another_environment_for_what_serves_is_a_new_revision() -> None:
-    serving = NEW.want(spec(1)).promoted()
-    assert states(serving.want(spec(1, image_digest=f"b3:{2:064x}"))) == [
-        (1, LOADING, 0.0),
-        (1, SERVING, 1.0),
+@pytest.mark.parametrize("end", ["failed", "taken back", "over"])
+def test_what_failed_comes_up_anew_under_a_new_name(end: str) -> None:
+    state = prepared(serving(), 2)
+    if end == "failed":
+        state = state.failed("r2", reason="exit 3")
+    else:
+        state = given(state, replace(state.release, failed="wrong"), r1=100)  # type: ignore[type-var]
+    if end == "over":
+        state = state.withdrawn("r2", state=REFUSED, reason="wrong")
+    again, one = state.prepared(spec(2), by="task")
+    assert (one.name, one.state) == ("r3", STARTING)
+    assert again.release.champion == "r1"  # type: ignore[union-attr]
+
+
+def test_a_release_that_is_superseded_gives_everything_back_and_keeps_what_was_kept() -> None:
+    state = given(prepared(serving(), 2), r1=0, r2=100)
+    third = prepared(state, 3)
+    canary = given(third, third.release, r1=0, r2=40, r3=60)
+    fourth = prepared(canary, 4)
+    assert states(fourth) == [
+        ("r4", READY, 0, False),
+        ("r3", READY, 0, False),
+        ("r2", SERVING, 100, False),
+        ("r1", READY, 0, True),
     ]
+    assert fourth.release.champion == "r2"  # type: ignore[union-attr]
 
 
-def test_what_serves_is_newest_again_when_another_environment_for_it_was_refused() -> None:
-    state = NEW.want(spec(1)).promoted().want(spec(1, image_digest=f"b3:{2:064x}")).refused("wrong")
-    assert states(state.want(spec(1))) == [(1, SERVING, 1.0), (1, REFUSED, 0.0)]
+@pytest.mark.parametrize(
+    ("shares", "error", "words"),
+    [
+        ({"r1": 50}, SpecError, "in sum 100"),
+        ({}, SpecError, "in sum 100"),
+        ({"r1": 150, "r2": -50}, SpecError, "r1 cannot have 150 %"),
+        ({"r1": 50, "r9": 50}, NotFound, "no revision 'r9'; there is r1, r2"),
+        (
+            {"r1": 50, "r2": 50},
+            DeploymentError,
+            r"r2 is not ready for traffic \(starting: it is not loaded\)",
+        ),
+    ],
+)
+def test_shares_that_must_not_be_are_refused(shares: dict[str, int], error: type, words: str) -> None:
+    state = prepared(serving(), 2, up=False)
+    with pytest.raises(error, match=words):
+        given(state, **shares)
 
 
-def test_what_was_wanted_before_is_dropped() -> None:
-    state = NEW.want(spec(1)).promoted().want(spec(2)).want(spec(3))
-    assert (state.wanted, states(state)) == (
-        spec(3),
-        [(3, LOADING, 0.0), (2, RETIRED, 0.0), (1, SERVING, 1.0)],
-    )
-    assert state.revisions[1].reason == "superseded by volume://flights/model@3"
-    back = state.want(spec(1))
-    assert (back.wanted, back.serving) == (None, spec(1))
+def test_what_is_over_gets_no_share_and_what_serves_may_be_down() -> None:
+    state = prepared(serving(), 2)
+    over = given(state, r1=100).withdrawn("r2", state=REFUSED, reason="wrong")
+    with pytest.raises(DeploymentError, match="r2 is not ready"):
+        given(over, r1=100, r2=0)
+    down = given(state, state.release, r1=50, r2=50).down(["r1"], reason="died", died=True)
+    assert given(down, r1=100).shares == {"r1": 100}  # it had a share before: it is on its way back
 
 
-def test_the_history_has_an_end() -> None:
-    state = NEW
-    for number in range(1, 80):
-        state = state.want(spec(number)).promoted()
-    assert len(state.revisions) == 50
-    assert states(state)[0] == (79, SERVING, 1.0)
+def test_a_stale_token_changes_nothing() -> None:
+    with pytest.raises(Conflict, match="written by somebody else"):
+        serving().shifted({"r1": 100}, token="0", release=None)
 
 
-def test_what_serves_is_kept_in_a_long_history_of_refusals() -> None:
-    state = NEW.want(spec(1)).promoted()
-    for number in range(2, 80):
-        state = state.want(spec(number)).refused("wrong")
-    assert (1, SERVING, 1.0) in states(state)
+def test_what_has_traffic_or_is_under_way_is_not_withdrawn() -> None:
+    state = prepared(serving(), 2)
+    with pytest.raises(Conflict, match="r1 has 100 % of the traffic"):
+        state.withdrawn("r1", state=RETIRED, reason="")
+    with pytest.raises(Conflict, match="r2 is part of the release of r2"):
+        state.withdrawn("r2", state=RETIRED, reason="")
+    failed = given(state, replace(state.release, failed="wrong"), r1=100)  # type: ignore[type-var]
+    gone = failed.withdrawn("r2", state=REFUSED, reason="wrong")
+    assert gone.withdrawn("r2", state=RETIRED, reason="again") is gone
+
+
+def test_what_the_keeper_sees() -> None:
+    state = given(prepared(serving(), 2), r1=0, r2=100)
+    died = state.down(["r1", "r2"], reason="ended by SIGKILL", died=True)
+    assert [(one.ready, one.restarts, one.reason) for one in died.revisions] == [
+        (0, 1, "ended by SIGKILL")
+    ] * 2
+    assert died.ports == {}
+    assert died.down(["r1"], reason="ended by SIGKILL") is died
+    assert died.down(["r1"], reason="loading").called("r1").restarts == 1
+    back = died.up("r2", port=5).up("r1", port=6)
+    assert states(back) == states(state)
+    assert [(one.ready, one.reason) for one in back.revisions] == [(1, "")] * 2
+    over = state.withdrawn("r1", state=RETIRED, reason="by hand")
+    assert over.up("r1", port=7) is over.failed("r1", reason="x") is over  # it comes too late
+
+
+def test_history_has_an_end_but_names_are_never_given_twice() -> None:
+    state = serving()
+    for number in range(2, HISTORY + 10):
+        state = prepared(state, number, up=False)
+        name = state.revisions[0].name
+        state = given(state, r1=100).withdrawn(name, state=REFUSED, reason="wrong")
+    assert len(state.revisions) == HISTORY + 1
+    assert state.revisions[-1].name == "r1"
+    assert state.prepared(spec(99), by="task")[1].name == f"r{HISTORY + 10}"
+
+
+def test_a_server_holds_what_has_its_environment() -> None:
+    assert environment(spec(1)) == environment(spec(2))
+    assert environment(spec(1)) != environment(spec(1, image_digest=f"b3:{2:064x}"))
+
+
+def test_another_smoke_test_is_no_other_revision() -> None:
+    stricter = spec(1, smoke=(SmokeRequest(name="one", inputs={"x": (1,)}),), load_timeout_seconds=7.0)
+    assert serving().prepared(stricter, by="task")[1].name == "r1"
+    assert serving().prepared(spec(1, image_digest=f"b3:{2:064x}"), by="task")[1].name == "r2"
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_whatever_is_written_the_shares_are_100_and_of_what_is_there(seed: int) -> None:
+    rng, state = random.Random(seed), serving()
+    for _ in range(60):
+        names = [one.name for one in state.revisions]
+        picked, other = rng.choice(names), rng.choice(names)
+        percent = rng.choice([0, 5, 50, 100])
+        acts = [
+            lambda s: s.prepared(spec(rng.randrange(1, 5)), by=rng.choice("ab"))[0],
+            lambda s, p=picked, o=other, n=percent: given(s, s.release, **{o: 100 - n} | {p: n}),
+            lambda s, p=picked: given(s, None, **{p: 100}),
+            lambda s, p=picked: s.withdrawn(p, state=RETIRED, reason="x"),
+            lambda s, p=picked: s.up(p, port=1),
+            lambda s, p=picked: s.down([p], reason="x", died=True),
+            lambda s, p=picked: s.failed(p, reason="x"),
+        ]
+        try:
+            state = rng.choice(acts)(state)
+        except MusterError:
+            continue
+        assert sum(state.shares.values()) == 100
+        assert all(not state.called(name).state.over for name in state.shares)
+        assert state.specs.keys() == {one.name for one in state.live}
+        assert state.ports.keys() <= {one.name for one in state.live}
+        assert len(names) == len({*names})
+        assert loads(DeploymentState, dumps(state)) == state
 
 
 def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = DeploymentFolder(tmp_path, "flights")
-    assert folder.read() is None
+    assert (folder.read(), folder.change(lambda state: state)) == (None, None)
     smoke = (SmokeRequest(name="one", inputs={"x": (1, "a")}, expect={"y": {"min": 0.0}}),)
-    state = NEW.want(spec(1, smoke=smoke)).promoted().want(spec(2))
+    state = serving().prepared(spec(2, smoke=smoke), by="task")[0]
     with folder.changing():
         folder.write(state)
     assert folder.read() == state
-    assert loads(DeploymentState, dumps(state)) == state
+    changed = folder.change(lambda now: now.up("r2", port=7))
+    assert changed == folder.read()
+    assert changed is not None
+    assert changed.called("r2").ready == 1
+
+
+def test_what_is_being_retired_is_not_changed(tmp_path: Path) -> None:
+    folder = DeploymentFolder(tmp_path, "flights")
+    retired = replace(serving(), retired=True)
+    with folder.changing():
+        folder.write(retired)
+    assert folder.change(lambda now: now.up("r1", port=7)) == retired == folder.read()
 
 
 def test_a_state_that_cannot_be_written_says_where(tmp_path: Path) -> None:
@@ -123,7 +260,6 @@ def test_a_state_that_cannot_be_written_says_where(tmp_path: Path) -> None:
 
 
 def test_one_keeper_at_a_time(tmp_path: Path) -> None:
-
     folder = DeploymentFolder(tmp_path, "flights")
     assert not folder.kept()
     handle = folder.claim_keeper()

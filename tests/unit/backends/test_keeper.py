@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,27 @@ import pytest
 
 from muster.backends.local import deployments
 from muster.backends.local import keeper as room
-from muster.backends.local.deployment_state import DeploymentFolder, DeploymentState
-from muster.core.deployment import DeploymentSpec
+from muster.backends.local.deployment_folder import DeploymentFolder
+from muster.backends.local.deployment_state import DeploymentState
+from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.errors import DeploymentError
 from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
+
+NOTHING: Any = None
+SERVING, FAILED, RETIRED = RevisionState.SERVING, RevisionState.FAILED, RevisionState.RETIRED
+
+
+def spec(number: int, **more: Any) -> DeploymentSpec:
+    model = Pinned(address=f"volume://f/model@{number}", digest=f"b3:{number:064}")
+    return DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}", **more)
+
+
+def served() -> DeploymentState:
+    """The state of a deployment where @1 serves."""
+    state = DeploymentState(name="f", port=1).prepared(spec(1), by="task")[0].up("r1", port=9001)
+    return state.shifted({"r1": 100}, token=state.token, release=None)
 
 
 class Elsewhere:
@@ -40,132 +56,204 @@ class Elsewhere:
 
 def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
     store: Any = Elsewhere(tmp_path)
-    served: Any = deployments.LocalDeployments(
+    local: Any = deployments.LocalDeployments(
         Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True
     )
-    folder, nothing = DeploymentFolder(tmp_path / "home", "f"), None
-    state = DeploymentState(name="f", port=1)
+    folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
-    keeper: Any = room.Keeper(folder, own, nothing, nothing)  # type: ignore[arg-type]
+    keeper = room.Keeper(folder, own, NOTHING, NOTHING, cache=tmp_path)
+    state = DeploymentState(name="f", port=1)
     for number in (1, 2, 3):
         (tmp_path / str(number) / "deep").mkdir(parents=True)
         (tmp_path / str(number) / "deep" / "model.onnx").write_text(f"model {number}")
         (tmp_path / str(number) / "deep").chmod(0o555)  # as in a store
-        model = Pinned(address=f"volume://f/model@{number}", digest=f"b3:{number:064}")
-        spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
-        served._copy(folder, spec)
-        with folder.changing():
-            state = state.want(spec)
-            folder.write(state)
-        assert (keeper._model(spec) / "deep" / "model.onnx").read_text() == f"model {number}"
-        state = state.promoted()
+        local._copy(folder, spec(number))
+        state, one = state.prepared(spec(number), by="task")
         with folder.changing():
             folder.write(state)
-        keeper._unpin_past()
+        assert (keeper._model(spec(number)) / "deep" / "model.onnx").read_text() == f"model {number}"
+        state = state.up(one.name, port=9000)
+        state = state.shifted({one.name: 100}, token=state.token, release=None)
+        for past in state.live[1:]:
+            state = state.withdrawn(past.name, state=RETIRED, reason=f"{one.name} serves")
+        keeper._unpin_past(state)
+        with folder.changing():
+            folder.write(state)
         assert [path.name for path in (folder.path / "models").iterdir()] == [f"{number:064}"]
     assert store.pins == {(f"volume://f/model@{number}", "deployment/f") for number in (2, 3)}
-    served._remove(folder, state)
+    local._remove(folder, state)
     assert store.pins == set()
     assert not folder.path.exists()
 
 
 class Server:
-    """A model server that dies when it is promoted."""
+    """A model server that holds what it is given, or raises it."""
 
-    left = False
+    port = 9001
 
-    def promote(self, revision: str, *, deadline: float) -> None:
-        raise DeploymentError(f"promote revision {revision}: it was ended by SIGKILL")
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.loaded: set[str] = set()
 
-    def leave(self, *, since: float) -> bool:
-        self.left = self.left or since >= 0
-        return self.left
-
-    def alive(self) -> bool:
-        return True
-
-    def answers(self) -> bool:
-        return True
+    def load(self, revision: str, path: Path, *, deadline: float) -> Generator[None, None, None]:
+        yield
+        if self.error:
+            raise self.error
+        self.loaded.add(revision)
 
 
-def test_the_old_server_goes_though_the_new_one_dies_of_its_promotion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "DRAIN_SECONDS", 0.0)
-    model = Pinned(address="volume://f/model@1", digest=f"b3:{1:064}")
-    first = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
-    second = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{2:064}")
-    folder = DeploymentFolder(tmp_path, "f")
-    with folder.changing():
-        folder.write(DeploymentState(name="f", port=1).want(first).promoted().want(second))
-    old, new = Server(), Server()
-    nothing: Any = None
-    keeper: Any = room.Keeper(folder, nothing, nothing, nothing)
-    keeper._server = old
-    keeper._promote(new, "1", second)
-    keeper._tend()
-    assert old.left
-    assert keeper._server is new
+class Servers:
+    """Stands for the processes: one server, which may be lost."""
+
+    def __init__(self, server: Server) -> None:
+        self.one = server
+        self.gone: list[tuple[set[str], str]] = []
+        self.directed: list[dict[str, int]] = []
+
+    def up(self) -> dict[str, Server]:
+        return dict.fromkeys(self.one.loaded, self.one)
+
+    def server(self, spec: DeploymentSpec, python: Path) -> Server:
+        return self.one
+
+    def lost(self) -> list[tuple[set[str], str]]:
+        gone, self.gone = self.gone, []
+        return gone
+
+    def direct(self, state: DeploymentState, *, waiting: set[str]) -> None:
+        self.directed.append({name: n for name, n in state.shares.items() if name in self.one.loaded})
+
+    def limit_memory(self, state: DeploymentState) -> None:
+        """There is enough."""
+
+    clear = limit_memory
+
+    def wait(self, seconds: float) -> None:
+        """Time stands still."""
 
 
-class Odd(Server):
-    """A model server that answers in a way nobody thought of."""
-
-    serving = "1"
-
-    def load(self, model: Pinned, path: Path, *, deadline: float) -> str:
-        raise KeyError("shape")
-
-    def unload_others(self, kept: str, *, deadline: float) -> None:
-        assert kept == "1"
+@pytest.fixture
+def folder(tmp_path: Path) -> DeploymentFolder:
+    return DeploymentFolder(tmp_path, "f")
 
 
-def test_whatever_a_release_meets_what_serves_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Pinned(address="volume://f/model@1", digest=f"b3:{1:064}")
-    first = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
-    second = DeploymentSpec(
-        name="f",
-        model=replace(model, address="volume://f/model@2"),
-        image="serve",
-        image_digest=f"b3:{1:064}",
-    )
-    folder = DeploymentFolder(tmp_path, "f")
-    with folder.changing():
-        folder.write(DeploymentState(name="f", port=1).want(first).promoted().want(second))
-    nothing: Any = None
-    keeper: Any = room.Keeper(folder, nothing, nothing, nothing)
-    keeper._server = server = Odd()
-    monkeypatch.setattr(room, "try_apart", lambda *_, **__: None)
-    for name in ("_python", "_model"):
-        monkeypatch.setattr(keeper, name, lambda *_: tmp_path)
-    monkeypatch.setattr(keeper, "_beside", lambda _: server)
-    keeper._release(second)
+@pytest.fixture
+def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a keeper of a state, whose processes are played."""
+
+    def nothing(*_: Any, **__: Any) -> Generator[None, None, Path]:
+        yield
+        return tmp_path
+
+    monkeypatch.setattr(room.deployment_image, "ensure", nothing)
+    monkeypatch.setattr(room, "try_apart", nothing)
+    monkeypatch.setattr(room.Keeper, "_model", lambda *_: tmp_path)
+    monkeypatch.setattr(room.Keeper, "_unpin_past", lambda *_: None)
+
+    class Door:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    def make(state: DeploymentState, server: Server) -> Any:
+        with folder.changing():
+            folder.write(state)
+        door: Any = Door()
+        keeper: Any = room.Keeper(folder, NOTHING, NOTHING, door, cache=tmp_path)
+        keeper._servers = Servers(server)
+        return keeper
+
+    return make
+
+
+def looks(keeper: Any, folder: DeploymentFolder, times: int = 8) -> DeploymentState:
+    for _ in range(times):
+        keeper._look()
     state = folder.read()
     assert state is not None
-    assert (state.serving, state.wanted) == (first, None)
-    assert state.revisions[0].reason == "KeyError: 'shape'"
-    assert keeper._server is server
+    return state
+
+
+def test_whatever_a_revision_meets_what_serves_goes_on(keep: Any, folder: DeploymentFolder) -> None:
+    server = Server(KeyError("shape"))
+    server.loaded.add("r1")
+    state = looks(keep(served().prepared(spec(2), by="task")[0], server), folder)
+    assert (state.called("r2").state, state.called("r2").reason) == (FAILED, "KeyError: 'shape'")
+    assert (state.called("r1").state, state.shares) == (SERVING, {"r1": 100})
+
+
+def test_what_serves_is_tried_again_and_again_and_clients_are_refused_meanwhile(
+    keep: Any, folder: DeploymentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LOOK_SECONDS", 0.0)
+    server = Server(DeploymentError("the disk is gone"))
+    keeper = keep(served().down(["r1"], reason="it is being brought back"), server)
+    state = looks(keeper, folder)
+    assert state.reason == "volume://f/model@1 cannot be served: the disk is gone; trying again"
+    assert (state.called("r1").state, keeper._door.closed > 0) == (SERVING, True)
+    server.error = None
+    state = looks(keeper, folder, 12)
+    assert (state.reason, state.called("r1").ready) == ("", 1)
+
+
+def test_what_has_the_traffic_is_brought_back_before_what_has_none(
+    keep: Any, folder: DeploymentFolder
+) -> None:
+    begun = served().prepared(spec(2), by="task")[0]
+    server = Server()
+    keeper = keep(begun.down(["r1"], reason="gone"), server)
+    for _ in range(20):
+        keeper._look()
+        assert "r1" in server.loaded or "r2" not in keeper._arriving
+    assert server.loaded == {"r1", "r2"}
+
+
+def test_a_server_that_is_lost_is_held_against_all_that_it_held(keep: Any, folder: DeploymentFolder) -> None:
+    server = Server()
+    server.loaded.add("r1")
+    keeper = keep(served(), server)
+    server.loaded.clear()
+    keeper._servers.gone = [({"r1"}, "restarting: the model server was ended by SIGKILL")]
+    state = looks(keeper, folder, 1)
+    one = state.called("r1")
+    assert (one.ready, one.restarts, one.reason) == (
+        0,
+        1,
+        "restarting: the model server was ended by SIGKILL",
+    )
+    state = looks(keeper, folder)
+    assert (state.called("r1").ready, state.called("r1").restarts, state.reason) == (1, 1, "")
+
+
+def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> None:
+    server = Server()
+    server.loaded.add("r1")
+    state = served().prepared(spec(2), by="task")[0]
+    keeper = keep(state, server)
+    looks(keeper, folder, 1)
+    assert "r2" in keeper._arriving
+    state = state.shifted({"r1": 100}, token=state.token, release=None)
+    with folder.changing():
+        folder.write(state.withdrawn("r2", state=RETIRED, reason="by hand"))
+    state = looks(keeper, folder)
+    assert (keeper._arriving, server.loaded, state.called("r2").state) == ({}, {"r1"}, RETIRED)
 
 
 def test_a_deployment_is_asked_for_while_it_is_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deployments, "RETIRE_SECONDS", 2.0)
-    nothing: Any = None
-    local: Any = deployments.LocalDeployments(Settings(home=tmp_path, cache=tmp_path), nothing)
+    local: Any = deployments.LocalDeployments(Settings(home=tmp_path, cache=tmp_path), NOTHING)
     started: list[bool] = []
     monkeypatch.setattr(local, "_check", lambda _: None)
     monkeypatch.setattr(local, "_lock", lambda _: tmp_path / "lock")
     (tmp_path / "lock").mkdir()
     monkeypatch.setattr(local, "_remove", lambda folder, _: shutil.rmtree(folder.path))
     monkeypatch.setattr(local, "_start_keeper", lambda *_: started.append(True))
-    model = Pinned(address="volume://f/model@1", digest=f"b3:{1:064}")
-    spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
     folder = DeploymentFolder(tmp_path, "f")
     with folder.changing():
-        folder.write(replace(DeploymentState(name="f", port=1).want(spec).promoted(), retired=True))
+        folder.write(replace(served(), retired=True))
     handle = folder.claim_keeper()
 
     awaited, await_end = threading.Event(), local._await_end
@@ -178,9 +266,9 @@ def test_a_deployment_is_asked_for_while_it_is_retired(
     monkeypatch.setattr(local, "_await_end", lambda which: (awaited.set(), await_end(which)))
     keeper = threading.Thread(target=keep)
     keeper.start()
-    local.deploy(spec)
+    local.prepare(spec(1), by="task")
     keeper.join()
     assert started == [True]
     state = folder.read()
     assert state is not None
-    assert (state.wanted, state.retired) == (spec, False)
+    assert (state.specs, state.retired) == ({"r1": spec(1)}, False)

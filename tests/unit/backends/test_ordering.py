@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.backends.ordering import behind, older
-from muster.core.deployment import Revision, RevisionState
+from muster.core.deployment import Release, Revision, RevisionState
 from muster.core.errors import NotFound
 from muster.volumes.base import Version
 
-LOADING, SERVING = RevisionState.LOADING, RevisionState.SERVING
-REFUSED, RETIRED = RevisionState.REFUSED, RevisionState.RETIRED
 DIGEST = "b3:" + "0" * 64
 
 
@@ -60,22 +59,39 @@ def resolve(address: str) -> tuple[Version]:
     return (MONTHS[address],)
 
 
+NEWER, LATER = "partition 2013-02 is before 2013-03, which serves", "2013-03, which serves soon"
+
+
 @pytest.mark.parametrize(
-    ("revisions", "says"),
+    ("shares", "coming", "says"),
     [
-        ([], ""),
-        ([(1, SERVING)], ""),
-        ([(2, LOADING), (1, SERVING)], ""),
-        ([(3, SERVING)], "partition 2013-02 is before 2013-03, which serves"),
-        ([(3, LOADING), (1, SERVING)], "partition 2013-02 is before 2013-03, which serves soon"),
-        ([(3, REFUSED), (4, RETIRED), (1, SERVING)], ""),
-        ([(9, LOADING), (1, SERVING)], ""),  # 9 was deleted by gc
+        ({}, None, ""),
+        ({1: 100}, None, ""),
+        ({1: 100, 2: 0}, 2, ""),
+        ({3: 100}, None, NEWER),
+        ({1: 100, 3: 0}, 3, LATER),
+        ({1: 95, 3: 5}, 3, LATER),
+        ({1: 95, 3: 5}, None, NEWER),  # whoever gave it that share
+        ({1: 100, 3: 0, 4: 0}, None, ""),  # kept, or refused
+        ({1: 100, 9: 0}, 9, ""),  # 9 was deleted by gc
     ],
 )
-def test_what_serves_or_will_is_ahead_and_what_was_refused_is_not(revisions: Any, says: str) -> None:
+def test_what_serves_or_will_is_ahead_and_what_was_refused_is_not(
+    shares: dict[int, int], coming: int | None, says: str
+) -> None:
     store: Any = SimpleNamespace(resolve=resolve)
     listed = [
-        Revision(model=version(number, f"2013-{number:02}").pinned, state=state)
-        for number, state in revisions
+        Revision(
+            name=f"r{number}",
+            model=version(number, f"2013-{number:02}").pinned,
+            state=RevisionState.READY,
+            percent=percent,
+        )
+        for number, percent in shares.items()
     ]
-    assert behind(store, version(2, "2013-02"), listed) == says
+    release = Release(revision=f"r{coming}", champion=None, by="task", since=0.0) if coming else None
+    found = behind(store, version(2, "2013-02"), listed, release)
+    assert (says in found) if says else found == ""
+    if coming and release:
+        failed = replace(release, failed="wrong")
+        assert behind(store, version(2, "2013-02"), [one for one in listed if not one.percent], failed) == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.backends.local.deployment_server import _environment
+from muster.backends.local.deployment_process import environment_variables
 from muster.backends.local.variables import NO_TELEMETRY, variables
 from muster.core.job import JobSpec, Role
 
@@ -40,4 +40,4 @@ def test_home_and_what_lies_there_stay_the_users(tmp_path: Path, monkeypatch: py
 
 
 def test_a_model_server_reports_nothing_either() -> None:
-    assert _environment().items() >= NO_TELEMETRY.items()
+    assert environment_variables().items() >= NO_TELEMETRY.items()

@@ -15,7 +15,7 @@ Run = Callable[..., Any]
 
 def revision(number: int, state: RevisionState, **changes: Any) -> Revision:
     model = Pinned(address=f"volume://flights/model@{number}", digest="b3:" + f"{number}" * 64)
-    return Revision(model=model, state=state, since=1_800_000_000.0, **changes)
+    return Revision(name=f"r{number}", model=model, state=state, since=1_800_000_000.0, **changes)
 
 
 class Serving:
@@ -24,11 +24,11 @@ class Serving:
     def __init__(self) -> None:
         revisions = (
             revision(3, RevisionState.REFUSED, reason="smoke 'noon': [red]probability[/red] is 1.4\x1b[2J"),
-            revision(2, RevisionState.SERVING, share=1.0),
+            revision(2, RevisionState.SERVING, percent=100),
         )
         self.known = {
             "flights": DeploymentStatus(
-                name="flights", url="http://127.0.0.1:8081", ready=True, revisions=revisions
+                name="flights", url="http://127.0.0.1:8081", ready=True, token="1", revisions=revisions
             )
         }
 
@@ -62,9 +62,9 @@ def test_ls_names_what_serves(muster: Run) -> None:
 def test_show_says_why_a_revision_was_refused(muster: Run) -> None:
     out = muster("deployments", "show", "flights").out
     refused = next(line for line in out.splitlines() if "refused" in line)
-    assert refused.startswith("flights/model@3")
+    assert refused.split()[:2] == ["r3", "flights/model@3"]
     assert refused.endswith(r"smoke 'noon': [red]probability[/red] is 1.4\x1b[2J")
-    assert muster("deployments", "show", "flights", "--json").json()["revisions"][1]["share"] == 1.0
+    assert muster("deployments", "show", "flights", "--json").json()["revisions"][1]["percent"] == 100
 
 
 def test_retire_takes_it_away(muster: Run, serving: Serving) -> None:

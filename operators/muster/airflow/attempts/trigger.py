@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-_RELEASE_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
 # A scheduler that hears of the end of a task's process only when its trigger has fired already takes
 # that for the end of the try, and it costs a retry (Airflow 3.3.2: "finished with state success, but
 # the task instance's state attribute is queued"). So no trigger fires before this.
@@ -96,53 +96,58 @@ class JobTrigger(BaseTrigger):
 
 
 class DeploymentTrigger(BaseTrigger):
-    """Waits until a release serves or will not, and fires once; like :class:`JobTrigger` it never raises.
+    """Drives a release to its end, and fires once; like :class:`JobTrigger` it never raises.
 
-    :param name: of the deployment.
-    :param model: the address of the version that is released.
+    Where its triggerer dies, Airflow starts it in another one, which goes on from the route.
+
+    :param spec: of the release, and its `plan`, as :func:`muster.core.wire.dumps` writes them.
+    :param revision: what is released, in the name of `by`.
     :param deadline: when it has to have ended, in seconds since the epoch.
     """
 
-    def __init__(self, *, name: str, model: str, deadline: float) -> None:
+    def __init__(self, *, spec: str, plan: str, revision: str, by: str, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.name = name
-        self.model = model
+        self.spec = spec
+        self.plan = plan
+        self.revision = revision
+        self.by = by
         self.deadline = deadline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the database keeps of it."""
+        fields = ("spec", "plan", "revision", "by", "deadline")
         return (
             "muster.airflow.attempts.trigger.DeploymentTrigger",
-            {"name": self.name, "model": self.model, "deadline": self.deadline},
+            {name: getattr(self, name) for name in fields},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and yield the one event."""
+        """Drive, and yield the one event."""
         soonest = time.monotonic() + _SOONEST_SECONDS
-        serves: bool | None = None
+        outcome: str | None = None
         try:
             async with asyncio.timeout(_left(self.deadline)):
-                serves = await self._outcome()
+                outcome = await self._drive()
         except TimeoutError:
-            self.log.info("the release of %s has to end now", self.model)
+            self.log.info("the release of %s has to end now", self.revision)
         except Exception as error:  # the task looks for itself, and says what is wrong
-            self.log.warning("the triggerer cannot wait for deployment %s: %r", self.name, error)
+            self.log.warning("the triggerer cannot drive the release of %s: %r", self.revision, error)
         await _until(soonest)
-        yield event(ended=serves is not None, serving=bool(serves), deadline=self.deadline)
+        yield event(revision=self.revision, outcome=outcome, deadline=self.deadline)
 
-    async def _outcome(self) -> bool:
+    async def _drive(self) -> str:
         from muster.airflow.site import open_backend
-        from muster.core.errors import NotFound
+        from muster.backends.releases.driver import Driver
+        from muster.backends.releases.plan import Plan
+        from muster.core.deployment import DeploymentSpec
+        from muster.core.wire import dumps, loads
 
+        spec, plan = loads(DeploymentSpec, self.spec), loads(Plan, self.plan)
         with closing(await asyncio.to_thread(open_backend)) as backend:
-            while True:
-                try:
-                    status = await asyncio.to_thread(backend.deployment, self.name)
-                except NotFound:  # somebody retired it
-                    return False
-                if (serves := status.settled(self.model)) is not None:
-                    return serves
-                await asyncio.sleep(_RELEASE_SECONDS)
+            driver = Driver(backend, spec, plan, revision=self.revision, by=self.by, say=self.log.info)
+            while (outcome := await asyncio.to_thread(driver.step)) is None:
+                await asyncio.sleep(_LOOK_SECONDS)
+            return dumps(outcome)
 
 
 def event(**payload: Any) -> TriggerEvent:

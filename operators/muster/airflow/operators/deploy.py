@@ -23,14 +23,16 @@ from muster.airflow.authoring.references import is_known
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import (
+    asker,
     curl_line,
     read_smoke,
     refusal_text,
     smoke_digest,
 )
-from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState, SmokeRequest
-from muster.core.errors import Conflict, DeploymentError, SpecError
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, SmokeRequest
+from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.resources import Resources
+from muster.core.wire import dumps
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,11 +43,14 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.authoring.references import VersionReference
     from muster.backends.base import Backend
-    from muster.core.job import Pinned
+    from muster.backends.releases.decision import Outcome
+    from muster.backends.releases.driver import Driver
+    from muster.backends.releases.plan import Plan
     from muster.volumes.base import Store, Version
 
-POLL_SECONDS = 0.1
+LOOK_SECONDS = 0.25
 MARGIN = timedelta(minutes=10)
+TAKING_BACK_SECONDS = 60.0
 
 
 class DeployOperator(MusterOperator):
@@ -131,11 +136,8 @@ class DeployOperator(MusterOperator):
         backend, folder = task.backend, DagFolder.of(context["dag"])
         model = self._version(backend.store)
         smoke = read_smoke(folder, self.smoke)
-        if not self.news.get("ended"):  # else it was asked for, and what became of it is seen below
-            digest = image_digest(self.image, folder, task)
-            self._ask(task, self._spec(model, smoke, digest))
-        served = self.news.get("serving")  # by now another may have taken over
-        status = backend.deployment(self.name) if served else self._await(task, model.pinned)
+        spec = self._spec(model, smoke, image_digest(self.image, folder, task))
+        status = self._await(task, spec, self._begin(task, spec))
         curl = curl_line(status, smoke)
         self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
         self.log.info("try it: %s", curl)
@@ -165,14 +167,19 @@ class DeployOperator(MusterOperator):
             load_timeout_seconds=self.load_timeout.total_seconds(),
         )
 
-    def _ask(self, task: TaskRun, spec: DeploymentSpec) -> None:
-        """Have it deployed, unless that takes the deployment back in time.
+    def _begin(self, task: TaskRun, spec: DeploymentSpec) -> Driver:
+        """Ask for the release, or go on with it, unless that takes the deployment back in time.
 
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
         :raises SpecError: it would, and somebody asked for it.
         """
+        from muster.backends.releases.driver import Driver, begin
+
+        by, say, plan = asker(task.origin), self.log.info, self._plan()
+        if revision := self.news.get("revision"):  # asked for already, and a trigger went on with it
+            return Driver(task.backend, spec, plan, revision=revision, by=by, say=say)
         try:
-            task.backend.deploy(spec, allow_older=self.allow_older)
+            return begin(task.backend, spec, plan, by=by, allow_older=self.allow_older, say=say)
         except Conflict as error:
             if _backfills(task):
                 raise self._skipped(f"not deployed: {error}") from None
@@ -180,54 +187,87 @@ class DeployOperator(MusterOperator):
                 f"{error}. A backfill must not do that; say allow_older=True if it is meant"
             ) from error
 
+    def _plan(self) -> Plan:
+        from muster.backends.releases.plan import Plan
+
+        return Plan()
+
     def _skipped(self, text: str) -> AirflowSkipException:
         from airflow.sdk.exceptions import AirflowSkipException
 
         self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
         return AirflowSkipException(text)
 
-    def _await(self, task: TaskRun, model: Pinned) -> DeploymentStatus:
-        """Wait for the end of the release, a while longer than it may take: its environment may be built first."""
+    def _await(self, task: TaskRun, spec: DeploymentSpec, driver: Driver) -> DeploymentStatus:
+        """Drive the release to its end, a while longer than it may take: its environment may be built first."""
+        patience, began = self._patience(task), time.monotonic()
+        outcome = self._seen()
+        while outcome is None:
+            outcome = driver.step()
+            if outcome is None:
+                self._hand_over(task, spec, driver, patience, waited=time.monotonic() - began)
+                self.wait.pause(LOOK_SECONDS)
+        return self._ended(task, spec, outcome)
+
+    def _seen(self) -> Outcome | None:
+        """How the trigger has seen the release end; by now another may have taken over."""
+        from muster.backends.releases.decision import Outcome
+        from muster.core.wire import loads
+
+        text = self.news.get("outcome")
+        return loads(Outcome, text) if text else None
+
+    def _ended(self, task: TaskRun, spec: DeploymentSpec, outcome: Outcome) -> DeploymentStatus:
+        """Return the status where the release is done; else say why it is not."""
         from airflow.sdk.exceptions import AirflowFailException
 
-        patience, began = self._patience(task), time.monotonic()
-        said: RevisionState | None = None
-        while True:
-            status = task.backend.deployment(self.name)
-            revision = status.revision(model.address)
-            if revision is not None and revision.state is not said:
-                said = revision.state
-                self.log.info("%s: %s", model.address, said.value)
-            serves = status.settled(model.address)
-            if serves:
-                return status
-            if revision is not None and serves is False:
-                passed_by = revision.state is RevisionState.RETIRED and _backfills(task)
-                text = refusal_text(status, revision)
-                raise self._skipped(text) if passed_by else AirflowFailException(text)
-            self._hand_over(task, model, patience, waited=time.monotonic() - began)
-            self.wait.pause(POLL_SECONDS)
+        from muster.backends.releases.decision import Ending
+
+        try:
+            status = task.backend.deployment(spec.name)
+        except NotFound:
+            status = None
+        if outcome.ending is Ending.DONE and status is not None:
+            return status
+        text = refusal_text(status, outcome, name=spec.name, model=spec.model.address)
+        passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
+        raise self._skipped(text) if passed_by else AirflowFailException(text)
 
     def _patience(self, task: TaskRun) -> Patience:
         longest = (self.load_timeout + MARGIN).total_seconds()
         ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
         return replace(task.patience(), deadline=min(end for end in ends if end is not None))
 
-    def _hand_over(self, task: TaskRun, model: Pinned, patience: Patience, *, waited: float) -> None:
-        """Defer if this process has waited long enough. :raises DeploymentError: nobody should wait longer."""
+    def _hand_over(
+        self, task: TaskRun, spec: DeploymentSpec, driver: Driver, patience: Patience, *, waited: float
+    ) -> None:
+        """Defer if this process has waited long enough, and give up where nobody should wait longer.
+
+        :raises DeploymentError: what was given up does not end either.
+        """
         from muster.airflow.attempts.trigger import DeploymentTrigger
 
         now = time.time()
         if patience.overdue(now):
-            raise DeploymentError(
-                f"deployment {self.name}: {model.address} does not serve in the time that it has "
-                f"(load_timeout {self.load_timeout} and {MARGIN}, or execution_timeout); "
-                f"see muster deployments show {self.name}"
+            reason = (
+                f"it does not serve in the time that it has (load_timeout {self.load_timeout} and {MARGIN}, "
+                "or execution_timeout)"
             )
-        if task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
-            self.log.info("the release goes on; the triggerer waits for it")
+            if patience.overdue(now - TAKING_BACK_SECONDS):
+                raise DeploymentError(
+                    f"deployment {self.name}: {spec.model.address}: {reason}; see muster deployments show {self.name}"
+                )
+            driver.give_up(reason)
+        elif task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
+            self.log.info("the release goes on; the triggerer drives it")
             task.defer(
-                DeploymentTrigger(name=self.name, model=model.address, deadline=patience.deadline or now)
+                DeploymentTrigger(
+                    spec=dumps(spec),
+                    plan=dumps(self._plan()),
+                    revision=driver.revision,
+                    by=asker(task.origin),
+                    deadline=patience.deadline or now,
+                )
             )
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import DagFolder
-from muster.core.deployment import DeploymentStatus, Revision, SmokeRequest
+from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from muster.backends.releases.decision import Outcome
+    from muster.core.job import Origin
 
 
 def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
@@ -46,14 +50,23 @@ def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
     return f"curl -s {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
 
 
-def refusal_text(status: DeploymentStatus, revision: Revision) -> str:
-    """Three lines: what was refused, or retired before it was seen to serve, why, and what serves now."""
-    champion = status.champion
+def asker(origin: Origin) -> str:
+    """Who asks for a release, the same for every try of a task: ``flights.deploy, manual__2026-11-22``."""
+    index = f"[{origin.map_index}]" if origin.map_index >= 0 else ""
+    return f"{origin.dag_id}.{origin.task_id}{index}, {origin.run_id}"
+
+
+def refusal_text(status: DeploymentStatus | None, outcome: Outcome, *, name: str, model: str) -> str:
+    """Three lines: what was not released, why, and what serves now.
+
+    :param status: None where the deployment is gone.
+    """
+    champion = status.champion if status else None
     serves = f"{champion.model.address} serves on" if champion else "nothing serves under this name"
     return (
-        f"deployment {status.name} {revision.state.value} {revision.model.address}\n"
-        f"{revision.reason or status.reason or 'no reason was given'}\n"
-        f"{serves}; see muster deployments show {status.name}"
+        f"deployment {name} {outcome.ending.value}: {model}\n"
+        f"{outcome.reason or 'no reason was given'}\n"
+        f"{serves}; see muster deployments show {name}"
     )
 
 

@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from muster.airflow.plugin import board, versions
 from muster.airflow.plugin.access import Who, assets, same_site
 from muster.backends.base import Backend
-from muster.core.deployment import DeploymentStatus, RevisionState
+from muster.core.deployment import DeploymentStatus
 from muster.core.errors import NotFound
 from muster.core.names import check_job_id, check_label, check_volume
 from muster.core.wire import plain
@@ -160,9 +160,7 @@ def _deployments(here: Site) -> list[DeploymentStatus]:
 
 
 def _serves(status: DeploymentStatus, address: str) -> bool:
-    return any(
-        each.model.address == address and each.state is RevisionState.SERVING for each in status.revisions
-    )
+    return any(each.model.address == address and each.percent for each in status.revisions)
 
 
 @documents.get("/{where:path}", dependencies=[assets])

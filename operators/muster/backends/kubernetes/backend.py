@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Protocol
 
+from muster.backends.base import Deployments
+from muster.backends.deploying import Deploying
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.lifecycle.admission import Admission, Resolve
@@ -14,33 +15,12 @@ from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.lifecycle.sweep import sweep
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.sight import Sight
-from muster.core.deployment import DeploymentSpec, DeploymentStatus
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus
 from muster.volumes.service.client import ServiceStore
 
 
-class Deployments(Protocol):
-    """Where what a Dag deploys is served."""
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """Which model servers there are."""
-
-    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
-        """Bring a revision up beside what serves."""
-
-    def deployment(self, name: str) -> DeploymentStatus:
-        """Report a deployment."""
-
-    def deployments(self) -> list[str]:
-        """Every deployment's name."""
-
-    def retire(self, name: str) -> None:
-        """Take a deployment away."""
-
-
-class KubernetesBackend:
+class KubernetesBackend(Deploying):
     """Where jobs run on one namespace of a cluster; see :class:`muster.backends.base.Backend`.
 
     Nothing is asked of the cluster before the first call. It may be shared between threads, and follows
@@ -61,7 +41,7 @@ class KubernetesBackend:
     ) -> None:
         self._client = client
         self._store = store
-        self._deployments = deployments
+        self._served = deployments
         self._survey = Survey(client, site)
         quick = client.patient(QUICK_SECONDS)
         self._sight = Sight(quick, site=site, survey=self._survey)
@@ -76,11 +56,6 @@ class KubernetesBackend:
     def store(self) -> ServiceStore:
         """The store in front of the cluster's claim."""
         return self._store
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """Which model servers a deployment may name."""
-        return self._deployments.servers
 
     def close(self) -> None:
         """Follow the cluster no longer, and give the store's connections back."""
@@ -116,18 +91,6 @@ class KubernetesBackend:
         """Delete what jobs that have ended left on the cluster; return which jobs."""
         return sweep(self._client, sight=self._sight, jobs=self._jobs)
 
-    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
-        """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""
-        self._deployments.deploy(spec, allow_older=allow_older)
-
-    def deployment(self, name: str) -> DeploymentStatus:
-        """Report a deployment as it is now."""
-        return self._deployments.deployment(name)
-
-    def deployments(self) -> list[str]:
-        """Every deployment's name, sorted."""
-        return self._deployments.deployments()
-
-    def retire(self, name: str) -> None:
-        """Take a deployment away."""
-        self._deployments.retire(name)
+    @property
+    def _deployments(self) -> Deployments:
+        return self._served

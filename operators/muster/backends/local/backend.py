@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
+from muster.backends.deploying import Deploying
 from muster.backends.local.admission import Resolve, from_environment
 from muster.backends.local.jobs import LocalJobs
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
-from muster.core.deployment import DeploymentSpec, DeploymentStatus
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobStatus
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.backends.local.deployments import LocalDeployments
 
 
-class LocalBackend:
+class LocalBackend(Deploying):
     """Where jobs and deployments run on one machine; see :class:`muster.backends.base.Backend`.
 
     :param machine: what there is to claim; looked up where it is not given.
@@ -43,11 +43,6 @@ class LocalBackend:
     def store(self) -> Store:
         """The store below MUSTER_HOME."""
         return self._store
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """The model servers that run as processes of this machine."""
-        return self._deployments.servers
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse at once what can never run here, and return warnings about what runs otherwise."""
@@ -80,22 +75,6 @@ class LocalBackend:
     def sweep(self) -> tuple[str, ...]:
         """Nothing: a supervisor leaves nothing, and where it was killed, whoever asks for its job's end sees to it."""
         return ()
-
-    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
-        """Bring a revision up beside what serves; it takes over when it has answered the smoke test."""
-        self._deployments.deploy(spec, allow_older=allow_older)
-
-    def deployment(self, name: str) -> DeploymentStatus:
-        """Report a deployment as it is now."""
-        return self._deployments.deployment(name)
-
-    def deployments(self) -> list[str]:
-        """Every deployment's name, sorted."""
-        return self._deployments.deployments()
-
-    def retire(self, name: str) -> None:
-        """Take a deployment away and leave no process; idempotent."""
-        self._deployments.retire(name)
 
     def close(self) -> None:
         """Nothing is held open."""

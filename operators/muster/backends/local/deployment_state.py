@@ -1,55 +1,42 @@
-"""What is known of each deployment of a home: one folder and two locks, read and written by all.
+"""The route of one deployment on one machine, and what its keeper sees: pure changes of one document.
 
-::
-
-    HOME/deployments/NAME/state.json    port, what serves, what is wanted, every revision so far
-                          keeper.json   who keeps it: pid, boot id, start time
-                          locks/HEX/    the lock and recipe of each image that serves or did
-                          models/HEX/   the models, where their store is not on this machine
-                          *.log         what keeper and server say
-    HOME/deployments/.locks/            NAME.state: held to change the state
-                                        NAME.keeper: held by the keeper as long as it lives
+What people and drivers write (the shares, what is under way, what is over) is the route, and each write of it
+counts `generation` up. What the keeper sees (what is up, where, how often it died) does not.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from muster.backends.local.places import is_locked, locked
-from muster.backends.local.processes import Process
-from muster.core.deployment import DeploymentSpec, Revision, RevisionState
-from muster.core.errors import BackendError
+from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
+from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Pinned
-from muster.core.names import check_label
-from muster.core.wire import dumps, loads
-from muster.volumes.durability import write_whole
 
 HISTORY = 50
-_UNDERWAY = (RevisionState.LOADING, RevisionState.SMOKING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentState:
     """One deployment as it was last written down.
 
-    :param wanted: what is to serve next, until it does or is refused.
-    :param serving: what serves, or did when the keeper was lost.
-    :param revisions: newest first: the one that was asked for last.
-    :param reason: what it waits for or suffers from now.
+    :param generation: how often the route was written.
+    :param made: how many revisions there ever were, of which the latest that are over are remembered.
+    :param revisions: newest first.
+    :param specs: of the revisions that are not over, by name.
+    :param ports: where the servers of those that are up answer in private, by name.
+    :param reason: what it suffers from now.
     """
 
     name: str
     port: int
-    wanted: DeploymentSpec | None = None
-    serving: DeploymentSpec | None = None
+    generation: int = 0
+    made: int = 0
     revisions: tuple[Revision, ...] = ()
+    specs: Mapping[str, DeploymentSpec] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    release: Release | None = None
     reason: str = ""
     retired: bool = False
 
@@ -58,54 +45,160 @@ class DeploymentState:
         """Where it answers."""
         return f"http://127.0.0.1:{self.port}"
 
-    def want(self, spec: DeploymentSpec) -> DeploymentState:
-        """Return the state in which `spec` is to serve; what was wanted before and is not there yet is dropped."""
-        if self.wanted == spec:
-            return self
-        dropped = self._ended(f"superseded by {spec.model.address}", RevisionState.RETIRED)
-        if self.serving and same_server(self.serving, spec) and self.serving.model == spec.model:
-            on_top = sorted(dropped.revisions, key=lambda one: one.state is not RevisionState.SERVING)
-            return replace(dropped, wanted=None, serving=spec, revisions=tuple(on_top))
-        coming = Revision(model=spec.model, state=RevisionState.LOADING, since=time.time())
-        old = dropped.revisions
-        kept = (
-            *old[: HISTORY - 1],
-            *(one for one in old[HISTORY - 1 :] if one.state is RevisionState.SERVING),
-        )
-        return replace(dropped, wanted=spec, revisions=(coming, *kept))
+    @property
+    def token(self) -> str:
+        """What changes with each write of the route."""
+        return str(self.generation)
 
-    def smoking(self) -> DeploymentState:
-        """Return the state in which what is wanted is loaded and being asked."""
-        return replace(self, revisions=self._changed(_UNDERWAY, state=RevisionState.SMOKING))
+    @property
+    def shares(self) -> dict[str, int]:
+        """Percent by revision, of those that have any."""
+        return {one.name: one.percent for one in self.revisions if one.percent}
 
-    def refused(self, reason: str) -> DeploymentState:
-        """Return the state in which what is wanted will not serve."""
-        return replace(self._ended(reason, RevisionState.REFUSED), wanted=None, reason="")
-
-    def promoted(self) -> DeploymentState:
-        """Return the state in which what is wanted serves instead of what did."""
-        old = self._changed((RevisionState.SERVING,), state=RevisionState.RETIRED, share=0.0)
-        state = replace(self, revisions=old)
-        new = state._changed(_UNDERWAY, state=RevisionState.SERVING, share=1.0)
-        return replace(state, revisions=new, serving=self.wanted, wanted=None, reason="")
-
-    def _ended(self, reason: str, end: RevisionState) -> DeploymentState:
-        return replace(self, revisions=self._changed(_UNDERWAY, state=end, reason=reason))
-
-    def _changed(
-        self, which: tuple[RevisionState, ...], *, state: RevisionState, share: float = 0.0, reason: str = ""
-    ) -> tuple[Revision, ...]:
+    @property
+    def live(self) -> tuple[Revision, ...]:
+        """The revisions that are not over: those with the greatest share first, then the newest."""
         return tuple(
-            replace(one, state=state, share=share, reason=reason, since=time.time())
-            if one.state in which
-            else one
-            for one in self.revisions
+            sorted((one for one in self.revisions if not one.state.over), key=lambda one: -one.percent)
         )
 
+    def called(self, name: str) -> Revision:
+        """The revision of a name. :raises NotFound: there is none, or it is over and gone."""
+        for one in self.revisions:
+            if one.name == name:
+                return one
+        known = ", ".join(one.name for one in self.live) or "none"
+        raise NotFound(f"deployment {self.name} has no revision {name!r:.60}; there is {known}")
 
-def same_server(one: DeploymentSpec, other: DeploymentSpec) -> bool:
-    """Whether one server process can hold both."""
-    return (one.server, one.image_digest) == (other.server, other.image_digest)
+    def prepared(self, spec: DeploymentSpec, *, by: str) -> tuple[DeploymentState, Revision]:
+        """Begin a release of `spec`, and return its revision; nothing changes where it serves or is under way."""
+        usable = (one for one in self.live if self._usable(one))
+        there = next((one for one in usable if self.specs[one.name].runs_as(spec)), None)
+        if there and (self._goes_on(there, by) or (self.release is None and there.percent == 100)):
+            return self, there
+        champion = self._champion()
+        state = self
+        if there is None:
+            there = Revision(
+                name=f"r{self.made + 1}", model=spec.model, state=RevisionState.STARTING, since=time.time()
+            )
+            state = replace(
+                self,
+                made=self.made + 1,
+                revisions=(there, *self.revisions),
+                specs={**self.specs, there.name: spec},
+            )
+        shares = {one.name: 0 for one in self.revisions if one.kept} | ({champion: 100} if champion else {})
+        release = Release(revision=there.name, champion=champion, by=by, since=time.time())
+        state = state._written(shares, release)
+        return state, state.called(there.name)
+
+    def shifted(self, shares: Mapping[str, int], *, token: str, release: Release | None) -> DeploymentState:
+        """Share the traffic out; see :meth:`muster.backends.base.Deployments.shift`."""
+        if token != self.token:
+            raise Conflict(f"deployment {self.name}: its route was written by somebody else meanwhile")
+        if sum(shares.values()) != 100 and (shares or self.shares):
+            raise SpecError(f"deployment {self.name}: shares {dict(shares)} are percents, in sum 100")
+        for name, percent in shares.items():
+            one = self.called(name)
+            if not 0 <= percent <= 100:
+                raise SpecError(f"deployment {self.name}: {name} cannot have {percent} % of the traffic")
+            if one.state.over or (percent and not one.percent and not one.ready):
+                why = one.reason or "it is not loaded"
+                raise DeploymentError(
+                    f"deployment {self.name}: {name} is not ready for traffic ({one.state.value}: {why})"
+                )
+        return self._written(shares, release)
+
+    def withdrawn(self, name: str, *, state: RevisionState, reason: str) -> DeploymentState:
+        """Take a revision away; see :meth:`muster.backends.base.Deployments.withdraw`."""
+        one, release = self.called(name), self.release
+        if one.state.over:
+            return self
+        if one.percent:
+            raise Conflict(f"deployment {self.name}: {name} has {one.percent} % of the traffic")
+        if release and not release.failed and name in (release.revision, release.champion):
+            raise Conflict(f"deployment {self.name}: {name} is part of the release of {release.revision}")
+        gone = replace(one, state=state, reason=reason, ready=0, kept=False, since=time.time())
+        return replace(
+            self._with({name: gone}),
+            generation=self.generation + 1,
+            specs={key: spec for key, spec in self.specs.items() if key != name},
+            ports={key: port for key, port in self.ports.items() if key != name},
+        )._forgetting()
+
+    # what the keeper sees
+
+    def up(self, name: str, *, port: int) -> DeploymentState:
+        """A revision is loaded and answers on a private port."""
+        one = self.called(name)
+        if one.state.over:
+            return self
+        state = RevisionState.SERVING if one.percent else RevisionState.READY
+        since = one.since if state is one.state else time.time()
+        found = replace(one, state=state, ready=1, reason="", since=since)
+        return replace(self._with({name: found}), ports={**self.ports, name: port})
+
+    def down(self, names: Iterable[str], *, reason: str, died: bool = False) -> DeploymentState:
+        """Revisions do not answer; `died` where they did before."""
+        several = {
+            one.name: replace(one, ready=0, reason=reason, restarts=one.restarts + died)
+            for one in self.live
+            if one.name in names and (one.ready or died or one.reason != reason)
+        }
+        ports = {name: port for name, port in self.ports.items() if name not in several}
+        return replace(self._with(several), ports=ports) if several else self
+
+    def failed(self, name: str, *, reason: str) -> DeploymentState:
+        """A revision cannot be brought up."""
+        one = self.called(name)
+        if one.state.over:
+            return self
+        one = replace(one, state=RevisionState.FAILED, ready=0, reason=reason, since=time.time())
+        return self._with({name: one})
+
+    def _usable(self, one: Revision) -> bool:
+        """Whether a release may take a revision as it is."""
+        failed = self.release is not None and self.release.failed and self.release.revision == one.name
+        return one.state is not RevisionState.FAILED and not failed
+
+    def _goes_on(self, one: Revision, by: str) -> bool:
+        return self.release is not None and (self.release.revision, self.release.by) == (one.name, by)
+
+    def _champion(self) -> str | None:
+        """Who has the traffic back where what is under way is superseded."""
+        if self.release and self.release.champion:
+            return self.release.champion
+        return next((one.name for one in self.live if one.percent), None)
+
+    def _written(self, shares: Mapping[str, int], release: Release | None) -> DeploymentState:
+        several = {one.name: _shared(one, shares.get(one.name)) for one in self.live}
+        return replace(self._with(several), release=release, generation=self.generation + 1)
+
+    def _with(self, several: Mapping[str, Revision]) -> DeploymentState:
+        return replace(self, revisions=tuple(several.get(one.name, one) for one in self.revisions))
+
+    def _forgetting(self) -> DeploymentState:
+        """Forget the oldest of many that are over."""
+        over = [one.name for one in self.revisions if one.state.over][HISTORY:]
+        return replace(self, revisions=tuple(one for one in self.revisions if one.name not in over))
+
+
+Change = Callable[[DeploymentState], DeploymentState]
+
+
+def _shared(one: Revision, percent: int | None) -> Revision:
+    """Return a revision with its share; None is none, and not kept either."""
+    state = one.state
+    if state in (RevisionState.READY, RevisionState.SERVING):
+        state = RevisionState.SERVING if percent else RevisionState.READY
+    since = one.since if (state, percent or 0) == (one.state, one.percent) else time.time()
+    return replace(one, percent=percent or 0, kept=percent == 0, state=state, since=since)
+
+
+def environment(spec: DeploymentSpec) -> tuple[str, str]:
+    """What tells which revisions one server process can hold."""
+    return spec.server, spec.image_digest
 
 
 def pin_reason(name: str) -> str:
@@ -114,123 +207,6 @@ def pin_reason(name: str) -> str:
 
 
 def past_models(state: DeploymentState) -> list[Pinned]:
-    """Return the versions that served once or were tried, but for those that serve or are wanted now."""
-    kept = {spec.model for spec in (state.serving, state.wanted) if spec}
+    """Return the versions that served once or were tried, but for those of the revisions that are not over."""
+    kept = {one.model for one in state.live}
     return [model for model in dict.fromkeys(one.model for one in state.revisions) if model not in kept]
-
-
-class DeploymentFolder:
-    """The files of one deployment."""
-
-    def __init__(self, home: Path, name: str) -> None:
-        self.name = check_label("deployment", name)
-        self.path = home / "deployments" / name
-        self._locks = home / "deployments" / ".locks"
-
-    def read(self) -> DeploymentState | None:
-        """Return the state, or None where there is no such deployment."""
-        try:
-            return loads(DeploymentState, self._state.read_bytes())
-        except FileNotFoundError:
-            return None
-
-    def write(self, state: DeploymentState) -> None:
-        """Record a state, whole and durably. Call it within :meth:`changing`.
-
-        :raises BackendError: the disk is full or not ours to write; what was recorded before stands.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self._state, dumps(state))
-        except OSError as error:
-            raise BackendError(
-                f"deployment {self.name}: {self._state} cannot be written ({error})"
-            ) from error
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Hold the state: nobody else changes it meanwhile, and no keeper comes or goes."""
-        with locked(self._locks / f"{self.name}.state"):
-            yield
-
-    def stamp(self) -> int:
-        """Return a number that changes when the state is written; 0 where there is none."""
-        try:
-            found = self._state.stat()
-        except FileNotFoundError:
-            return 0
-        return found.st_mtime_ns ^ found.st_ino
-
-    def claim_keeper(self) -> int | None:
-        """Take the keeper's lock if no keeper lives; the open file holds it, also in a child."""
-        self._locks.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        return handle
-
-    def kept(self) -> bool:
-        """Whether a keeper lives. Asked with a shared lock, within :meth:`changing` or for a glance."""
-        return is_locked(self._locks / f"{self.name}.keeper")
-
-    def write_keeper(self, process: Process) -> None:
-        """Record who the keeper is."""
-        write_whole(self.path / "keeper.json", dumps(process), durable=False)
-
-    def keeper(self) -> Process | None:
-        """Return who the keeper is or was last."""
-        try:
-            return loads(Process, (self.path / "keeper.json").read_bytes())
-        except FileNotFoundError:
-            return None
-
-    def keep_lock(self, digest: str, snapshot: Path) -> None:
-        """Keep a copy of an image's lock: the environment may have to be built again when gc has taken it.
-
-        :raises BackendError: the disk is full or not ours to write.
-        """
-        kept = self.lock(digest)
-        if kept.is_dir():
-            return
-        part = kept.with_name(f".{kept.name}")
-        try:
-            part.mkdir(parents=True, exist_ok=True)
-            for file in snapshot.iterdir():
-                write_whole(part / file.name, file.read_text(encoding="utf-8"))
-            part.rename(kept)
-        except OSError as error:
-            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
-
-    def lock(self, digest: str) -> Path:
-        """Return the folder of that copy."""
-        return self.path / "locks" / digest.removeprefix("b3:")
-
-    def keep_model(self, digest: str, source: Path) -> None:
-        """Keep a copy of a model whose store the keeper cannot reach, whole or not at all.
-
-        :raises BackendError: the disk is full or not ours to write.
-        """
-        kept = self.model(digest)
-        if kept.is_dir():
-            return
-        part = kept.with_name(f".{kept.name}")
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            for file in filter(Path.is_file, source.rglob("*")):
-                target = part / file.relative_to(source)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
-            part.rename(kept)
-        except OSError as error:
-            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
-
-    def model(self, digest: str) -> Path:
-        """Return the folder of that copy."""
-        return self.path / "models" / digest.removeprefix("b3:")
-
-    @property
-    def _state(self) -> Path:
-        return self.path / "state.json"

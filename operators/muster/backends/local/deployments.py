@@ -1,10 +1,9 @@
-"""Deployments on one machine: a name, a port of 127.0.0.1, and a keeper that sees to what answers there."""
+"""Deployments on one machine: a name, a port of 127.0.0.1, a route in a file, and a keeper that puts it in force."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import http.client
 import os
 import shutil
 import signal
@@ -13,12 +12,14 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from muster.backends.local import deployment_asking
+from muster.backends.local.deployment_folder import DeploymentFolder
 from muster.backends.local.deployment_state import (
-    DeploymentFolder,
+    Change,
     DeploymentState,
     past_models,
     pin_reason,
@@ -27,7 +28,16 @@ from muster.backends.local.environments import LOCK
 from muster.backends.local.places import locked
 from muster.backends.ordering import behind
 from muster.core.address import Address
-from muster.core.deployment import DeploymentSpec, DeploymentStatus, RevisionState
+from muster.core.deployment import (
+    Answer,
+    Counts,
+    DeploymentSpec,
+    DeploymentStatus,
+    Release,
+    Revision,
+    RevisionState,
+    SmokeRequest,
+)
 from muster.core.errors import BackendError, Conflict, NotFound, SpecError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -63,13 +73,17 @@ class LocalDeployments:
         """The model servers that run as processes of this machine."""
         return SERVERS
 
-    def deploy(self, spec: DeploymentSpec, *, allow_older: bool = True) -> None:
-        """See to it that `spec` comes to serve under its name; do not wait. Idempotent.
+    @property
+    def only_whole(self) -> str:
+        """Empty: servers share the traffic out among themselves."""
+        return ""
+
+    def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+        """Begin a release: have a revision brought up beside what serves; do not wait. Idempotent.
 
         Also what brings a deployment back after the machine was restarted.
 
-        :param allow_older: also where a newer version serves or is on its way to.
-        :raises Conflict: it must not be older, and is.
+        :raises Conflict: it must not be older than what serves or will, and is.
         :raises SpecError: no such server, or the image's snapshot holds no lock.
         :raises NotFound: the model's version or the image's lock is not in the store.
         """
@@ -78,50 +92,54 @@ class LocalDeployments:
         folder = self._folder(spec.name)
         if self._copies:
             self._copy(folder, spec)
-        while not self._want(folder, spec, model=None if allow_older else model):
-            self.retire(spec.name)  # somebody is at it, or was killed before it was cleared away
+        found: list[Revision] = []
 
-    def _want(self, folder: DeploymentFolder, spec: DeploymentSpec, *, model: Version | None) -> bool:
-        """Record that `spec` is to serve, and see that a keeper lives; False where it is being retired.
-
-        :param model: its version, where nothing newer may be ahead of it.
-        """
-        with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
-            before = folder.read()
-            if before and before.retired:
-                return False
-            if model and before and (why := behind(self._store, model, before.revisions)):
+        def change(state: DeploymentState) -> DeploymentState:
+            if not allow_older and (why := behind(self._store, model, state.revisions, state.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
-            state = (before or DeploymentState(name=spec.name, port=0)).want(spec)
-            handle = folder.claim_keeper()
-            door = self._door(state) if handle is not None and not state.serving else None
-            if door:
-                opened.enter_context(door)
-                state = replace(state, port=door.getsockname()[1])
-            if state != before:
-                folder.keep_lock(spec.image_digest, self._lock(spec))
-                folder.write(state)
-            if handle is not None:
-                opened.callback(os.close, handle)
-                self._start_keeper(folder, handle, door)
-            return True
+            state, revision = state.prepared(spec, by=by)
+            folder.keep_lock(spec.image_digest, self._lock(spec))
+            found[:] = [revision]
+            return state
+
+        while self._change(folder, change, first=DeploymentState(name=spec.name, port=0)) is None:
+            self.retire(spec.name)  # somebody is at it, or was killed before it was cleared away
+        return found[0]
+
+    def shift(self, name: str, shares: Mapping[str, int], *, token: str, release: Release | None) -> str:
+        """Share the traffic out; it is in force a moment later."""
+
+        def change(state: DeploymentState) -> DeploymentState:
+            return self._seen(self._folder(name), state).shifted(shares, token=token, release=release)
+
+        return self._existing(name, change).token
+
+    def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
+        """Take a revision without traffic away, when what it was asked before is answered."""
+        self._existing(name, lambda now: now.withdrawn(revision, state=state, reason=reason))
+
+    def ask(self, name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        """Send one real request to a revision, past the route."""
+        return deployment_asking.ask(self._known(name), revision, request)
+
+    def counts(self, name: str) -> Mapping[str, Counts]:
+        """What each revision has answered since its server came up."""
+        return deployment_asking.counts(self._known(name))
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""
-        folder = self._folder(name)
-        state = folder.read()
-        if state is None or state.retired:
-            known = ", ".join(self.deployments()) or "none"
-            raise NotFound(f"no deployment {name!r}; known are: {known}")
-        kept = folder.kept()
+        state = self._known(name)
+        kept = self._folder(name).kept()
         reason = state.reason
-        if not kept and (state.serving or state.wanted):
+        if not kept and state.live:
             reason = "its keeper is gone: deploy it again to bring it back"
         return DeploymentStatus(
             name=name,
             url=state.url,
-            ready=kept and state.serving is not None and _answers(state),
+            ready=kept and bool(state.shares) and deployment_asking.answers(state),
+            token=state.token,
             revisions=state.revisions,
+            release=state.release,
             reason=reason or _last_refusal(state),
         )
 
@@ -149,6 +167,57 @@ class LocalDeployments:
             state = folder.read()
             if state and state.retired:
                 self._remove(folder, state)
+
+    def _known(self, name: str) -> DeploymentState:
+        """Return the state of a deployment as it is now. :raises NotFound: no such deployment."""
+        folder = self._folder(name)
+        state = folder.read()
+        if state is None or state.retired:
+            known = ", ".join(self.deployments()) or "none"
+            raise NotFound(f"no deployment {name!r}; known are: {known}")
+        return self._seen(folder, state)
+
+    @staticmethod
+    def _seen(folder: DeploymentFolder, state: DeploymentState) -> DeploymentState:
+        """Return a state without what its keeper saw, where that one is gone and all servers with it."""
+        if folder.kept():
+            return state
+        return state.down([one.name for one in state.live], reason="its keeper is gone")
+
+    def _existing(self, name: str, change: Change) -> DeploymentState:
+        """Change a deployment that there is. :raises NotFound: there is none."""
+        self._known(name)
+        state = self._change(self._folder(name), change, first=None)
+        if state is None:
+            raise NotFound(f"no deployment {name!r}: it was retired just now")
+        return state
+
+    def _change(
+        self, folder: DeploymentFolder, change: Change, *, first: DeploymentState | None
+    ) -> DeploymentState | None:
+        """Write the route, see that a keeper lives if there is anything to keep, and return what stands then.
+
+        :param first: what is changed where there is nothing yet.
+        :returns: None where the deployment is being retired, or is not there.
+        """
+        with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
+            before = folder.read()
+            if (before is None and first is None) or (before is not None and before.retired):
+                return None
+            known = before or first
+            assert known is not None
+            state = change(known)
+            handle = folder.claim_keeper() if state.live else None
+            door = self._door(state) if handle is not None and not state.shares else None
+            if door:
+                opened.enter_context(door)
+                state = replace(state, port=door.getsockname()[1])
+            if state != before:
+                folder.write(state)
+            if handle is not None:
+                opened.callback(os.close, handle)
+                self._start_keeper(folder, handle, door)
+            return state
 
     def _copy(self, folder: DeploymentFolder, spec: DeploymentSpec) -> None:
         """Pin the version and fetch it; give the pins of those back that serve no more."""
@@ -231,8 +300,7 @@ class LocalDeployments:
             time.sleep(0.02)
 
     def _remove(self, folder: DeploymentFolder, state: DeploymentState) -> None:
-        served = [spec.model for spec in (state.serving, state.wanted) if spec]
-        for model in (*served, *past_models(state)):
+        for model in dict.fromkeys(one.model for one in state.revisions):
             with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
                 self._store.unpin(model.address, reason=pin_reason(folder.name))
         shutil.rmtree(folder.path)
@@ -255,21 +323,9 @@ def _ports(home: Path) -> Iterator[int]:
     yield from range(FIRST_PORT, first)
 
 
-def _answers(state: DeploymentState) -> bool:
-    """Ask what serves whether it is ready."""
-    connection = http.client.HTTPConnection("127.0.0.1", state.port, timeout=PROBE_SECONDS)
-    try:
-        connection.request("GET", f"/v2/models/{state.name}/ready")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 def _last_refusal(state: DeploymentState) -> str:
     """Say why the newest revision was refused, if it was."""
     newest = state.revisions[0] if state.revisions else None
-    if newest is None or newest.state is not RevisionState.REFUSED:
+    if newest is None or newest.state not in (RevisionState.REFUSED, RevisionState.FAILED):
         return ""
     return f"@{Address.parse(newest.model.address).value} was refused: {newest.reason}"

@@ -155,7 +155,8 @@ def _settled(status: DeploymentStatus, revision: str) -> Move:
     if mine is None:
         return Outcome(ending=Ending.SUPERSEDED, revision=revision, reason=f"{revision} is gone")
     if mine.percent == 100:
-        return leftover(status) or Outcome(ending=Ending.DONE, revision=revision)
+        done = Outcome(ending=Ending.DONE, revision=revision)
+        return leftover(status) or (done if status.ready else Wait(why="it does not answer users yet"))
     if mine.state is RevisionState.REFUSED:
         return Outcome(ending=Ending.ROLLED_BACK, revision=revision, reason=mine.reason)
     if mine.state is RevisionState.RETIRED:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS
@@ -22,6 +24,7 @@ from muster.backends.releases.decision import (
     Wait,
     Withdraw,
     decide,
+    shares_back,
 )
 from muster.core.errors import (
     BackendError,
@@ -129,6 +132,19 @@ class Driver:
         except (BackendError, DeploymentError, Unavailable) as error:
             self._endure(error, since_when)
             return None
+
+    def give_up(self, reason: str) -> None:
+        """Have the release taken back, where it still goes forward; :meth:`step` sees to it.
+
+        :raises MusterError: the route cannot be written now.
+        """
+        status = self._deployments.deployment(self._spec.name)
+        release = status.release
+        if release and (release.revision, release.by) == (self.revision, self._by) and not release.failed:
+            release = replace(release, failed=reason, since=time.time())
+            shares = shares_back(status, release)
+            with suppress(Conflict):  # somebody else did something about it
+                self._deployments.shift(self._spec.name, shares, token=status.token, release=release)
 
     def _step(self, trouble: float | None) -> Outcome | None:
         try:

@@ -4,10 +4,10 @@ import { get } from "./api.js";
 import { ago, crumbs, facts, h, state, table, toDeployment, toVersion, under } from "./dom.js";
 import { watch } from "./watch.js";
 
-const serving = (each) => each.state === "serving";
-const coming = (each) => ["loading", "smoke test"].includes(each.state);
+const serving = (each) => each.percent > 0;
+const coming = (each) => each.state === "starting";
 const gone = (each) => ["retired", "refused"].includes(each.state);
-const champion = ({ revisions }) => revisions.filter(serving).sort((one, other) => other.share - one.share)[0];
+const champion = ({ revisions }) => revisions.filter(serving).sort((one, other) => other.percent - one.percent)[0];
 const standing = (each) => state(each.ready ? "serving" : "down");
 
 export async function deployments(screen) {
@@ -50,13 +50,14 @@ function list(found) {
 
 function describe(found) {
   const columns = [
-    ["State", "tight"], ["Model"], ["Partition"], ["Share", "number"], ["Since", "tight"], ["Why"],
+    ["State", "tight"], ["Revision"], ["Model"], ["Partition"], ["Share", "number"], ["Since", "tight"], ["Why"],
   ];
   const cells = (each) => [
     state(each.state),
+    each.name,
     toVersion(each.model.address),
     each.model.partition ?? "",
-    `${Math.round(each.share * 100)} %`,
+    `${each.percent} %`,
     ago(each.since),
     each.reason,
   ];

@@ -1,0 +1,157 @@
+"""The files of each deployment of a home: one folder and two locks, read and written by all.
+
+::
+
+    HOME/deployments/NAME/state.json    port, route, every revision so far: deployment_state
+                          keeper.json   who keeps it: pid, boot id, start time
+                          locks/HEX/    the lock and recipe of each image that serves or did
+                          models/HEX/   the models, where their store is not on this machine
+                          *.log         what keeper and servers say
+    HOME/deployments/.locks/            NAME.state: held to change the state
+                                        NAME.keeper: held by the keeper as long as it lives
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from muster.backends.local.deployment_state import Change, DeploymentState
+from muster.backends.local.places import is_locked, locked
+from muster.backends.local.processes import Process
+from muster.core.errors import BackendError
+from muster.core.names import check_label
+from muster.core.wire import dumps, loads
+from muster.volumes.durability import write_whole
+
+
+class DeploymentFolder:
+    """The files of one deployment."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.name = check_label("deployment", name)
+        self.path = home / "deployments" / name
+        self._locks = home / "deployments" / ".locks"
+
+    def read(self) -> DeploymentState | None:
+        """Return the state, or None where there is no such deployment."""
+        try:
+            return loads(DeploymentState, self._state.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def write(self, state: DeploymentState) -> None:
+        """Record a state, whole and durably. Call it within :meth:`changing`.
+
+        :raises BackendError: the disk is full or not ours to write; what was recorded before stands.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self._state, dumps(state))
+        except OSError as error:
+            raise BackendError(
+                f"deployment {self.name}: {self._state} cannot be written ({error})"
+            ) from error
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the state: nobody else changes it meanwhile, and no keeper comes or goes."""
+        with locked(self._locks / f"{self.name}.state"):
+            yield
+
+    def change(self, change: Change) -> DeploymentState | None:
+        """Change the state, if there is one that is not being retired, and return it as it is then."""
+        with self.changing():
+            before = self.read()
+            if before is None or before.retired:
+                return before
+            after = change(before)
+            if after != before:
+                self.write(after)
+            return after
+
+    def stamp(self) -> int:
+        """Return a number that changes when the state is written; 0 where there is none."""
+        try:
+            found = self._state.stat()
+        except FileNotFoundError:
+            return 0
+        return found.st_mtime_ns ^ found.st_ino
+
+    def claim_keeper(self) -> int | None:
+        """Take the keeper's lock if no keeper lives; the open file holds it, also in a child."""
+        self._locks.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        return handle
+
+    def kept(self) -> bool:
+        """Whether a keeper lives. Asked with a shared lock, within :meth:`changing` or for a glance."""
+        return is_locked(self._locks / f"{self.name}.keeper")
+
+    def write_keeper(self, process: Process) -> None:
+        """Record who the keeper is."""
+        write_whole(self.path / "keeper.json", dumps(process), durable=False)
+
+    def keeper(self) -> Process | None:
+        """Return who the keeper is or was last."""
+        try:
+            return loads(Process, (self.path / "keeper.json").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def keep_lock(self, digest: str, snapshot: Path) -> None:
+        """Keep a copy of an image's lock: the environment may have to be built again when gc has taken it.
+
+        :raises BackendError: the disk is full or not ours to write.
+        """
+        kept = self.lock(digest)
+        if kept.is_dir():
+            return
+        part = kept.with_name(f".{kept.name}")
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+            for file in snapshot.iterdir():
+                write_whole(part / file.name, file.read_text(encoding="utf-8"))
+            part.rename(kept)
+        except OSError as error:
+            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
+
+    def lock(self, digest: str) -> Path:
+        """Return the folder of that copy."""
+        return self.path / "locks" / digest.removeprefix("b3:")
+
+    def keep_model(self, digest: str, source: Path) -> None:
+        """Keep a copy of a model whose store the keeper cannot reach, whole or not at all.
+
+        :raises BackendError: the disk is full or not ours to write.
+        """
+        kept = self.model(digest)
+        if kept.is_dir():
+            return
+        part = kept.with_name(f".{kept.name}")
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            for file in filter(Path.is_file, source.rglob("*")):
+                target = part / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            part.rename(kept)
+        except OSError as error:
+            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
+
+    def model(self, digest: str) -> Path:
+        """Return the folder of that copy."""
+        return self.path / "models" / digest.removeprefix("b3:")
+
+    @property
+    def _state(self) -> Path:
+        return self.path / "state.json"

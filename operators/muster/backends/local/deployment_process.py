@@ -1,0 +1,108 @@
+"""Processes of a model server's environment: they die with their keeper and know nothing of whoever deployed."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from muster.backends.local.spawn import die_with
+from muster.backends.local.variables import NO_TELEMETRY
+from muster.core.deployment import DeploymentSpec
+from muster.core.errors import DeploymentError
+from muster.core.shipped import shipped
+
+GIB = 1 << 30
+
+_LOG_BYTES = 16 << 20
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
+
+
+def start(
+    words: list[str], python: Path, log: Path, *, fds: tuple[int, ...] = (), memory_gib: float | None = None
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m words``. :raises DeploymentError: it cannot be started."""
+    try:
+        with log.open("ab") as out:
+            if out.tell() > _LOG_BYTES:
+                out.truncate(0)
+            return subprocess.Popen(
+                [str(python), "-P", "-m", *words],  # -P: the folder it is started in holds no code
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment_variables(),
+                pass_fds=fds,
+                preexec_fn=_dying_with(os.getpid(), memory_gib=memory_gib),
+            )
+    except OSError as error:
+        raise DeploymentError(f"the model server cannot be started: {error}") from error
+
+
+def try_apart(
+    spec: DeploymentSpec, python: Path, model: Path, folder: Path, *, revision: str, deadline: float
+) -> Iterator[None]:
+    """Load a version and ask it the smoke requests in a process of its own, which may crash; yield meanwhile.
+
+    :param folder: the deployment's, for what the process is given and what it says.
+    :raises DeploymentError: it crashes, does not load or does not answer in time.
+    """
+    asked, log = folder / f"trial-{revision}.json", folder / f"trial-{revision}.log"
+    columns = [{name: list(column) for name, column in smoke.inputs.items()} for smoke in spec.smoke]
+    trial = None
+    try:
+        asked.write_text(json.dumps([{"inputs": inputs} for inputs in columns]), encoding="utf-8")
+        log.unlink(missing_ok=True)
+        words = ["muster_serving.trial", str(model), str(asked)]
+        trial = start(words, python, log, memory_gib=spec.resources.memory_gib)
+        while trial.poll() is None:
+            if time.monotonic() > deadline:
+                raise DeploymentError("a trial load did not end in time")
+            yield
+        if trial.returncode < 0:
+            raise DeploymentError(f"loading it ended a process by {signal.Signals(-trial.returncode).name}")
+        if trial.returncode:
+            raise DeploymentError(last_line(log) or f"a trial load ended with exit code {trial.returncode}")
+    finally:
+        if trial:
+            trial.kill()
+            trial.wait()
+        for path in (asked, log):
+            path.unlink(missing_ok=True)
+
+
+def limit_memory(pid: int, memory_gib: float) -> None:
+    """Let a process have so much and no more: what does not fit is refused, the rest goes on."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (int(memory_gib * GIB), hard))
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says something."""
+    try:
+        lines = log.read_bytes()[-4096:].decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+def environment_variables() -> dict[str, str]:
+    """Return what a server may know of ours: no setting and no secret of the process that deployed it."""
+    kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return kept | NO_TELEMETRY | {"PYTHONPATH": str(shipped("serving")), "PYTHONUNBUFFERED": "1"}
+
+
+def _dying_with(parent: int, *, memory_gib: float | None) -> Callable[[], None]:
+    def between_fork_and_exec() -> None:
+        die_with(parent)
+        if memory_gib is not None:
+            limit = int(memory_gib * GIB)
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    return between_fork_and_exec

@@ -1,0 +1,147 @@
+"""The model servers of one deployment: one an environment, and one of them accepts the clients.
+
+A revision in another one gets its share from the one that accepts (``muster_serving.elsewhere``), so shares are
+the same whether two revisions have one image or two. The process that accepts changes with the greatest
+share: the next one accepts before the last one stops to, and that one sends its clients on.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from muster.backends.local.deployment_door import Door
+from muster.backends.local.deployment_server import ModelServer
+from muster.backends.local.deployment_state import DeploymentState, environment
+from muster.backends.local.deployment_traffic import front, in_force
+from muster.core.deployment import DeploymentSpec
+
+DRAIN_SECONDS = 5.0
+UNLOAD_SECONDS = 1.0
+
+Environment = tuple[str, str]
+
+
+class ModelServers:
+    """The servers that run, by environment.
+
+    :param folder: the deployment's.
+    :param door: the public socket.
+    """
+
+    def __init__(self, folder: Path, door: Door) -> None:
+        self._folder = folder
+        self._door = door
+        self._running: dict[Environment, ModelServer] = {}
+        self._hung: list[tuple[Environment, ModelServer]] = []
+        self._leaving: list[tuple[float, ModelServer]] = []
+        self._front: ModelServer | None = None
+        self._past: dict[str, float] = {}
+
+    def up(self) -> dict[str, ModelServer]:
+        """Which server holds each revision that is loaded."""
+        return {name: server for server in self._running.values() for name in server.loaded}
+
+    def server(self, spec: DeploymentSpec, python: Path) -> ModelServer:
+        """Return the server of a spec's environment, started if there is none.
+
+        :raises DeploymentError: it cannot be started, or the port is somebody else's.
+        """
+        if environment(spec) not in self._running:
+            server = ModelServer(spec.name, python, self._folder, self._door.bound())
+            self._running[environment(spec)] = server
+        return self._running[environment(spec)]
+
+    def lost(self) -> list[tuple[set[str], str]]:
+        """Look after the servers, and return the revisions that were lost with one, and why."""
+        now = time.monotonic()
+        self._leaving = [(due, server) for due, server in self._leaving if not server.leave(since=now - due)]
+        found = []
+        for key, server in list(self._running.items()):
+            server.listen()
+            if not server.alive():
+                found.append((server.loaded, f"restarting: {server.ended()}"))
+                server.close()
+            elif not server.answers():
+                found.append(
+                    (server.loaded, "the model server does not answer: another one is brought up beside it")
+                )
+                server.given_up = True
+                self._hung.append((key, server))
+            else:
+                continue
+            del self._running[key]
+            self._front = None if self._front is server else self._front
+        return found
+
+    def limit_memory(self, state: DeploymentState) -> None:
+        """Let each process have what all of its revisions ask for."""
+        for key, server in self._running.items():
+            asked = [spec.resources.memory_gib for spec in state.specs.values() if environment(spec) == key]
+            if asked:
+                server.limit_memory(sum(asked))
+
+    def direct(self, state: DeploymentState, *, waiting: Collection[str]) -> None:
+        """Put the shares in force that can be, and see who accepts clients.
+
+        :param waiting: the revisions that are about to come up.
+        :raises DeploymentError: somebody else has the port.
+        """
+        up = self.up()
+        shares = in_force(state.shares, up=up, waiting=waiting)
+        if not shares:
+            return
+        self._door.open()
+        ports = {name: server.port for name, server in up.items()}
+        holding = set(up.values())
+        for server in holding:
+            server.route(shares, ports)
+        if not all(server.settled for server in holding):
+            return
+        self._front = front(shares, up, now=self._front)
+        self._front.accept(True)
+        if self._front.settled:
+            for server in holding - {self._front}:
+                server.accept(False)
+
+    def clear(self, state: DeploymentState) -> None:
+        """Unload what is over, and let servers go that nothing needs: what they were asked they answer."""
+        live = {one.name for one in state.live}
+        wanted = {environment(spec) for spec in state.specs.values()}
+        now = time.monotonic()
+        for key, server in list(self._running.items()):
+            if key not in wanted and (server is not self._front or not live):
+                server.accept(False)
+                self._leaving.append((now + DRAIN_SECONDS, server))
+                del self._running[key]
+                continue
+            for name in server.loaded - live:
+                if server.settled and now - self._past.setdefault(name, now) > UNLOAD_SECONDS:
+                    server.unload(name)
+        self._relieve(state, now)
+
+    def _relieve(self, state: DeploymentState, now: float) -> None:
+        """Let those that hang go, when what they held is up elsewhere or over."""
+        up = self.up()
+        still = []
+        for key, server in self._hung:
+            mine = [one for one in state.live if environment(state.specs[one.name]) == key]
+            if all(one.name in up or not one.percent for one in mine):
+                self._leaving.append((now, server))
+            else:
+                still.append((key, server))
+        self._hung = still
+
+    def wait(self, seconds: float) -> None:
+        """Return when a server has ended or answered, or the time is over."""
+        watched = [each for server in self._running.values() for each in (server.handle, server.control)]
+        select.select(watched, [], [], seconds)
+
+    def stop(self) -> None:
+        """Let all finish the requests that are there, and end them."""
+        servers = [server for _, server in (*self._leaving, *self._hung)] + list(self._running.values())
+        self._running, self._hung, self._leaving, self._front = {}, [], [], None
+        for server in servers:
+            server.stop()
