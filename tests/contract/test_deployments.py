@@ -141,8 +141,12 @@ class DeploymentsContract:
     def serve(self, deployments: Any, spec: DeploymentSpec) -> DeploymentStatus:
         """Release it, which must do, and wait until users are answered."""
         assert self.release(deployments, spec).ending is Ending.DONE
-        eventually(lambda: deployments.deployment(spec.name).ready)
         status: DeploymentStatus = deployments.deployment(spec.name)
+        assert status.champion is not None
+        champion = status.champion.name
+        eventually(
+            lambda: self.infer(deployments, spec.name, 3)[0] == champion
+        )  # what was written is in force
         return status
 
     def bring_up(self, deployments: Any, spec: DeploymentSpec, *, by: str = "test") -> Revision:
@@ -618,42 +622,72 @@ class TestLocalDeployments(DeploymentsContract):
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
         first = spec(2)
-        port = int(self.serve(deployments, first).url.rpartition(":")[2])
-        kill_keeper(folder)
-        eventually(lambda: not running(name), seconds=60)
-        with listening(port):
-            deployments.prepare(first, by="test")
-            eventually(lambda: f"port {port}" in deployments.deployment(name).reason)
-            assert not deployments.deployment(name).ready
-        eventually(lambda: deployments.deployment(name).ready)
-        eventually(lambda: deployments.deployment(name).reason == "")
+        self.serve(deployments, first)
+        (server,) = servers(name)
+        with self.load(deployments, name) as load:
+            driver = begin(deployments, second, STEPS, by="test")
+            assert finish(driver).ending is Ending.DONE
+            assert server in servers(name)  # it holds what is kept
+            third = replace(spec(4), image_digest=second.image_digest)
+            assert self.release(deployments, third).ending is Ending.DONE
+            eventually(lambda: server not in servers(name))
+        assert load.failed == {}
+        assert set(load.answers) == {"revision r1", "revision r2", "revision r3"}
+        assert self.infer(deployments, name, 3) == ("r3", 12.0)
 
-    def test_each_deployment_has_its_port(self, deployments: Any, spec: Any) -> None:
-        specs = [replace(spec(2), name=f"{letter}{spec(2).name}") for letter in "ab"]
-        for one in specs:
-            self.serve(deployments, one)
-        assert len({deployments.deployment(one.name).url for one in specs}) == 2
-        for one in specs:
-            deployments.retire(one.name)
-
-    def test_another_environment_takes_over_without_a_lost_request(
-        self, deployments: Any, spec: Any, name: str, store: FolderStore, tmp_path: Path
-    ) -> None:
-        first, second = spec(2), spec(3)
+    @pytest.fixture
+    def elsewhere(self, store: FolderStore, tmp_path: Path) -> str:
+        """The same packages as another image's."""
         lock = (shipped("images") / "serve" / "requirements.txt").read_text()
         (tmp_path / "image").mkdir()
         (tmp_path / "image" / "requirements.txt").write_text(f"{lock}# the same packages, another lock\n")
-        second = replace(second, image_digest=put_image(store, tmp_path / "image"))
-        port = int(self.serve(deployments, first).url.rpartition(":")[2])
-        eventually(lambda: deployments.deployment(name).ready)
+        return put_image(store, tmp_path / "image")
+
+    def test_a_revision_whose_process_dies_is_taken_back_and_its_share_is_answered(
+        self, deployments: Any, spec: Any, name: str, elsewhere: str
+    ) -> None:
+        first, second = spec(2), replace(spec(3), image_digest=elsewhere)
+        self.serve(deployments, first)
         (server,) = servers(name)
-        with Load(port, f"/v2/models/{name}/infer", tensor(3)) as load:
-            eventually(lambda: load.sent > 200)
-            self.serve(deployments, second)
-            eventually(lambda: server not in servers(name))
+        with self.load(deployments, name) as load:
+            driver = begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="test")
+            eventually(lambda: not driver.step() and load.answers["revision r2"] > 100)
+            (other,) = set(servers(name)) - {server}
+            os.kill(other, signal.SIGKILL)
+            outcome = finish(driver)
+            sent = load.sent
+            eventually(lambda: load.sent > sent + 500)
+        assert outcome.ending is Ending.ROLLED_BACK
         assert load.failed == {}
-        assert set(load.answers) == {"revision r1", "revision r2"}
-        assert self.infer(deployments, name, 3) == ("r2", 9.0)
+        assert deployments.deployment(name).shares == {"r1": 100}
+        eventually(lambda: servers(name) == [server])
+
+    def test_a_canary_whose_keeper_is_killed_goes_on_and_a_rollback_does_not_wait_for_a_slow_load(
+        self,
+        deployments: Any,
+        spec: Any,
+        name: str,
+        folder: DeploymentFolder,
+        store: FolderStore,
+        tmp_path: Path,
+    ) -> None:
+        self.serve(deployments, spec(2))
+        driver = begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0, 600.0, 0.0)), by="test")
+        eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
+        kill_keeper(folder)
+        eventually(lambda: not driver.step() and deployments.deployment(name).ready)
+        assert deployments.deployment(name).shares == {"r1": 80, "r2": 20}
+        promote(deployments, name, "r2", by="ann")
+        assert finish(driver).ending is Ending.DONE
+        eventually(lambda: self.infer(deployments, name, 3) == ("r2", 9.0))
+        slow = onnx_graph.write_line(tmp_path / "slow")
+        (slow / "signature.json").unlink()
+        endless = store.add("lines/slow", slow).pinned
+        os.mkfifo(store.path(endless.address) / "signature.json")  # whoever loads it waits for ever
+        deployments.prepare(spec(5, model=endless), by="other")
+        eventually(lambda: deployments.deployment(name).called("r3").reason)
+        promote(deployments, name, "r1", by="ann")
+        eventually(lambda: self.infer(deployments, name, 3) == ("r1", 6.0), seconds=2)
 
     def test_clients_wait_while_a_killed_server_comes_back(
         self, deployments: Any, spec: Any, name: str
