@@ -622,6 +622,28 @@ class TestLocalDeployments(DeploymentsContract):
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
         first = spec(2)
+        port = int(self.serve(deployments, first).url.rpartition(":")[2])
+        kill_keeper(folder)
+        eventually(lambda: not running(name), seconds=60)
+        with listening(port):
+            deployments.prepare(first, by="test")
+            eventually(lambda: f"port {port}" in deployments.deployment(name).reason)
+            assert not deployments.deployment(name).ready
+        eventually(lambda: deployments.deployment(name).ready)
+        eventually(lambda: deployments.deployment(name).reason == "")
+
+    def test_each_deployment_has_its_port(self, deployments: Any, spec: Any) -> None:
+        specs = [replace(spec(2), name=f"{letter}{spec(2).name}") for letter in "ab"]
+        for one in specs:
+            self.serve(deployments, one)
+        assert len({deployments.deployment(one.name).url for one in specs}) == 2
+        for one in specs:
+            deployments.retire(one.name)
+
+    def test_another_environment_takes_over_without_a_lost_request(
+        self, deployments: Any, spec: Any, name: str, elsewhere: str
+    ) -> None:
+        first, second = spec(2), replace(spec(3), image_digest=elsewhere)
         self.serve(deployments, first)
         (server,) = servers(name)
         with self.load(deployments, name) as load:
