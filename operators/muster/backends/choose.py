@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from muster.backends.base import PATIENCE_SECONDS, Backend
+from muster.backends.base import PATIENCE_SECONDS, Backend, Deployments
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
@@ -16,7 +16,9 @@ from muster.volumes.base import Store
 
 if TYPE_CHECKING:
     from muster.backends.kubernetes.api.access import Access
+    from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
+    from muster.backends.kubernetes.site import ClusterSite
     from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
 
@@ -107,23 +109,33 @@ def cluster_backend(
     resolve: Resolve | None = None,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> KubernetesBackend:
-    """Return the backend of a cluster. What it deploys is served on this machine.
+    """Return the backend of a cluster. What it deploys is served there if the site says so, else on this machine.
 
     :param access: to the cluster.
     """
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.local.admission import from_environment
-    from muster.backends.local.deployments import LocalDeployments
 
     store = service_store(cluster, settings, patience_seconds=patience_seconds)
+    client = Client(access, patience_seconds=patience_seconds)
     return KubernetesBackend(
-        Client(access, patience_seconds=patience_seconds),
+        client,
         site=cluster.site,
         store=store,
-        deployments=LocalDeployments(settings, store, copies=True),
+        deployments=_deployments(client, cluster.site, store, settings),
         resolve=resolve or from_environment,
     )
+
+
+def _deployments(client: Client, site: ClusterSite, store: ServiceStore, settings: Settings) -> Deployments:
+    if site.serving is None:
+        from muster.backends.local.deployments import LocalDeployments
+
+        return LocalDeployments(settings, store, copies=True)
+    from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+
+    return ClusterDeployments(client, site=site, store=store)
 
 
 def service_store(

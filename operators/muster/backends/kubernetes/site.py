@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -15,8 +16,17 @@ from muster.core.names import check_label, check_variable
 _IMAGE = re.compile(r"[a-z0-9]([a-z0-9._:/@-]*[a-z0-9])?\Z")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+_GATEWAY = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _FOLDER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,200}[A-Za-z0-9])?\Z")
 _TAG_DIGITS = 12  # as in the cache of a machine
+_NAME = "{name}"  # stands for a deployment in `serving_url`
+
+
+class Platform(str, Enum):
+    """Who keeps model servers on a cluster."""
+
+    KSERVE = "kserve"
+    SELDON = "seldon"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +48,13 @@ class ClusterSite:
         write; None where the platform chooses (OpenShift).
     :param lost_node_seconds: how long pods stay on a node that does not answer.
     :param gpu_environment: variables for replicas with GPUs, such as ``NCCL_SOCKET_IFNAME``.
+    :param serving: who keeps model servers; None serves on the machine from which is deployed.
+    :param gateway: ``NAMESPACE/NAME`` of the Gateway that users come through; empty where there is none.
+    :param serving_url: where users reach that Gateway, ``https://{name}.models.example.com``. With
+        ``{name}`` each deployment has a host of its own; an address or one host is shared by all.
+    :param gateway_seconds: until a Gateway surely does what it was told: how long it collects changes
+        (Traefik: 2 s), and half a second.
+    :param drain_seconds: how long a replica that is to go answers on, so that nobody is sent to it any more.
     """
 
     namespace: str
@@ -55,6 +72,11 @@ class ClusterSite:
     lost_node_seconds: int = 5
     gpu_resource: str = "nvidia.com/gpu"
     gpu_environment: Mapping[str, str] = field(default_factory=dict)
+    serving: Platform | None = None
+    gateway: str = ""
+    serving_url: str = ""
+    gateway_seconds: float = 2.5
+    drain_seconds: int = 8
 
     def __post_init__(self) -> None:
         check_label("namespace", self.namespace, length=63)
@@ -72,6 +94,7 @@ class ClusterSite:
         _check("GPU resource", self.gpu_resource, _RESOURCE, "a resource such as nvidia.com/gpu")
         for variable in self.gpu_environment:
             check_variable(variable)
+        self._check_serving()
         for name in ("images", "gpu_environment"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "image_pull_secrets", tuple(self.image_pull_secrets))
@@ -104,18 +127,32 @@ class ClusterSite:
             _check(f"image {name}", reference, _IMAGE, "a reference such as registry/path:tag")
 
     def _check_address(self) -> None:
-        try:
-            parts = urlsplit(self.store_url)
-            whole = parts.port is None or parts.port > 0
-        except ValueError:
-            whole = False
-        if not whole or parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise SpecError(
-                f"store_url {self.store_url!r:.100}: need http://HOST:PORT or https://HOST:PORT, no user in it"
-            )
-        if parts.query or parts.fragment or not self.store_url.isprintable() or " " in self.store_url:
-            raise SpecError(f"store_url {self.store_url!r:.100}: need an address without query or spaces")
+        check_url("store_url", self.store_url)
         object.__setattr__(self, "store_url", self.store_url.rstrip("/"))
+
+    def hostname(self, deployment: str) -> str:
+        """Return the host by which users ask for a deployment; empty where they ask an address."""
+        host = urlsplit(self.serving_url.replace(_NAME, deployment)).hostname or ""
+        return host if host.strip("0123456789.") and ":" not in host else ""
+
+    def url(self, deployment: str) -> str:
+        """Return where a deployment answers the Open Inference Protocol."""
+        return self.serving_url.replace(_NAME, deployment)
+
+    def _check_serving(self) -> None:
+        if self.serving is None:
+            for name in ("gateway", "serving_url"):
+                if getattr(self, name):
+                    raise SpecError(
+                        f"{name} is {getattr(self, name)!r:.100}, but nothing says who serves: set serving"
+                    )
+            return
+        if self.gateway:
+            _check("gateway", self.gateway, _GATEWAY, "NAMESPACE/NAME, such as gateways/public")
+            check_url("serving_url", self.serving_url.replace(_NAME, "name"))
+        elif self.serving_url:
+            raise SpecError(f"serving_url is {self.serving_url!r:.100}, but no gateway is named: set gateway")
+        object.__setattr__(self, "serving_url", self.serving_url.rstrip("/"))
 
     def _check_numbers(self) -> None:
         if self.user is not None and (not _whole(self.user) or not 1 <= self.user < 2**31):
@@ -124,6 +161,26 @@ class ClusterSite:
             raise SpecError(
                 f"lost_node_seconds is {self.lost_node_seconds!r}: need whole seconds up to a day"
             )
+        if not _whole(self.drain_seconds) or not 0 < self.drain_seconds <= 3600:
+            raise SpecError(f"drain_seconds is {self.drain_seconds!r}: need whole seconds, 1 to 3600")
+        if isinstance(self.gateway_seconds, bool) or not 0 <= self.gateway_seconds < self.drain_seconds:
+            raise SpecError(
+                f"gateway_seconds is {self.gateway_seconds!r}: need seconds below drain_seconds ({self.drain_seconds}), "
+                "for a replica that goes has to answer until nobody is sent to it"
+            )
+
+
+def check_url(what: str, url: str) -> None:
+    """Refuse what is no address of a server. :raises SpecError: it is none, or has a user or a query."""
+    try:
+        parts = urlsplit(url)
+        whole = parts.port is None or parts.port > 0
+    except ValueError:
+        whole = False
+    if not whole or parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise SpecError(f"{what} {url!r:.100}: need http://HOST:PORT or https://HOST:PORT, no user in it")
+    if parts.query or parts.fragment or not url.isprintable() or " " in url:
+        raise SpecError(f"{what} {url!r:.100}: need an address without query or spaces")
 
 
 def _whole(value: object) -> bool:

@@ -22,6 +22,8 @@ from muster.core.errors import BackendError, Conflict, NotFound
 
 CHUNK = 500
 
+_MANAGER = "muster"  # of fields that we apply
+_APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE_PATCH = "application/merge-patch+json"
 _HEADS = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -129,6 +131,17 @@ class Client:
         """
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._ask(_about("create", document), query=query, body=document)
+
+    def apply(self, document: Document) -> Document:
+        """Make an object's fields what `document` says, whoever set them before; others' fields stay.
+
+        A ``resourceVersion`` in it is the one that the object must still have.
+
+        :raises Conflict: it has another by now.
+        :raises SpecError: it is refused; the message names the fields.
+        """
+        query = {"fieldManager": _MANAGER, "force": "true", "fieldValidation": "Strict"}
+        return self._ask(_about("patch", document), query=query, body=document, content_type=_APPLY_PATCH)
 
     def patch(
         self,

@@ -68,6 +68,19 @@ WORKLOAD_PRIORITY_CLASS = Kind(
 )
 # What Kueue's visibility server says of a queue: served, never stored.
 QUEUE_VIEW = Kind(api_version="visibility.kueue.x-k8s.io/v1beta2", name="LocalQueue", plural="localqueues")
+SERVICE = Kind(api_version="v1", name="Service", plural="services")
+CONFIG_MAP = Kind(api_version="v1", name="ConfigMap", plural="configmaps")
+DEPLOYMENT = Kind(api_version="apps/v1", name="Deployment", plural="deployments")
+ENDPOINT_SLICE = Kind(api_version="discovery.k8s.io/v1", name="EndpointSlice", plural="endpointslices")
+_GATEWAY = "gateway.networking.k8s.io/v1"
+GATEWAY = Kind(api_version=_GATEWAY, name="Gateway", plural="gateways")
+HTTP_ROUTE = Kind(api_version=_GATEWAY, name="HTTPRoute", plural="httproutes")
+INFERENCE_SERVICE = Kind(
+    api_version="serving.kserve.io/v1beta1", name="InferenceService", plural="inferenceservices"
+)
+SELDON_DEPLOYMENT = Kind(
+    api_version="machinelearning.seldon.io/v1", name="SeldonDeployment", plural="seldondeployments"
+)
 ACCESS_REVIEW = Kind(
     api_version="authorization.k8s.io/v1",
     name="SelfSubjectAccessReview",

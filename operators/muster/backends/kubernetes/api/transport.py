@@ -80,6 +80,20 @@ class Transport:
                 self._sleep(pause * random.uniform(0.7, 1.0))  # noqa: S311  # spread, not secret
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
+    def proxied(
+        self, request: Request, *, path: str, body: bytes | None = None, seconds: float
+    ) -> tuple[int, bytes]:
+        """Send a request to what the API server stands in front of, once, and return status and body as they are.
+
+        :param path: of the pod's proxy, and below it that of the pod's server.
+        :param seconds: how long the server behind it may take.
+        :raises Unreachable: the API server does not answer; whatever answers in place of the pod is an answer.
+        """
+        response = self._exchange(
+            request, path=path, body=body, content_type=JSON, accept="*/*", read_seconds=seconds
+        )
+        return response.status, bytes(response.data)
+
     def _is_ready(self) -> bool:
         """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all."""
         try:
@@ -129,24 +143,45 @@ class Transport:
         stream: bool = False,
     ) -> BaseHTTPResponse:
         """Ask once, and translate what goes wrong."""
+        response = self._exchange(
+            request,
+            path=f"{path or request.path}?{urlencode(query or {})}",
+            body=None if body is None else json.dumps(body).encode(),
+            content_type=content_type,
+            accept=accept,
+            read_seconds=read_seconds,
+            stream=stream,
+        )
+        if not 200 <= response.status < 300:
+            raise refusal(request, response.status, read_status(response.data))
+        return response
+
+    def _exchange(
+        self,
+        request: Request,
+        *,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+        accept: str,
+        read_seconds: float,
+        stream: bool = False,
+    ) -> BaseHTTPResponse:
+        """Ask once, and return whatever is answered."""
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
-        headers = self._signed({"Accept": accept, "Content-Type": content_type})
         try:
-            response = self._access.pool.request(
+            return self._access.pool.request(
                 request.method,
-                f"{self.host}{path or request.path}?{urlencode(query or {})}",
-                headers=headers,
-                body=None if body is None else json.dumps(body),
+                f"{self.host}{path}",
+                headers=self._signed({"Accept": accept, "Content-Type": content_type}),
+                body=body,
                 preload_content=not stream,
                 timeout=Timeout(connect=_CONNECT_SECONDS, read=read_seconds),
             )
         except (HTTPError, http.client.HTTPException, OSError) as error:
             raise self._away(request, error) from error
-        if not 200 <= response.status < 300:
-            raise refusal(request, response.status, read_status(response.data))
-        return response
 
     def _signed(self, headers: dict[str, str]) -> dict[str, str]:
         try:

@@ -198,6 +198,8 @@ class Cluster:
     kueue: bool = False
     topology: bool = False
     pod_group: bool = False
+    kserve: bool = False
+    gateway_api: bool = False
     terminating: bool = False
     claim: Claim | None = None
     queues: Mapping[str, Queue] = field(default_factory=dict)

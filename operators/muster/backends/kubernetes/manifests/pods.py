@@ -34,14 +34,14 @@ def template(submission: wiring.Submission, role: Role) -> Document:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(job.grace_seconds) + OWN_SECONDS,
-        "securityContext": _identity(site),
-        "tolerations": _tolerations(role.resources, site),
+        "securityContext": identity(site),
+        "tolerations": tolerations(role.resources, site),
         "initContainers": [_bootstrap(submission, role)],
         "containers": [_main(submission, role)],
         "volumes": _volumes(submission, role.resources),
     }
     if role.resources.gpu_class:
-        spec["affinity"] = _affinity(role.resources.gpu_class)
+        spec["affinity"] = affinity(role.resources.gpu_class)
     if site.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in site.image_pull_secrets]
     return {
@@ -60,14 +60,16 @@ def _uncounted(submission: wiring.Submission) -> dict[str, str]:
     return {labels.IGNORED: "0"} if submission.single else {}
 
 
-def _identity(site: ClusterSite) -> Document:
+def identity(site: ClusterSite) -> Document:
+    """Who a pod's processes are, as Pod Security's `restricted` wants it."""
     identity: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if site.user is not None:
         identity |= {"runAsUser": site.user, "runAsGroup": site.user}
     return identity
 
 
-def _confined() -> Document:
+def confined() -> Document:
+    """What a container may not do, as Pod Security's `restricted` wants it, and no writing but where it may."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -75,7 +77,7 @@ def _confined() -> Document:
     }
 
 
-def _tolerations(resources: Resources, site: ClusterSite) -> list[Document]:
+def tolerations(resources: Resources, site: ClusterSite) -> list[Document]:
     """Our own, since by default pods stay on a lost node for five minutes."""
     away = [
         {
@@ -90,7 +92,7 @@ def _tolerations(resources: Resources, site: ClusterSite) -> list[Document]:
     return [*away, kept] if resources.gpus else away
 
 
-def _affinity(classes: Sequence[str]) -> Document:
+def affinity(classes: Sequence[str]) -> Document:
     """One of these GPU classes is required, and an earlier one preferred."""
     wanted = {"key": labels.GPU_CLASS, "operator": "In", "values": list(classes)}
     ranked = [
@@ -121,7 +123,7 @@ def _bootstrap(submission: wiring.Submission, role: Role) -> Document:
             "requests": {"cpu": "10m", "memory": "32Mi"},
             "limits": {"memory": "256Mi"},
         },
-        "securityContext": _confined(),
+        "securityContext": confined(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _BUNDLE, "mountPath": wiring.BUNDLE},
@@ -142,8 +144,8 @@ def _main(submission: wiring.Submission, role: Role) -> Document:
         "command": [_PYTHON, f"{wiring.BUNDLE}/worker.pyz", f"{wiring.BUNDLE}/replica.json"],
         "workingDir": wiring.SCRATCH,
         "env": _environment(submission, role),
-        "resources": _amounts(role.resources, submission.site),
-        "securityContext": _confined(),
+        "resources": amounts(role.resources, submission.site),
+        "securityContext": confined(),
         "terminationMessagePath": wiring.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*_own_mounts(), *_inputs(submission), *_outputs(submission, role)],
@@ -158,7 +160,7 @@ def _environment(submission: wiring.Submission, role: Role) -> list[Document]:
     return [*wiring.counters(submission), *fixed, *asked.values()]
 
 
-def _amounts(resources: Resources, site: ClusterSite) -> Document:
+def amounts(resources: Resources, site: ClusterSite) -> Document:
     """CPUs are a share and no limit; memory is both, so that no neighbour's greed ends a replica."""
     memory = _mebibytes(resources.memory_gib)
     limits = {"memory": memory}

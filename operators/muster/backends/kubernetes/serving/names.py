@@ -1,0 +1,56 @@
+"""What the objects of a deployment are called, and the labels by which they are found again."""
+
+from __future__ import annotations
+
+import hashlib
+
+from muster.backends.kubernetes import labels
+from muster.core.names import check_label
+
+DEPLOYMENT = f"{labels.PREFIX}deployment"
+REVISION = f"{labels.PREFIX}revision"
+NOTES = f"{labels.PREFIX}release"  # the annotation of a route that holds what it remembers
+MODEL = f"{labels.PREFIX}model"
+CLUSTER_LOCAL = {"networking.kserve.io/visibility": "cluster-local"}  # KServe makes no route of its own then
+
+_LONGEST = 63  # a DNS label
+_DIGITS = 8
+
+
+def route_name(deployment: str) -> str:
+    """What a deployment's route is called: its name, with a letter before it where it begins with a digit.
+
+    :raises SpecError: it is no name.
+    """
+    check_label("deployment", deployment)
+    return deployment if deployment[0].isalpha() else f"d-{deployment}"
+
+
+def revision_name(deployment: str, revision: str, *, namespace: str) -> str:
+    """What a revision's objects are called: ``shop-r7``.
+
+    KServe makes DNS labels of that, ``shop-r7-predictor`` and ``shop-r7-NAMESPACE``; where those would be too
+    long, a part of the deployment's name makes room for a digest of it.
+    """
+    name = f"{route_name(deployment)}-{revision}"
+    room = _LONGEST - max(len("-predictor"), len(f"-{namespace}"))
+    if len(name) <= room:
+        return name
+    digest = hashlib.sha256(deployment.encode()).hexdigest()[:_DIGITS]
+    stem = route_name(deployment)[: room - len(f"-{digest}-{revision}")].rstrip("-")
+    return f"{stem or 'd'}-{digest}-{revision}"
+
+
+def service_name(revision_object: str) -> str:
+    """What KServe calls the Service, and the Deployment, of an InferenceService."""
+    return f"{revision_object}-predictor"
+
+
+def of_deployment(deployment: str) -> dict[str, str]:
+    """The label of every object of a deployment."""
+    return {DEPLOYMENT: deployment}
+
+
+def of_revision(deployment: str, revision: str) -> dict[str, str]:
+    """The labels of every object of a revision, of its pods too."""
+    return {DEPLOYMENT: deployment, REVISION: revision}

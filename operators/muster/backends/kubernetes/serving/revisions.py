@@ -1,0 +1,127 @@
+"""The objects of a deployment's revisions: made, looked at, deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, POD, Document
+from muster.backends.kubernetes.cluster.survey import Survey
+from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.inference_service import inference_service
+from muster.backends.kubernetes.serving.looking import look
+from muster.backends.kubernetes.serving.notes import Live
+from muster.backends.kubernetes.serving.platform import card_classes
+from muster.backends.kubernetes.serving.route import Route
+from muster.backends.kubernetes.serving.server import Server, code
+from muster.backends.kubernetes.serving.standing import standing
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.deployment import Revision
+from muster.core.errors import BackendError, Conflict
+
+_GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
+
+
+class Revisions:
+    """The revisions of one namespace's deployments. Safe to share between threads.
+
+    :param now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        site: ClusterSite,
+        survey: Survey,
+        *,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._survey = survey
+        self._now = now
+        self._sleep = sleep
+
+    def rehearse(self, live: Live) -> None:
+        """Have a revision checked by the API server and KServe's webhooks, and make nothing.
+
+        :raises SpecError: one of them refuses it.
+        """
+        with suppress(Conflict):  # it is there
+            self._client.create(inference_service(self._server(live)), dry_run=True)
+
+    def make(self, live: Live) -> None:
+        """Make what there is not of a revision: its InferenceService, and the code that its pods wait for.
+
+        :raises BackendError: what was there of it is being deleted.
+        """
+        server = self._server(live)
+        document = inference_service(server)
+        try:
+            made = self._client.create(document)
+        except Conflict:
+            made = self._there(server, document)
+        with suppress(Conflict):  # it is there
+            self._client.create(code(server, made))
+
+    def standing(self, route: Route) -> tuple[Revision, ...]:
+        """Say how every revision of a route stands, newest first."""
+        seen = look(self._client, route.name, namespace=self._site.namespace)
+        now = self._now()
+        return tuple(
+            standing(
+                live,
+                seen.of(live.name),
+                percent=route.shares.get(live.name),
+                since=route.notes.moved,
+                now=now,
+            )
+            for live in route.notes.live
+        )
+
+    def pods(self, name: str, revision: str | None = None) -> list[Document]:
+        """Return the pods of a deployment, or of one revision, that can be asked and are not on their way out."""
+        wanted = names.of_revision(name, revision) if revision else names.of_deployment(name)
+        found = self._client.find(POD, namespace=self._site.namespace, labels=selector(wanted))
+        return [
+            pod
+            for pod in found
+            if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("podIP")
+        ]
+
+    def keep_only(self, name: str, revisions: Collection[str]) -> None:
+        """Begin to delete all revisions of a deployment but these; what they own goes with them."""
+        wanted, place = selector(names.of_deployment(name)), self._site.namespace
+        for found in self._client.find(INFERENCE_SERVICE, namespace=place, labels=wanted, heads=True):
+            metadata = found["metadata"]
+            if metadata["labels"].get(names.REVISION) not in revisions:
+                self._client.delete(INFERENCE_SERVICE, metadata["name"], namespace=place, uid=metadata["uid"])
+
+    def await_gone(self, name: str) -> None:
+        """Return when no pod of a deployment is left. :raises BackendError: one does not end."""
+        deadline, wanted = self._now() + _GONE_SECONDS, selector(names.of_deployment(name))
+        while left := self._client.find(POD, namespace=self._site.namespace, labels=wanted, heads=True):
+            if self._now() > deadline:
+                shown = ", ".join(each["metadata"]["name"] for each in left[:3])
+                raise BackendError(
+                    f"deployment {name}: after {_GONE_SECONDS:g} s there still are {shown}: "
+                    "is KServe's controller running? see `kubectl describe pod`, then retire it again"
+                )
+            self._sleep(_LOOK_SECONDS)
+
+    def _server(self, live: Live) -> Server:
+        classes = card_classes(self._survey.cluster())
+        return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes)
+
+    def _there(self, server: Server, document: Document) -> Document:
+        found = self._client.get(INFERENCE_SERVICE, server.name, namespace=self._site.namespace)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            raise BackendError(
+                f"revision {server.revision} of {server.spec.name}: its InferenceService is being deleted: "
+                "deploy it again when that is gone"
+            )
+        return {**found, "apiVersion": document["apiVersion"], "kind": document["kind"]}

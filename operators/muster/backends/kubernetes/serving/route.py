@@ -1,0 +1,214 @@
+"""The one route of a deployment: who gets which share of the traffic, and what is remembered beside that.
+
+With a Gateway it is an HTTPRoute with a weight for each revision; without one a Service that points at one
+revision's pods. Both are written whole, by server-side apply, and only as they were when they were read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, Document, Kind
+from muster.backends.kubernetes.cluster.facts import condition
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.notes import Notes, read_notes, write_notes
+from muster.backends.kubernetes.serving.server import PORT
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.errors import BackendError
+
+_SERVICE_PORT = 80
+_NOBODY = "none"  # the revision that a Service points at before there is one
+_TOKEN_DIGITS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A route as it was read, or is to be.
+
+    :param shares: percent by revision; one with 0 is kept for a rollback.
+    :param foreign: what else gets traffic by it, which is nobody of ours: somebody else's edit.
+    :param version: of the object, None where there is none yet.
+    :param token: of what muster and others decided about it, and not of what a gateway reports.
+    :param unsettled: why what it says may not be in force; empty where the Gateway says that it took it up.
+    :param broken: what of it the Gateway cannot do.
+    """
+
+    name: str
+    notes: Notes = field(default_factory=Notes)
+    shares: Mapping[str, int] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
+    version: str | None = None
+    token: str = ""
+    unsettled: str = ""
+    broken: str = ""
+
+    @property
+    def champion(self) -> str | None:
+        """Who has the traffic: the greatest share, and in a tie the one that had it before."""
+        before = self.notes.release.champion if self.notes.release else None
+        serving = {name: percent for name, percent in self.shares.items() if percent}
+        return max(serving, key=lambda name: (serving[name], name == before), default=None)
+
+
+def route_kind(site: ClusterSite) -> Kind:
+    """What a route is here."""
+    return HTTP_ROUTE if site.gateway else SERVICE
+
+
+def write_route(route: Route, site: ClusterSite) -> Document:
+    """Return the object of a route.
+
+    :raises SpecError: it would be too large.
+    """
+    kind = route_kind(site)
+    metadata: Document = {
+        "name": names.route_name(route.name),
+        "namespace": site.namespace,
+        "labels": names.of_deployment(route.name),
+        "annotations": {names.NOTES: write_notes(route.notes)},
+    }
+    if route.version is not None:
+        metadata["resourceVersion"] = route.version
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": metadata,
+        "spec": _http(route, site) if site.gateway else _service(route),
+    }
+
+
+def read_route(document: Document, *, name: str, site: ClusterSite) -> Route:
+    """Read the object of a route.
+
+    :raises BackendError: it is not muster's, or of another deployment, or was made unreadable.
+    """
+    metadata = document["metadata"]
+    shown = f"{document['kind']} {metadata['name']} in namespace {site.namespace}"
+    whose = (metadata.get("labels") or {}).get(names.DEPLOYMENT)
+    if whose != name:
+        of = f"deployment {whose!r}" if whose else "nobody that muster knows"
+        raise BackendError(
+            f"{shown} belongs to {of}, and deployment {name!r} needs that name: take another name"
+        )
+    notes = read_notes((metadata.get("annotations") or {}).get(names.NOTES), route=shown)
+    if site.gateway:
+        shares, foreign = _weights(document, name, notes, site)
+    else:
+        shares, foreign = _selected(document, notes), ()
+    unsettled, broken = _reported(document, site) if site.gateway else ("", "")
+    return Route(
+        name=name,
+        notes=notes,
+        shares=shares,
+        foreign=foreign,
+        version=metadata["resourceVersion"],
+        token=_token(document),
+        unsettled=unsettled,
+        broken=broken,
+    )
+
+
+def _http(route: Route, site: ClusterSite) -> Document:
+    namespace, _, gateway = site.gateway.partition("/")
+    hostname = site.hostname(route.name)
+    parent = {"group": GATEWAY.group, "kind": GATEWAY.name, "namespace": namespace, "name": gateway}
+    return {
+        "parentRefs": [parent],
+        **({"hostnames": [hostname]} if hostname else {}),
+        "rules": [{"matches": _matches(route.name), "backendRefs": _backends(route, site)}],
+    }
+
+
+def _matches(deployment: str) -> list[Document]:
+    """What users may ask for: predictions and what the model is, and no page of the server's own."""
+    return [
+        {"path": {"type": kind, "value": path}}
+        for kind, path in (
+            ("PathPrefix", f"/v2/models/{deployment}"),
+            ("PathPrefix", f"/v1/models/{deployment}"),
+            ("Exact", f"/v1/models/{deployment}:predict"),
+        )
+    ]
+
+
+def _backends(route: Route, site: ClusterSite) -> list[Document]:
+    return [
+        {
+            "group": "",
+            "kind": "Service",
+            "name": _service_of(route.name, revision, site),
+            "port": _SERVICE_PORT,
+            "weight": percent,
+        }
+        for revision, percent in sorted(route.shares.items())
+    ]
+
+
+def _service_of(deployment: str, revision: str, site: ClusterSite) -> str:
+    return names.service_name(names.revision_name(deployment, revision, namespace=site.namespace))
+
+
+def _weights(
+    document: Document, name: str, notes: Notes, site: ClusterSite
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Read the shares off the weights, whoever wrote them: percent of their sum."""
+    ours = {_service_of(name, one.name, site): one.name for one in notes.live}
+    found: dict[str, int] = {}
+    for rule in document["spec"].get("rules") or ():
+        for backend in rule.get("backendRefs") or ():
+            found[backend["name"]] = found.get(backend["name"], 0) + int(backend.get("weight", 1))
+    total = sum(found.values())
+    shares = {
+        ours[service]: round(100 * weight / total) if total else 0
+        for service, weight in found.items()
+        if service in ours
+    }
+    return shares, tuple(
+        sorted(service for service, weight in found.items() if weight and service not in ours)
+    )
+
+
+def _service(route: Route) -> Document:
+    revision = route.champion or _NOBODY
+    return {
+        "selector": names.of_revision(route.name, revision),
+        "ports": [{"name": "http", "port": _SERVICE_PORT, "targetPort": PORT, "protocol": "TCP"}],
+    }
+
+
+def _selected(document: Document, notes: Notes) -> dict[str, int]:
+    revision = str((document["spec"].get("selector") or {}).get(names.REVISION))
+    shares = dict.fromkeys(notes.kept, 0)
+    return {**shares, revision: 100} if notes.called(revision) else shares
+
+
+def _token(document: Document) -> str:
+    """Say what was decided, by us or others, in a word that no other state of the route has."""
+    metadata = document["metadata"]
+    decided = [metadata.get("uid"), (metadata.get("annotations") or {}).get(names.NOTES), document["spec"]]
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_TOKEN_DIGITS]
+
+
+def _reported(document: Document, site: ClusterSite) -> tuple[str, str]:
+    """Say why the Gateway does not do yet what the route says, and what it cannot do of it; each empty where all is well.
+
+    What it reports has to be about the route as it is now: it is silent where its controller is down.
+    """
+    generation = document["metadata"].get("generation")
+    for parent in (document.get("status") or {}).get("parents") or ():
+        reference = parent.get("parentRef") or {}
+        if f"{reference.get('namespace', site.namespace)}/{reference.get('name')}" != site.gateway:
+            continue
+        accepted, resolved = (condition({"status": parent}, kind) for kind in ("Accepted", "ResolvedRefs"))
+        if accepted.get("observedGeneration") != generation:
+            break
+        if accepted.get("status") != "True":
+            return f"Gateway {site.gateway} does not accept the route: {accepted.get('message')}", ""
+        if resolved.get("status") == "False":
+            return "", f"Gateway {site.gateway}: {resolved.get('reason')}: {resolved.get('message')}"
+        return "", ""
+    return f"Gateway {site.gateway} has not taken up the route as it is now: is its controller running?", ""

@@ -1,0 +1,98 @@
+"""Reads and writes routes, each write only where the route still is as it was when it was read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.route import Route, read_route, route_kind, write_route
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.errors import Conflict, NotFound, Unreachable
+
+_TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+
+
+class Routes:
+    """The routes of one namespace. Safe to share between threads."""
+
+    def __init__(
+        self,
+        client: Client,
+        site: ClusterSite,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client = client
+        self._site = site
+        self._kind = route_kind(site)
+        self._clock = clock
+        self._sleep = sleep
+
+    def find(self, name: str) -> Route | None:
+        """Return a deployment's route. :raises BackendError: what is there by its name is not one."""
+        found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return None
+        return read_route(found, name=name, site=self._site)
+
+    def names(self) -> list[str]:
+        """Return every deployment's name, sorted."""
+        found = self._client.find(
+            self._kind, namespace=self._site.namespace, labels=names.DEPLOYMENT, heads=True
+        )
+        # KServe's own Services carry the labels of a revision, too
+        routes = [each["metadata"]["labels"] for each in found]
+        return sorted(each[names.DEPLOYMENT] for each in routes if names.REVISION not in each)
+
+    def write(self, route: Route) -> Route:
+        """Write a route that was read, or is new, and return it as it is then.
+
+        :raises Conflict: somebody else has written it since, or made it first.
+        :raises SpecError: it is refused.
+        """
+        counted = replace(route, notes=replace(route.notes, writes=route.notes.writes + 1))
+        if route.version is None:
+            made = self._client.create(write_route(counted, self._site))
+            return read_route(made, name=route.name, site=self._site)
+        while True:
+            try:
+                return self._written(counted)
+            except Conflict as error:
+                found = self.find(route.name)
+                if found is None or found.token != route.token:
+                    raise Conflict(
+                        f"the route of {route.name} was written by somebody else meanwhile: look again"
+                    ) from error
+                counted = replace(counted, version=found.version)  # a gateway has reported, no more
+
+    def await_taken_up(self, name: str) -> Route:
+        """Return a route when its Gateway says that it has read it as it is; that takes some hundredths of a second.
+
+        :raises Unreachable: it does not say so; what was written stands, and may be waited for again.
+        :raises NotFound: it was deleted meanwhile.
+        """
+        deadline = self._clock() + _TAKEN_UP_SECONDS
+        while True:
+            route = self.find(name)
+            if route is None:
+                raise NotFound(f"the route of {name} was deleted meanwhile")
+            if not route.unsettled:
+                return route
+            if self._clock() > deadline:
+                raise Unreachable(f"deployment {name}: {route.unsettled}")
+            self._sleep(_LOOK_SECONDS)
+
+    def delete(self, name: str) -> None:
+        """Delete a route; one that is not there, or is not muster's, is left."""
+        kind, called, place = self._kind, names.route_name(name), self._site.namespace
+        found = self._client.get(kind, called, namespace=place)
+        if found and (found["metadata"].get("labels") or {}).get(names.DEPLOYMENT) == name:
+            self._client.delete(kind, called, namespace=place, uid=found["metadata"]["uid"])
+
+    def _written(self, route: Route) -> Route:
+        applied = self._client.apply(write_route(route, self._site))
+        return read_route(applied, name=route.name, site=self._site)

@@ -1,0 +1,207 @@
+"""A model server as a pod: what it runs, what it sees of the store, and when it counts as ready.
+
+The server's code travels with each revision, in a ConfigMap of its own, as it is in the muster that deploys:
+the image holds what the image's lock says, and no code of ours that could be of another release.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
+from muster.backends.kubernetes.manifests import pods, wiring
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.site import ClusterSite
+from muster.core.deployment import DeploymentSpec
+from muster.core.errors import SpecError
+from muster.core.shipped import shipped
+
+PORT = 8080
+READY = "/v2/health/ready"  # true only when the model is loaded
+LONGEST_REQUEST_SECONDS = 30  # the server finishes what it is asked before it ends (its GRACE_SECONDS)
+_MARGIN_SECONDS = 5
+
+_FOLDER, _MODEL = "/mnt/muster/server", "/mnt/muster/model"
+_ARCHIVE = "serving.zip"
+_CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold; the same sources give the same bytes
+_GPU_PRESENT = "nvidia.com/gpu.present"  # GPU feature discovery sets it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """One revision of a deployment, as it is to run.
+
+    :param gpu_classes: of the nodes with cards, to be kept off.
+    """
+
+    spec: DeploymentSpec
+    revision: str
+    site: ClusterSite
+    gpu_classes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its objects are called."""
+        return names.revision_name(self.spec.name, self.revision, namespace=self.site.namespace)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """By which its objects and pods are found."""
+        return names.of_revision(self.spec.name, self.revision)
+
+
+@cache
+def archive() -> bytes:
+    """Return the servers' code as one zip that Python imports from, the same bytes for the same sources.
+
+    :raises SpecError: this installation of muster lacks it.
+    """
+    package = shipped("serving") / "muster_serving"
+    sources = sorted(package.glob("*.py"))
+    if Path(package / "__main__.py") not in sources:
+        raise SpecError(f"this installation of muster lacks its model servers ({package}): install it again")
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as made:
+        for path in sources:
+            info = zipfile.ZipInfo(f"{package.name}/{path.name}", _EPOCH)
+            made.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return whole.getvalue()
+
+
+def code(server: Server, owner: Document) -> Document:
+    """Return the ConfigMap with the server's code, which goes with `owner`."""
+    about = owner["metadata"]
+    return {
+        "apiVersion": CONFIG_MAP.api_version,
+        "kind": CONFIG_MAP.name,
+        "metadata": {
+            "name": server.name,
+            "namespace": server.site.namespace,
+            "labels": server.labels,
+            "ownerReferences": [
+                {
+                    "apiVersion": owner["apiVersion"],
+                    "kind": owner["kind"],
+                    "name": about["name"],
+                    "uid": about["uid"],
+                }
+            ],
+        },
+        "immutable": True,
+        "binaryData": {_ARCHIVE: base64.b64encode(archive()).decode("ascii")},
+    }
+
+
+def pod(server: Server, *, container: str, command: Sequence[str], ready: str = READY) -> Document:
+    """Return the pod's spec: Pod Security's `restricted`, no account, no writable root, off the GPU nodes.
+
+    :param container: what the platform wants the server's container to be called.
+    :param command: of the server.
+    :param ready: where it says that its model is loaded.
+    """
+    site, resources = server.site, server.spec.resources
+    spec: Document = {
+        "serviceAccountName": site.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": site.drain_seconds + LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS,
+        "securityContext": pods.identity(site),
+        "tolerations": pods.tolerations(resources, site),
+        "containers": [_container(server, container, command, ready)],
+        "volumes": [
+            {"name": _CLAIM, "persistentVolumeClaim": {"claimName": site.claim, "readOnly": True}},
+            {"name": _SERVER, "configMap": {"name": server.name}},
+            {"name": _SCRATCH, "emptyDir": {}},
+        ],
+    }
+    if resources.gpu_class:
+        spec["affinity"] = pods.affinity(resources.gpu_class)
+    elif not resources.gpus:
+        spec["affinity"] = _off_cards(server.gpu_classes)
+    if site.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in site.image_pull_secrets]
+    return spec
+
+
+def kserve_command(server: Server) -> list[str]:
+    """How the server of the image ``serve`` is started."""
+    return [
+        *("python3", "-m", "muster_serving", server.spec.name),
+        *(f"--model={_MODEL}", f"--revision={server.revision}"),
+        *("--host=0.0.0.0", f"--port={PORT}"),
+    ]
+
+
+def seldon_parameters(server: Server) -> dict[str, str]:
+    """What the server of the image ``seldon`` is told, by parameter."""
+    return {"model": _MODEL, "name": server.spec.name, "revision": server.revision}
+
+
+def _container(server: Server, name: str, command: Sequence[str], ready: str) -> Document:
+    site, spec = server.site, server.spec
+    return {
+        "name": name,
+        "image": site.image(spec.image, spec.image_digest),
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "workingDir": wiring.TEMPORARY,
+        "env": [
+            {"name": "PYTHONPATH", "value": f"{_FOLDER}/{_ARCHIVE}"},
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+            {"name": "HOME", "value": wiring.TEMPORARY},
+            {"name": "LANG", "value": "C.UTF-8"},
+        ],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        **_probes(spec, ready),
+        # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and it answers whoever comes.
+        "lifecycle": {"preStop": {"sleep": {"seconds": site.drain_seconds}}},
+        "resources": pods.amounts(spec.resources, site),
+        "securityContext": pods.confined(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {
+                "name": _CLAIM,
+                "mountPath": _MODEL,
+                "subPath": site.on_claim(wiring.version_path(spec.model.address)),
+                "readOnly": True,
+            },
+            {"name": _SERVER, "mountPath": _FOLDER, "readOnly": True},
+            {"name": _SCRATCH, "mountPath": wiring.TEMPORARY},
+        ],
+    }
+
+
+def _probes(spec: DeploymentSpec, ready: str) -> Document:
+    """When a replica is up, ready and alive: all three ask whether its model is loaded.
+
+    One that has not loaded it in time is started again, which a release sees as a restart.
+    """
+    asked = {"httpGet": {"path": ready, "port": PORT}}
+    return {
+        "startupProbe": {
+            **asked,
+            "periodSeconds": 1,
+            "timeoutSeconds": 1,
+            "failureThreshold": math.ceil(spec.load_timeout_seconds),
+        },
+        "readinessProbe": {**asked, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 2},
+        "livenessProbe": {**asked, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+    }
+
+
+def _off_cards(classes: Sequence[str]) -> Document:
+    """Keep a server that needs no card off the nodes that have one."""
+    expressions = [{"key": _GPU_PRESENT, "operator": "NotIn", "values": ["true"]}]
+    if classes:
+        expressions.append({"key": labels.GPU_CLASS, "operator": "NotIn", "values": sorted(classes)})
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,0 +1,181 @@
+"""How a revision stands, from its objects: whether it answers, what it waits for, why it cannot be.
+
+``Ready=True`` of an InferenceService is not enough: it is of the pod before where one was edited, and true
+of a server that listens without a model. What counts are all of these together: the condition, the
+Deployment's own numbers about its latest generation, the endpoints, and how often containers have ended.
+Whether the model answers rightly is for smoke requests to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.cluster.facts import condition, holds
+from muster.backends.kubernetes.serving.notes import Live
+from muster.core.deployment import Revision, RevisionState
+from muster.core.verdict import one_line
+
+_STUCK = {
+    "ImagePullBackOff": "its image cannot be pulled",
+    "ErrImagePull": "its image cannot be pulled",
+    "ErrImageNeverPull": "its image is not on the node",
+    "InvalidImageName": "its image has no valid name",
+    "CreateContainerConfigError": "its container cannot be made",
+    "CreateContainerError": "its container cannot be made",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objects:
+    """The objects of one revision.
+
+    :param service: its InferenceService; None where there is none.
+    :param workload: the Deployment that KServe made for that.
+    :param slices: the EndpointSlices of its Service.
+    """
+
+    service: Document | None = None
+    workload: Document | None = None
+    slices: Sequence[Document] = ()
+    pods: Sequence[Document] = ()
+
+    @property
+    def present(self) -> list[Document]:
+        """The pods that are not on their way out."""
+        return [pod for pod in self.pods if not pod["metadata"].get("deletionTimestamp")]
+
+
+def standing(live: Live, objects: Objects, *, percent: int | None, since: float, now: float) -> Revision:
+    """Say how a revision stands.
+
+    :param percent: its share of the traffic; 0 where it is kept for a rollback, None where the route does
+        not name it.
+    :param since: when it got that share.
+    """
+    wanted = live.spec.replicas
+    ready = _ready(objects)
+    restarts = sum(_restarts(pod) for pod in objects.present)
+    reason = "" if ready >= wanted else _waits_for(objects)
+    state = RevisionState.SERVING if percent else RevisionState.READY
+    if not percent:
+        fault = _fault(live, restarts=restarts if percent is None else 0, ready=ready, now=now)
+        if fault:
+            state, reason = (
+                RevisionState.FAILED,
+                one_line(f"{fault}: {reason or _last_end(objects)}".rstrip(": ")),
+            )
+        elif ready < wanted:
+            state = RevisionState.STARTING
+    return Revision(
+        name=live.name,
+        model=live.spec.model,
+        state=state,
+        percent=percent or 0,
+        kept=percent == 0,
+        ready=ready,
+        wanted=wanted,
+        restarts=restarts,
+        since=since if percent else live.since,
+        reason=reason or (_last_end(objects) if restarts else ""),
+    )
+
+
+def _fault(live: Live, *, restarts: int, ready: int, now: float) -> str:
+    """Why a revision without traffic will not do: it ends by itself, or takes too long."""
+    if restarts:
+        return f"it ended {restarts} time{'s' if restarts > 1 else ''} before it had any traffic"
+    if ready < live.spec.replicas and now > live.since + live.spec.load_timeout_seconds:
+        return (
+            f"{ready} of {live.spec.replicas} replicas are ready after {live.spec.load_timeout_seconds:g} s"
+        )
+    return ""
+
+
+def _ready(objects: Objects) -> int:
+    """How many replicas answer: what Deployment and endpoints both say; none while either is behind."""
+    if objects.service is None or objects.workload is None or not holds(objects.service, "PredictorReady"):
+        return 0
+    workload, status = objects.workload, objects.workload.get("status") or {}
+    if workload["metadata"].get("generation") != status.get("observedGeneration"):
+        return 0
+    settled = {
+        workload["spec"].get("replicas"),
+        *(status.get(key, 0) for key in ("replicas", "updatedReplicas")),
+    }
+    available = int(status.get("availableReplicas", 0)) if len(settled) == 1 else 0
+    return min(available, len(_endpoints(objects.slices)))
+
+
+def _endpoints(slices: Sequence[Document]) -> set[str]:
+    """Who the traffic of a Service goes to."""
+    return {
+        str((endpoint.get("targetRef") or {}).get("name") or endpoint["addresses"][0])
+        for each in slices
+        for endpoint in each.get("endpoints") or ()
+        if (endpoint.get("conditions") or {}).get("ready", True)
+    }
+
+
+def _restarts(pod: Document) -> int:
+    return sum(int(each.get("restartCount", 0)) for each in _containers(pod))
+
+
+def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list((pod.get("status") or {}).get("containerStatuses") or ())
+
+
+def _waits_for(objects: Objects) -> str:
+    """What keeps a revision from being ready, as the lowest object tells it."""
+    if objects.service is None:
+        return "its InferenceService is not there: it is about to be made, or somebody deleted it"
+    if objects.workload is None:
+        said = condition(objects.service, "PredictorReady").get("message") or condition(
+            objects.service, "Ready"
+        ).get("message")
+        return one_line(str(said or "KServe has made nothing of it yet: is its controller running?"))
+    failed = condition(objects.workload, "ReplicaFailure")
+    if failed.get("status") == "True":
+        return one_line(f"its pods cannot be made: {failed.get('message')}")
+    for pod in objects.present:
+        if why := _pod_waits_for(pod):
+            return f"{pod['metadata']['name']}: {why}"
+    return "its replicas start"
+
+
+def _pod_waits_for(pod: Document) -> str:
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return one_line(f"no node for it: {scheduled.get('message')}")
+    for each in _containers(pod):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        if reason in _STUCK:
+            return one_line(f"{_STUCK[reason]}: {waiting.get('message') or reason}")
+        if not each.get("ready") and (end := _ended(each)):
+            return end
+    return ""
+
+
+def _last_end(objects: Objects) -> str:
+    """How a container ended last."""
+    for pod in objects.present:
+        for each in _containers(pod):
+            if end := _ended(each):
+                return f"{pod['metadata']['name']}: {end}"
+    return ""
+
+
+def _ended(container: Mapping[str, Any]) -> str:
+    for state in (container.get("state") or {}, container.get("lastState") or {}):
+        ended = state.get("terminated")
+        if ended:
+            if ended.get("reason") == "OOMKilled":
+                return "it needed more memory than it is given"
+            said = str(ended.get("message") or "").strip().rpartition("\n")[2]
+            return one_line(
+                f"it ended with exit code {ended.get('exitCode')}" + (f": {said}" if said else "")
+            )
+    return ""
