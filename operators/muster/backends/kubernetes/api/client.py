@@ -165,23 +165,27 @@ class Client:
         propagation: str = "Background",
         grace_seconds: int | None = None,
         uid: str | None = None,
+        version: str | None = None,
     ) -> bool:
         """Begin to delete an object and what it owns; whether there was one. Idempotent.
 
         :param propagation: ``Foreground`` keeps the object until all that it owns is gone.
         :param uid: only the object of that uid: another of the same name is left alone.
+        :param version: the ``resourceVersion`` that it must still have.
+        :raises Conflict: it has another by now.
         """
         options: Document = {"propagationPolicy": propagation}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        expected = {"uid": uid, "resourceVersion": version}
+        if preconditions := {name: text for name, text in expected.items() if text is not None}:
+            options["preconditions"] = preconditions
         try:
             self._ask(Request(verb="delete", kind=kind, name=name, namespace=namespace), body=options)
         except NotFound:
             return False
         except Conflict:
-            if uid is None:
+            if uid is None or version is not None:
                 raise
             return False
         return True

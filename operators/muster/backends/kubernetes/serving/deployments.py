@@ -10,7 +10,7 @@ from dataclasses import replace
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.beginning import begin
+from muster.backends.kubernetes.serving.deciding import begin, heads, idle, models, moved, reason
 from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.platform import check_platform
 from muster.backends.kubernetes.serving.replicas import Replicas
@@ -87,8 +87,8 @@ class ClusterDeployments:
         """
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         model = self._check(spec)
-        self._store.pin(model.address, reason=_pin(spec.name))
         live = self._begin(spec, model, by=by, allow_older=allow_older)
+        self._store.pin(model.address, reason=_pin(spec.name))
         self._revisions.make(live)
         return self._called(spec.name, live.name)
 
@@ -106,18 +106,21 @@ class ClusterDeployments:
         )
         champion = status.champion
         answers = champion is not None and champion.ready > 0 and not route.unsettled
-        return replace(status, ready=answers, reason=_reason(route, champion))
+        return replace(status, ready=answers, reason=reason(route, champion))
 
     def deployments(self) -> list[str]:
         """Every deployment's name, sorted."""
         return self._routes.names()
 
     def ask(self, name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
-        """Send one real request to every replica of a revision, past the route. :raises NotFound: no such revision."""
+        """Send one real request to every replica of a revision, past the route, and not counted as traffic.
+
+        :raises NotFound: no such revision.
+        """
         if self._route(name).notes.called(revision) is None:
             raise NotFound(f"deployment {name} has no revision {revision}")
         pods = self._revisions.pods(name, revision)
-        return self._replicas.ask(pods, deployment=name, request=request)
+        return self._replicas.ask(pods, deployment=name, revision=revision, request=request)
 
     def shift(self, name: str, shares: Mapping[str, int], *, token: str, release: Release | None) -> str:
         """Share the traffic out in one write, and return the token of what the route is then.
@@ -133,17 +136,15 @@ class ClusterDeployments:
             raise Conflict(f"the route of {name} was written by somebody else meanwhile: look again")
         self._check_shares(route, shares)
         shifted = replace(route, shares=dict(shares), notes=replace(route.notes, release=release))
-        written = self._routes.write(_moved(shifted, route, self._now()))
+        written = self._routes.write(moved(shifted, route, self._now()))
         self._routes.await_taken_up(name)
         return written.token
 
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered, by its name: from the servers themselves."""
         live = [one.name for one in self._route(name).notes.live]
-        for pod, born, counted in self._replicas.counted(self._revisions.pods(name)):
-            revision, process = pod["metadata"]["labels"].get(names.REVISION), (pod["metadata"]["uid"], born)
-            if revision in counted:
-                self._tally.take(name, revision, process, counted[revision])
+        for each in self._replicas.counted(self._revisions.pods(name), deployment=name):
+            self._tally.take(name, (each.pod, each.born), each.counts)
         return self._tally.totals(name, live)
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
@@ -152,18 +153,15 @@ class ClusterDeployments:
         It is remembered as over before anything of it is deleted; whoever is killed in between, it is done
         by the next call, of this or of :meth:`prepare`.
 
-        :raises Conflict: it has a share of the traffic.
+        :raises Conflict: it has a share of the traffic, or a release that goes forward names it.
+        :raises NotFound: no such revision.
         :raises Unreachable: the Gateway does not say that it lets go of it; it is not deleted.
         """
         while True:
             route = self._route(name)
-            live = route.notes.called(revision)
+            live = idle(route, revision)
             if live is None:
                 break
-            if percent := route.shares.get(revision):
-                raise Conflict(
-                    f"revision {revision} of {name} has {percent} % of the traffic: move that first"
-                )
             ended = Revision(
                 name=revision, model=live.spec.model, state=state, since=self._now(), reason=reason
             )
@@ -171,21 +169,31 @@ class ClusterDeployments:
             with suppress(Conflict):  # somebody else has written it: perhaps they gave it traffic
                 self._routes.write(replace(route, shares=left, notes=route.notes.with_over(ended)))
                 break
-        self._clear(name)
+        self._clear(self._let_go(name))
 
     def retire(self, name: str) -> None:
         """Take a deployment away with all its revisions, and return when nothing of it runs. Idempotent.
 
+        Users are sent nowhere first, and the route goes last: whoever is killed in between, it is still there
+        to be retired.
+
         :raises BackendError: something of it does not end.
         """
-        route = self._routes.find(name)
-        self._routes.delete(name)
-        if route is not None and route.champion:
-            self._sleep(self._site.gateway_seconds)
-        self._revisions.keep_only(name, ())
-        self._revisions.await_gone(name)
-        for model in _models(route):
-            self._unpin(name, model)
+        while (route := self._routes.find(name)) is not None:
+            with suppress(Conflict):  # somebody has begun a release meanwhile: that goes, too
+                if route.shares or route.notes.release:
+                    ended = replace(route, shares={}, notes=replace(route.notes, release=None))
+                    self._routes.write(moved(ended, route, self._now()))
+                    route = self._let_go(name)
+                self._take_away(route)
+                self._routes.delete(route)
+
+    def _take_away(self, route: Route) -> None:
+        """Delete all that there is of a deployment but its route, and return when no pod is left."""
+        self._revisions.delete(route.name, upto=route.notes.last)
+        self._revisions.await_gone(route.name)
+        for model in models(route):
+            self._unpin(route.name, model)
 
     def _check(self, spec: DeploymentSpec) -> Version:
         """Refuse what can never be served here; return the model's version."""
@@ -226,15 +234,22 @@ class ClusterDeployments:
         """Write into the route that a revision is on its way, and return it."""
         while True:
             route = self._routes.find(spec.name) or Route(name=spec.name)
-            if not allow_older and (why := behind(self._store, model, _heads(route))):
+            if not allow_older and (why := behind(self._store, model, heads(route))):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
-            begun, live = begin(route, spec, by=by, now=self._now())
+            begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
             if begun == route:
                 return live
             self._revisions.rehearse(live)
             with suppress(Conflict):  # somebody else was quicker: what they wrote counts
-                self._routes.write(_moved(begun, route, self._now()))
+                self._routes.write(moved(begun, route, self._now()))
                 return live
+
+    def _failed(self, route: Route, spec: DeploymentSpec) -> set[str]:
+        """Which revisions will not do, where it makes a difference."""
+        if not any(one.spec == spec for one in route.notes.live):
+            return set()
+        seen = self._revisions.standing(route)
+        return {one.name for one in seen if one.state is RevisionState.FAILED}
 
     def _called(self, name: str, revision: str) -> Revision:
         route = self._route(name)
@@ -256,55 +271,23 @@ class ClusterDeployments:
             return self._site.url(name)
         return f"http://{names.route_name(name)}.{self._site.namespace}"
 
-    def _clear(self, name: str) -> None:
-        """Delete the revisions that are over, when the Gateway has let go of them."""
+    def _let_go(self, name: str) -> Route:
+        """Return the route when the Gateway sends nobody any more to those without a share."""
         route = self._routes.await_taken_up(name)
         self._sleep(max(0.0, route.notes.moved + self._site.gateway_seconds - self._now()))
-        self._revisions.keep_only(name, [one.name for one in route.notes.live])
-        kept = {one.spec.model.address for one in route.notes.live}
-        for ended in route.notes.over:
-            if ended.model.address not in kept:
-                self._unpin(name, ended.model.address)
+        return route
+
+    def _clear(self, route: Route) -> None:
+        """Delete the revisions that are over."""
+        live = route.notes.live
+        self._revisions.delete(route.name, upto=route.notes.last, but=[one.name for one in live])
+        kept = {one.spec.model.address for one in live}
+        for address in {ended.model.address for ended in route.notes.over} - kept:
+            self._unpin(route.name, address)
 
     def _unpin(self, name: str, address: str) -> None:
         with suppress(NotFound):  # it was taken, so nothing pinned it
             self._store.unpin(address, reason=_pin(name))
-
-
-def _heads(route: Route) -> tuple[Revision, ...]:
-    """The revisions as the route alone tells them."""
-    return tuple(
-        Revision(
-            name=one.name,
-            model=one.spec.model,
-            state=RevisionState.SERVING if route.shares.get(one.name) else RevisionState.STARTING,
-        )
-        for one in route.notes.live
-    )
-
-
-def _moved(new: Route, old: Route, now: float) -> Route:
-    """Say in a route when its shares changed, and whom it keeps, where it cannot name them itself."""
-    kept = tuple(sorted(name for name, percent in new.shares.items() if not percent))
-    moved = old.notes.moved if dict(new.shares) == dict(old.shares) else now
-    return replace(new, notes=replace(new.notes, moved=moved, kept=kept))
-
-
-def _models(route: Route | None) -> set[str]:
-    if route is None:
-        return set()
-    return {one.spec.model.address for one in route.notes.live} | {
-        one.model.address for one in route.notes.over
-    }
-
-
-def _reason(route: Route, champion: Revision | None) -> str:
-    """What a deployment waits for or suffers from."""
-    if route.foreign:
-        return f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
-    if champion is None:
-        return "no revision serves yet"
-    return route.unsettled or route.broken or champion.reason
 
 
 def _pin(name: str) -> str:

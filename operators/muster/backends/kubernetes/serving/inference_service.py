@@ -27,6 +27,7 @@ def inference_service(server: Server) -> Document:
                 _MODE: "Standard",
                 _SCALING: "none" if spec.most_replicas is None else "hpa",
                 names.MODEL: spec.model.address,
+                names.SPEC: names.spec_digest(spec),
             },
         },
         "spec": {

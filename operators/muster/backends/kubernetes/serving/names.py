@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 
 from muster.backends.kubernetes import labels
+from muster.core.deployment import DeploymentSpec
 from muster.core.names import check_label
+from muster.core.wire import dumps
 
 DEPLOYMENT = f"{labels.PREFIX}deployment"
 REVISION = f"{labels.PREFIX}revision"
 NOTES = f"{labels.PREFIX}release"  # the annotation of a route that holds what it remembers
 MODEL = f"{labels.PREFIX}model"
+SPEC = f"{labels.PREFIX}spec"  # a digest: what a revision was made of
 CLUSTER_LOCAL = {"networking.kserve.io/visibility": "cluster-local"}  # KServe makes no route of its own then
 
 _LONGEST = 63  # a DNS label
@@ -39,6 +42,17 @@ def revision_name(deployment: str, revision: str, *, namespace: str) -> str:
     digest = hashlib.sha256(deployment.encode()).hexdigest()[:_DIGITS]
     stem = route_name(deployment)[: room - len(f"-{digest}-{revision}")].rstrip("-")
     return f"{stem or 'd'}-{digest}-{revision}"
+
+
+def number(revision: str) -> int:
+    """Return which revision of its deployment a name is of; 0 where it is none of ours."""
+    digits = revision.removeprefix("r")
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+
+def spec_digest(spec: DeploymentSpec) -> str:
+    """Return a word that no other spec has: 16 hex digits of a SHA-256 hash."""
+    return hashlib.sha256(dumps(spec).encode()).hexdigest()[:16]
 
 
 def service_name(revision_object: str) -> str:

@@ -48,10 +48,6 @@ class Notes:
         """The revision of a name that is there."""
         return next((one for one in self.live if one.name == name), None)
 
-    def of(self, spec: DeploymentSpec) -> Live | None:
-        """The newest revision of a spec that is there."""
-        return next((one for one in self.live if one.spec == spec), None)
-
     def with_new(self, spec: DeploymentSpec, *, now: float) -> Notes:
         """Add a revision, whose name no other ever had."""
         live = Live(name=f"r{self.last + 1}", spec=spec, since=now)
@@ -59,13 +55,11 @@ class Notes:
 
     def with_over(self, ended: Revision) -> Notes:
         """Move a revision to those that are over, and forget the oldest of them."""
-        release = None if self.release and self.release.revision == ended.name else self.release
         return replace(
             self,
             live=tuple(one for one in self.live if one.name != ended.name),
             over=(ended, *self.over)[:HISTORY],
             kept=tuple(name for name in self.kept if name != ended.name),
-            release=release,
         )
 
 

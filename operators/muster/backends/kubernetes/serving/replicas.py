@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from muster.backends.counting import read_birth, read_counts
-from muster.backends.inference import infer_request, read_answer
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
 from muster.backends.kubernetes.serving.server import LONGEST_REQUEST_SECONDS, PORT
+from muster.backends.releases.asking import infer_request, read_answer
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
 
 _AT_ONCE = 16
 _METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
 _OK = 200
+_SAID = 200  # characters of what is no answer
+_BORN = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What one process has counted. :param born: when it came up, in seconds since the epoch."""
+
+    pod: str
+    born: float
+    counts: Mapping[str, Counts]
 
 
 class Replicas:
@@ -29,36 +41,53 @@ class Replicas:
     def __init__(self, client: Client) -> None:
         self._transport = client.transport
 
-    def ask(self, pods: Sequence[Document], *, deployment: str, request: SmokeRequest) -> tuple[Answer, ...]:
-        """Send one request to every pod at once."""
-        return tuple(_each(pods, lambda pod: self._answer(pod, deployment, request)))
+    def ask(
+        self, pods: Sequence[Document], *, deployment: str, revision: str, request: SmokeRequest
+    ) -> tuple[Answer, ...]:
+        """Send one request to every pod at once, in a path that names the revision: it is not counted."""
+        model = f"/v2/models/{deployment}/versions/{revision}"
+        return tuple(_each(pods, lambda pod: self._answer(pod, model, request)))
 
-    def counted(self, pods: Sequence[Document]) -> list[tuple[Document, float, dict[str, Counts]]]:
-        """Return which pods count, since when, and what by revision; one that does not say is left out."""
-        return [found for found in _each(pods, self._metrics) if found is not None]
+    def counted(self, pods: Sequence[Document], *, deployment: str) -> list[Counted]:
+        """Return what every pod has counted; one that does not say so now is left out."""
+        return [found for found in _each(pods, lambda pod: self._metrics(pod, deployment)) if found]
 
-    def _answer(self, pod: Document, deployment: str, request: SmokeRequest) -> Answer:
+    def _answer(self, pod: Document, model: str, request: SmokeRequest) -> Answer:
         name = str(pod["metadata"]["name"])
-        status, body = self._exchange(pod, "get", f"/v2/models/{deployment}")
-        if status != _OK:
-            return read_answer(name, status, body)
         try:
-            asked = infer_request(request, json.loads(body))
-        except (ValueError, LookupError, TypeError) as error:
-            return Answer(
-                replica=name, outputs=None, error=f"its metadata is none of the protocol's: {error!r:.100}"
-            )
+            asked = infer_request(request, self._document(pod, "get", model))
+            body = json.dumps(asked).encode()
+            return read_answer(name, self._document(pod, "create", f"{model}/infer", body=body))
         except DeploymentError as error:
             return Answer(replica=name, outputs=None, error=str(error))
-        path = f"/v2/models/{deployment}/infer"
-        return read_answer(name, *self._exchange(pod, "create", path, body=json.dumps(asked).encode()))
 
-    def _metrics(self, pod: Document) -> tuple[Document, float, dict[str, Counts]] | None:
-        status, body = self._exchange(pod, "get", "/metrics", seconds=_METRICS_SECONDS)
+    def _document(
+        self, pod: Document, verb: str, path: str, *, body: bytes | None = None
+    ) -> Mapping[str, Any]:
+        """Ask a pod for a document. :raises DeploymentError: it answers something else."""
+        status, data = self._exchange(pod, verb, path, body=body)
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if status == _OK and isinstance(found, dict):
+            return found
+        said = (found.get("error") or found.get("message")) if isinstance(found, dict) else None
+        raise DeploymentError(f"HTTP {status}: {str(said or data.decode('utf-8', 'replace'))[:_SAID]}")
+
+    def _metrics(self, pod: Document, deployment: str) -> Counted | None:
+        from muster.backends.releases.counting import read_counts
+
+        status, data = self._exchange(pod, "get", "/metrics", seconds=_METRICS_SECONDS)
         if status != _OK:
             return None
-        text = body.decode("utf-8", "replace")
-        return pod, read_birth(text), read_counts(text)
+        text = data.decode("utf-8", "replace")
+        born = _BORN.search(text)
+        return Counted(
+            pod=str(pod["metadata"]["uid"]),
+            born=float(born[1]) if born else 0.0,
+            counts=read_counts(text, name=deployment),
+        )
 
     def _exchange(
         self,
@@ -69,18 +98,11 @@ class Replicas:
         body: bytes | None = None,
         seconds: float = LONGEST_REQUEST_SECONDS,
     ) -> tuple[int, bytes]:
-        """Ask a pod. :raises Forbidden: this account may not; which is not the pod's fault."""
+        """Ask a pod. :raises Forbidden: this account may not, which is not the pod's fault."""
         metadata = pod["metadata"]
-        request = Request(
-            verb=verb,
-            kind=POD,
-            name=f"{metadata['name']}:{PORT}",
-            namespace=metadata["namespace"],
-            subresource="proxy",
-        )
-        place = POD.path(
-            namespace=metadata["namespace"], name=f"{metadata['name']}:{PORT}", subresource="proxy"
-        )
+        name, namespace = f"{metadata['name']}:{PORT}", metadata["namespace"]
+        request = Request(verb=verb, kind=POD, name=name, namespace=namespace, subresource="proxy")
+        place = POD.path(namespace=namespace, name=name, subresource="proxy")
         status, data = self._transport.proxied(request, path=place + path, body=body, seconds=seconds)
         if status in (401, 403):
             said = read_status(data)

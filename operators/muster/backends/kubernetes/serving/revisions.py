@@ -93,12 +93,17 @@ class Revisions:
             if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("podIP")
         ]
 
-    def keep_only(self, name: str, revisions: Collection[str]) -> None:
-        """Begin to delete all revisions of a deployment but these; what they own goes with them."""
+    def delete(self, name: str, *, upto: int, but: Collection[str] = ()) -> None:
+        """Begin to delete a deployment's revisions; what they own goes with them.
+
+        :param upto: the number of the newest: what somebody else begins meanwhile is left alone.
+        :param but: these stay.
+        """
         wanted, place = selector(names.of_deployment(name)), self._site.namespace
         for found in self._client.find(INFERENCE_SERVICE, namespace=place, labels=wanted, heads=True):
             metadata = found["metadata"]
-            if metadata["labels"].get(names.REVISION) not in revisions:
+            revision = metadata["labels"].get(names.REVISION, "")
+            if revision not in but and names.number(revision) <= upto:
                 self._client.delete(INFERENCE_SERVICE, metadata["name"], namespace=place, uid=metadata["uid"])
 
     def await_gone(self, name: str) -> None:
@@ -118,10 +123,14 @@ class Revisions:
         return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes)
 
     def _there(self, server: Server, document: Document) -> Document:
-        found = self._client.get(INFERENCE_SERVICE, server.name, namespace=self._site.namespace)
-        if found is None or found["metadata"].get("deletionTimestamp"):
+        """Return the InferenceService that is there. :raises BackendError: it is not what is wanted, or goes."""
+        place = self._site.namespace
+        found = self._client.get(INFERENCE_SERVICE, server.name, namespace=place)
+        metadata = found["metadata"] if found else {}
+        same = (metadata.get("annotations") or {}).get(names.SPEC) == names.spec_digest(server.spec)
+        if found is None or metadata.get("deletionTimestamp") or not same:
             raise BackendError(
-                f"revision {server.revision} of {server.spec.name}: its InferenceService is being deleted: "
-                "deploy it again when that is gone"
+                f"revision {server.revision} of {server.spec.name}: another InferenceService {server.name} is in the "
+                "way, of a deployment that was retired: see that it is gone, then deploy it again"
             )
         return {**found, "apiVersion": document["apiVersion"], "kind": document["kind"]}

@@ -86,12 +86,22 @@ class Routes:
                 raise Unreachable(f"deployment {name}: {route.unsettled}")
             self._sleep(_LOOK_SECONDS)
 
-    def delete(self, name: str) -> None:
-        """Delete a route; one that is not there, or is not muster's, is left."""
-        kind, called, place = self._kind, names.route_name(name), self._site.namespace
-        found = self._client.get(kind, called, namespace=place)
-        if found and (found["metadata"].get("labels") or {}).get(names.DEPLOYMENT) == name:
-            self._client.delete(kind, called, namespace=place, uid=found["metadata"]["uid"])
+    def delete(self, route: Route) -> None:
+        """Delete a route that was read. :raises Conflict: somebody has written it since."""
+        place, called = self._site.namespace, names.route_name(route.name)
+        while True:
+            try:
+                self._client.delete(self._kind, called, namespace=place, version=route.version)
+            except Conflict as error:
+                found = self.find(route.name)
+                if found is not None and found.token != route.token:
+                    raise Conflict(
+                        f"the route of {route.name} was written by somebody else meanwhile"
+                    ) from error
+                if found is not None:
+                    route = found  # a gateway has reported, no more
+                    continue
+            return
 
     def _written(self, route: Route) -> Route:
         applied = self._client.apply(write_route(route, self._site))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from muster.backends.counting import added
+from muster.backends.releases.counting import added
 from muster.core.deployment import Counts
 
-Counter = tuple[str, float]
+Process = tuple[str, float]
 """One process that counts: its pod's uid, and when it came up."""
 
 
@@ -17,21 +17,24 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[str, dict[str, dict[Counter, Counts]]] = {}
+        self._seen: dict[str, dict[Process, Mapping[str, Counts]]] = {}
 
-    def take(self, deployment: str, revision: str, counter: Counter, counts: Counts) -> None:
-        """Remember what a process has counted so far."""
+    def take(self, deployment: str, process: Process, counted: Mapping[str, Counts]) -> None:
+        """Remember what a process has counted so far, by revision."""
         with self._lock:
-            of_revision = self._seen.setdefault(deployment, {}).setdefault(revision, {})
-            before = of_revision.get(counter)
-            if (
-                before is None or before.requests <= counts.requests
-            ):  # two looks at once may end the other way round
-                of_revision[counter] = counts
+            seen = self._seen.setdefault(deployment, {})
+            if _all(seen.get(process, {})) <= _all(counted):  # two looks at once may end the other way round
+                seen[process] = counted
 
     def totals(self, deployment: str, revisions: Collection[str]) -> dict[str, Counts]:
-        """Return the sums by revision, and forget the revisions that are not named."""
+        """Return the sums of these revisions, and forget the others."""
         with self._lock:
-            kept = {name: self._seen.get(deployment, {}).get(name, {}) for name in revisions}
+            seen = self._seen.get(deployment, {})
+            kept = {process: counted for process, counted in seen.items() if counted.keys() & set(revisions)}
             self._seen[deployment] = kept
-            return {name: added(counted.values()) for name, counted in kept.items()}
+            sums = added(kept.values())
+        return {name: sums.get(name, Counts()) for name in revisions}
+
+
+def _all(counted: Mapping[str, Counts]) -> int:
+    return sum(counts.requests for counts in counted.values())

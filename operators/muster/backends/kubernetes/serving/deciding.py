@@ -1,0 +1,105 @@
+"""Decides what a route is to say, and reads from one what follows: pure, each change the whole of one write."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from muster.backends.kubernetes.serving.notes import Live
+from muster.backends.kubernetes.serving.route import Route
+from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
+from muster.core.errors import Conflict, NotFound
+
+
+def begin(
+    route: Route, spec: DeploymentSpec, *, by: str, now: float, failed: Collection[str] = ()
+) -> tuple[Route, Live]:
+    """Return the route with which `spec` is on its way to serve, and its revision.
+
+    The same route comes back where there is nothing to begin: `by` has begun it, or it serves already. A
+    release under way ends here: all traffic is its champion's, in the same write.
+
+    :param failed: revisions that will not do, though they are there.
+    """
+    release, found = route.notes.release, _usable(route, spec, failed)
+    if found and release and (release.revision, release.by) == (found.name, by):
+        return route, found
+    if found and release is None and route.shares.get(found.name) == 100:
+        return route, found
+    champion = (release.champion if release else None) or route.champion
+    notes = route.notes if found else route.notes.with_new(spec, now=now)
+    revision = found or notes.live[0]
+    begun = Release(revision=revision.name, champion=champion, by=by, since=now)
+    return replace(route, shares=_given_back(route, champion), notes=replace(notes, release=begun)), revision
+
+
+def _usable(route: Route, spec: DeploymentSpec, failed: Collection[str]) -> Live | None:
+    """The newest revision of a spec that is there and will do."""
+    release = route.notes.release
+    taken_back = release.revision if release and release.failed else None
+    return next(
+        (
+            one
+            for one in route.notes.live
+            if one.spec == spec and one.name != taken_back and one.name not in failed
+        ),
+        None,
+    )
+
+
+def _given_back(route: Route, champion: str | None) -> dict[str, int]:
+    """All traffic is the champion's; what was kept for a rollback stays so."""
+    kept = {name: 0 for name, percent in route.shares.items() if not percent}
+    return {**kept, champion: 100} if champion else kept
+
+
+def moved(new: Route, old: Route, now: float) -> Route:
+    """Say in a route when its shares changed, and whom it keeps, where it cannot name them itself."""
+    kept = tuple(sorted(name for name, percent in new.shares.items() if not percent))
+    since = old.notes.moved if dict(new.shares) == dict(old.shares) else now
+    return replace(new, notes=replace(new.notes, moved=since, kept=kept))
+
+
+def idle(route: Route, revision: str) -> Live | None:
+    """Return a revision that may be withdrawn; None where it was.
+
+    :raises Conflict: somebody needs it; :raises NotFound: there never was one, or long ago.
+    """
+    live, release = route.notes.called(revision), route.notes.release
+    if live is None:
+        if all(one.name != revision for one in route.notes.over):
+            raise NotFound(f"deployment {route.name} has no revision {revision}")
+        return None
+    if percent := route.shares.get(revision):
+        raise Conflict(f"revision {revision} of {route.name} has {percent} % of the traffic: move that first")
+    if release and not release.failed and revision in (release.revision, release.champion):
+        raise Conflict(f"revision {revision} of {route.name} is under way, by {release.by}")
+    return live
+
+
+def heads(route: Route) -> tuple[Revision, ...]:
+    """The revisions as the route alone tells them."""
+    return tuple(
+        Revision(
+            name=one.name,
+            model=one.spec.model,
+            state=RevisionState.SERVING if route.shares.get(one.name) else RevisionState.STARTING,
+        )
+        for one in route.notes.live
+    )
+
+
+def models(route: Route) -> set[str]:
+    """Return the addresses of every version that a route knows of."""
+    return {one.spec.model.address for one in route.notes.live} | {
+        one.model.address for one in route.notes.over
+    }
+
+
+def reason(route: Route, champion: Revision | None) -> str:
+    """What a deployment waits for or suffers from."""
+    if route.foreign:
+        return f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
+    if champion is None:
+        return "no revision serves yet"
+    return route.unsettled or route.broken or champion.reason

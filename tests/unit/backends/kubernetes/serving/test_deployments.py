@@ -1,0 +1,460 @@
+"""The steps of a release on a cluster: what is written, in which order, and who may do it at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.serving.fake_serving import SITE, World, world
+
+from muster.backends.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    HTTP_ROUTE,
+    INFERENCE_SERVICE,
+    POD,
+    SERVICE,
+)
+from muster.backends.kubernetes.serving import names
+from muster.core.deployment import Release, RevisionState, SmokeRequest
+from muster.core.errors import (
+    BackendError,
+    Conflict,
+    DeploymentError,
+    Forbidden,
+    NotFound,
+    SpecError,
+    Unreachable,
+)
+
+WHOLE = replace(SITE, gateway="", serving_url="")
+METRICS = """\
+process_start_time_seconds {born}
+muster_requests_total{{model="lines",outcome="answered",revision="r1"}} {answered}
+muster_requests_total{{model="lines",outcome="failed",revision="r1"}} 2.0
+muster_request_seconds_bucket{{le="0.1",model="lines",revision="r1"}} {answered}
+muster_request_seconds_bucket{{le="+Inf",model="lines",revision="r1"}} {answered}
+"""
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+def serve(there: World, number: int = 1, **changes: Any) -> str:
+    """Have a version serve all traffic; return its revision."""
+    deployments = there.deployments()
+    revision = deployments.prepare(there.spec(number, **changes), by="ti-1").name
+    status = deployments.deployment("lines")
+    kept = {status.champion.name: 0} if status.champion else {}
+    deployments.shift("lines", kept | {revision: 100}, token=status.token, release=None)
+    return revision
+
+
+class TestPrepare:
+    def test_a_revision_comes_up_beside_what_serves_and_has_no_traffic(self, there: World) -> None:
+        serve(there)
+        revision = there.deployments().prepare(there.spec(2, replicas=2), by="ti-2")
+        assert (revision.name, revision.state, revision.ready) == ("r2", RevisionState.READY, 2)
+        assert there.weights() == {"lines-r1-predictor": 100}
+        status = there.deployments().deployment("lines")
+        assert status.release == Release(revision="r2", champion="r1", by="ti-2", since=there.now)
+        assert status.shares == {"r1": 100}
+
+    def test_the_same_again_goes_on(self, there: World) -> None:
+        deployments = there.deployments()
+        first = deployments.prepare(there.spec(), by="ti-1")
+        before = there.route()["metadata"]["resourceVersion"]
+        assert there.deployments().prepare(there.spec(), by="ti-1") == first
+        assert there.route()["metadata"]["resourceVersion"] == before
+        assert len(there.cluster.all(INFERENCE_SERVICE)) == 1
+
+    def test_what_serves_already_is_left_as_it_is(self, there: World) -> None:
+        serve(there)
+        before = there.route()
+        assert there.deployments().prepare(there.spec(), by="ti-9").state is RevisionState.SERVING
+        assert there.route() == before
+
+    def test_what_was_cut_off_before_its_objects_were_made_is_made_by_the_next(self, there: World) -> None:
+        there.cluster.forbidden.add(("create", CONFIG_MAP.plural))
+        with pytest.raises(Forbidden):
+            there.deployments().prepare(there.spec(), by="ti-1")
+        there.cluster.forbidden.clear()
+        assert there.deployments().prepare(there.spec(), by="ti-1").name == "r1"
+        assert len(there.cluster.all(INFERENCE_SERVICE)) == 1
+        (made,) = there.cluster.all(CONFIG_MAP)
+        assert made["metadata"]["ownerReferences"][0]["name"] == "lines-r1"
+
+    def test_another_supersedes_it_and_the_champion_has_all_traffic_again_in_the_same_write(
+        self, there: World
+    ) -> None:
+        serve(there)
+        deployments = there.deployments()
+        deployments.prepare(there.spec(2), by="ti-2")
+        status = deployments.deployment("lines")
+        deployments.shift("lines", {"r1": 80, "r2": 20}, token=status.token, release=status.release)
+        deployments.prepare(there.spec(3), by="ti-3")
+        status = deployments.deployment("lines")
+        assert status.shares == {"r1": 100}
+        assert status.release == Release(revision="r3", champion="r1", by="ti-3", since=there.now)
+
+    def test_what_was_kept_for_a_rollback_is_taken_as_it_is(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        assert there.deployments().prepare(there.spec(1), by="ti-3").name == "r1"
+        assert len(there.cluster.all(INFERENCE_SERVICE)) == 2
+
+    def test_one_that_failed_is_not_taken_again(self, there: World) -> None:
+        serve(there, 1)
+        there.cluster.crashes["r2"] = "no model"
+        there.deployments().prepare(there.spec(2), by="ti-2")
+        assert there.deployments().prepare(there.spec(2), by="ti-3").name == "r3"
+
+    def test_an_older_version_is_refused_where_it_must_not_be(self, there: World) -> None:
+        there.version(2)
+        serve(there, 2)
+        with pytest.raises(Conflict, match=r"@1 would take lines back in time: @2 serves$"):
+            there.deployments().prepare(there.spec(1), by="ti-3", allow_older=False)
+
+    @pytest.mark.parametrize(
+        ("missing", "words"),
+        [
+            (INFERENCE_SERVICE, "install KServe"),
+            (HTTP_ROUTE, "install the Gateway API"),
+        ],
+    )
+    def test_a_cluster_that_lacks_something_is_told_what_to_install(
+        self, there: World, missing: Any, words: str
+    ) -> None:
+        there.cluster.missing = frozenset({missing})
+        with pytest.raises(SpecError, match=words):
+            there.deployments().prepare(there.spec(), by="ti-1")
+        assert there.cluster.all(INFERENCE_SERVICE) == []
+
+    def test_a_gateway_that_is_not_there_is_named(self, there: World) -> None:
+        site = replace(SITE, gateway="gateways/other")
+        with pytest.raises(SpecError, match="namespace gateways has no Gateway other"):
+            there.deployments(site).prepare(there.spec(), by="ti-1")
+
+    def test_what_cannot_be_served_is_refused_before_anything_is_made(self, there: World) -> None:
+        good = there.spec()
+        other = f"b3:{'0' * 64}"
+        for wrong, kind, words in (
+            (replace(good, server="triton"), SpecError, "server 'triton'"),
+            (replace(good, model=replace(good.model, digest=other)), SpecError, "another store"),
+            (replace(good, model=replace(good.model, address="volume://lines/model@99")), NotFound, "99"),
+        ):
+            with pytest.raises(kind, match=words):
+                there.deployments().prepare(wrong, by="ti-1")
+        assert there.deployments().deployments() == []
+        assert there.cluster.made == []
+
+    def test_objects_of_a_retired_deployment_are_not_taken_for_its_own(self, there: World) -> None:
+        there.deployments().prepare(there.spec(1), by="ti-1")
+        del there.cluster.objects[HTTP_ROUTE.plural, "lines"]
+        with pytest.raises(BackendError, match="another InferenceService lines-r1 is in the way"):
+            there.deployments().prepare(there.spec(2), by="ti-2")
+
+    def test_a_name_that_somebody_else_has_taken(self, there: World) -> None:
+        there.cluster.put(
+            {
+                "apiVersion": HTTP_ROUTE.api_version,
+                "kind": "HTTPRoute",
+                "metadata": {"name": "lines", "namespace": SITE.namespace},
+                "spec": {},
+            }
+        )
+        with pytest.raises(BackendError, match="belongs to nobody that muster knows"):
+            there.deployments().prepare(there.spec(), by="ti-1")
+
+
+class TestShift:
+    def test_shares_are_one_write_and_kept_ones_are_named_with_weight_0(self, there: World) -> None:
+        serve(there, 1)
+        deployments = there.deployments()
+        deployments.prepare(there.spec(2), by="ti-2")
+        status = deployments.deployment("lines")
+        token = deployments.shift("lines", {"r1": 80, "r2": 20}, token=status.token, release=status.release)
+        assert there.weights() == {"lines-r1-predictor": 80, "lines-r2-predictor": 20}
+        deployments.shift("lines", {"r1": 0, "r2": 100}, token=token, release=None)
+        assert there.weights() == {"lines-r1-predictor": 0, "lines-r2-predictor": 100}
+        status = deployments.deployment("lines")
+        assert [(one.name, one.percent, one.kept, one.state) for one in status.revisions] == [
+            ("r2", 100, False, RevisionState.SERVING),
+            ("r1", 0, True, RevisionState.READY),
+        ]
+        assert status.release is None
+
+    def test_of_two_at_once_one_wins(self, there: World) -> None:
+        serve(there)
+        token = there.deployments().deployment("lines").token
+        there.deployments().shift("lines", {"r1": 100}, token=token, release=None)
+        with pytest.raises(Conflict, match="somebody else"):
+            there.deployments().shift("lines", {"r1": 100}, token=token, release=None)
+
+    def test_what_a_gateway_reports_makes_no_conflict(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        status = deployments.deployment("lines")
+        there.cluster.touch(HTTP_ROUTE, "lines")
+        assert deployments.deployment("lines").token == status.token
+        deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
+
+    def test_an_edit_of_somebody_else_is_seen_and_told(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        token = deployments.deployment("lines").token
+        (rule,) = there.route()["spec"]["rules"]
+        backends = [{**rule["backendRefs"][0], "weight": 1}, {"name": "mine", "port": 80, "weight": 1}]
+        there.cluster.edit(HTTP_ROUTE, "lines", rules=[{**rule, "backendRefs": backends}])
+        with pytest.raises(Conflict):
+            deployments.shift("lines", {"r1": 100}, token=token, release=None)
+        status = deployments.deployment("lines")
+        assert status.shares == {"r1": 50}
+        assert "also sends users to mine" in status.reason
+        deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
+        assert there.weights() == {"lines-r1-predictor": 100}
+
+    def test_one_that_is_not_ready_gets_no_traffic(self, there: World) -> None:
+        serve(there)
+        there.cluster.slow.add("r2")
+        deployments = there.deployments()
+        deployments.prepare(there.spec(2), by="ti-2")
+        status = deployments.deployment("lines")
+        with pytest.raises(DeploymentError, match="r2 of lines is not ready: 0 of 1 replicas"):
+            deployments.shift("lines", {"r1": 95, "r2": 5}, token=status.token, release=status.release)
+        assert there.weights() == {"lines-r1-predictor": 100}
+
+    @pytest.mark.parametrize("shares", [{"r1": 90}, {"r1": 110, "r2": -10}, {}, {"r1": 50, "r9": 50}])
+    def test_shares_that_are_none(self, there: World, shares: dict[str, int]) -> None:
+        serve(there)
+        there.deployments().prepare(there.spec(2), by="ti-2")
+        token = there.deployments().deployment("lines").token
+        with pytest.raises(DeploymentError):
+            there.deployments().shift("lines", shares, token=token, release=None)
+
+    def test_a_gateway_that_is_down_is_told_and_what_was_written_stands(self, there: World) -> None:
+        serve(there)
+        there.cluster.gateway_down = True
+        deployments = there.deployments()
+        token = deployments.deployment("lines").token
+        deployments._routes._clock = lambda: there.now
+        serve_again = {"r1": 100}
+        deployments.shift("lines", serve_again, token=token, release=None)  # nothing that it routes by changed
+        deployments.prepare(there.spec(2), by="ti-2")
+        status = deployments.deployment("lines")
+        with pytest.raises(Unreachable, match="has not taken up the route as it is now: is its controller"):
+            deployments.shift("lines", {"r1": 80, "r2": 20}, token=status.token, release=status.release)
+        status = deployments.deployment("lines")
+        assert not status.ready
+        assert status.shares == {"r1": 80, "r2": 20}
+
+
+class TestWithdraw:
+    def test_it_goes_when_the_gateway_has_let_go_and_is_remembered(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        deployments = there.deployments()
+        status = deployments.deployment("lines")
+        deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
+        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        assert there.slept[-1] == pytest.approx(SITE.gateway_seconds)
+        assert [each["metadata"]["name"] for each in there.cluster.all(INFERENCE_SERVICE)] == ["lines-r2"]
+        assert len(there.cluster.all(CONFIG_MAP)) == 1
+        found = deployments.deployment("lines").called("r1")
+        assert found is not None
+        assert (found.state, found.reason) == (RevisionState.RETIRED, "done")
+        assert there.store.resolve(there.version(1).address)[0].pins == ()
+        assert there.store.resolve(there.version(2).address)[0].pins == ("served/lines",)
+        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+
+    def test_what_is_needed_stays(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        deployments.prepare(there.spec(2), by="ti-2")
+        with pytest.raises(Conflict, match="has 100 % of the traffic"):
+            deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="")
+        with pytest.raises(Conflict, match="r2 of lines is under way, by ti-2"):
+            deployments.withdraw("lines", "r2", state=RevisionState.RETIRED, reason="")
+        with pytest.raises(NotFound, match="no revision r9"):
+            deployments.withdraw("lines", "r9", state=RevisionState.RETIRED, reason="")
+
+    def test_nothing_is_deleted_while_the_gateway_does_not_say_that_it_let_go(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        there.cluster.gateway_down = True
+        deployments = there.deployments()
+        deployments._routes._clock = lambda: there.now
+        status = deployments.deployment("lines")
+        with pytest.raises(Unreachable):
+            deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
+        with pytest.raises(Unreachable):
+            deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        assert len(there.cluster.all(INFERENCE_SERVICE)) == 2
+        there.cluster.gateway_down = False
+        there.cluster._take_up(there.route())
+        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        assert len(there.cluster.all(INFERENCE_SERVICE)) == 1
+
+    def test_what_another_begins_meanwhile_is_left_alone(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        deployments = there.deployments()
+        status = deployments.deployment("lines")
+        deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
+        other = there.deployments()
+        sleep = deployments._sleep
+
+        def begin_another(seconds: float) -> None:
+            other.prepare(there.spec(3), by="ti-3")
+            sleep(seconds)
+
+        deployments._sleep = begin_another
+        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        left = [each["metadata"]["name"] for each in there.cluster.all(INFERENCE_SERVICE)]
+        assert left == ["lines-r2", "lines-r3"]
+
+
+class TestRetire:
+    def test_it_leaves_nothing(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        deployments = there.deployments()
+        deployments.retire("lines")
+        deployments.retire("lines")
+        for kind in (HTTP_ROUTE, INFERENCE_SERVICE, CONFIG_MAP, POD):
+            assert there.cluster.all(kind) == []
+        assert there.store.resolve(there.version(2).address)[0].pins == ()
+        with pytest.raises(NotFound, match=r"no deployment 'lines'; known are: none"):
+            deployments.deployment("lines")
+
+    def test_what_was_cut_off_is_still_there_to_be_retired(self, there: World) -> None:
+        serve(there)
+        there.cluster.forbidden.add(("delete", INFERENCE_SERVICE.plural))
+        with pytest.raises(Forbidden):
+            there.deployments().retire("lines")
+        assert there.deployments().deployments() == ["lines"]
+        assert there.weights() == {}
+        there.cluster.forbidden.clear()
+        there.deployments().retire("lines")
+        assert there.cluster.all(INFERENCE_SERVICE) == []
+
+
+class TestAsk:
+    def test_every_replica_answers_and_it_is_no_traffic(self, there: World) -> None:
+        there.deployments().prepare(there.spec(1, replicas=2), by="ti-1")
+        answers = there.deployments().ask("lines", "r1", SmokeRequest(name="two", inputs={"x": (2.0, 3.0)}))
+        assert [(each.replica, each.outputs) for each in answers] == [
+            ("lines-r1-predictor-0", {"y": (2.0, 3.0)}),
+            ("lines-r1-predictor-1", {"y": (2.0, 3.0)}),
+        ]
+        assert {path for _, path, _ in there.cluster.asked} == {
+            "/v2/models/lines/versions/r1",
+            "/v2/models/lines/versions/r1/infer",
+        }
+
+    @pytest.mark.parametrize(
+        ("answer", "words"),
+        [
+            ((500, {"error": "the model failed"}), "HTTP 500: the model failed"),
+            ((503, {"kind": "Status", "message": "error trying to reach service"}), "HTTP 503: error trying"),
+            ((200, b"<html>"), "HTTP 200: <html>"),
+            ((200, {"inputs": [{"name": "z", "datatype": "FP32", "shape": [-1]}]}), "takes z"),
+        ],
+    )
+    def test_what_is_no_prediction_is_told(self, there: World, answer: Any, words: str) -> None:
+        there.cluster.answers["r1"] = answer
+        there.deployments().prepare(there.spec(), by="ti-1")
+        (found,) = there.deployments().ask("lines", "r1", there.spec().smoke[0])
+        assert found.outputs is None
+        assert words in found.error
+
+    def test_a_right_that_is_missing_is_not_the_models_fault(self, there: World) -> None:
+        said = 'User "muster" cannot create resource "pods/proxy" in API group ""'
+        there.cluster.answers["r1"] = (403, {"kind": "Status", "message": said})
+        there.deployments().prepare(there.spec(), by="ti-1")
+        with pytest.raises(Forbidden, match=r'resources: \["pods/proxy"\]'):
+            there.deployments().ask("lines", "r1", there.spec().smoke[0])
+
+    def test_no_such_revision(self, there: World) -> None:
+        serve(there)
+        with pytest.raises(NotFound, match="no revision r7"):
+            there.deployments().ask("lines", "r7", there.spec().smoke[0])
+
+
+class TestCounts:
+    def test_they_are_those_of_all_replicas(self, there: World) -> None:
+        serve(there, replicas=2)
+        for place, answered in enumerate((10, 30)):
+            there.cluster.counted[f"lines-r1-predictor-{place}"] = METRICS.format(born=1.0, answered=answered)
+        counts = there.deployments().counts("lines")["r1"]
+        assert (counts.requests, counts.failed) == (44, 4)
+        assert counts.seconds == {0.1: 40, float("inf"): 40}
+
+    def test_a_replica_that_died_or_began_anew_takes_nothing_back(self, there: World) -> None:
+        serve(there, replicas=2)
+        deployments = there.deployments()
+        first, second = (f"lines-r1-predictor-{place}" for place in range(2))
+        for pod in (first, second):
+            there.cluster.counted[pod] = METRICS.format(born=1.0, answered=10)
+        assert deployments.counts("lines")["r1"].requests == 24
+        there.cluster.counted[first] = METRICS.format(born=2.0, answered=1)
+        assert deployments.counts("lines")["r1"].requests == 27
+        del there.cluster.objects[POD.plural, second]
+        assert deployments.counts("lines")["r1"].requests == 27
+
+    def test_a_revision_without_a_page_has_answered_nothing(self, there: World) -> None:
+        serve(there)
+        assert there.deployments().counts("lines")["r1"].requests == 0
+
+
+class TestWithoutAGateway:
+    def test_one_service_points_at_one_revision(self, there: World) -> None:
+        deployments = there.deployments(WHOLE)
+        assert "name one (gateway, serving_url)" in deployments.only_whole
+        deployments.prepare(there.spec(1), by="ti-1")
+        status = deployments.deployment("lines")
+        assert status.shares == {}
+        assert status.url == "http://lines.muster-jobs"
+        token = deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
+        deployments.prepare(there.spec(2), by="ti-2")
+        token = deployments.deployment("lines").token
+        with pytest.raises(DeploymentError, match="through no Gateway"):
+            deployments.shift("lines", {"r1": 50, "r2": 50}, token=token, release=None)
+        deployments.shift("lines", {"r1": 0, "r2": 100}, token=token, release=None)
+        service = there.cluster.objects[SERVICE.plural, "lines"]
+        assert service["spec"]["selector"] == names.of_revision("lines", "r2")
+        status = deployments.deployment("lines")
+        assert status.ready
+        assert [(one.name, one.percent, one.kept) for one in status.revisions] == [
+            ("r2", 100, False),
+            ("r1", 0, True),
+        ]
+        deployments.retire("lines")
+        assert there.cluster.all(SERVICE) == []
+
+
+def test_deployments_are_named(there: World) -> None:
+    for name in ("b", "a", "7"):
+        there.deployments().prepare(there.spec(1, name=name), by="ti-1")
+    assert there.deployments().deployments() == ["7", "a", "b"]
+
+
+def test_notes_that_somebody_spoiled_are_told(there: World) -> None:
+    serve(there)
+    route = there.route()
+    route["metadata"]["annotations"][names.NOTES] = json.dumps({"kind": "Notes"})
+    with pytest.raises(BackendError, match="users are served as before"):
+        there.deployments().deployment("lines")
+
+
+@pytest.mark.parametrize("hostile", ["..", "a/b", "a\nb", "x" * 300, "", ".locks"])
+def test_a_hostile_name_is_refused(there: World, hostile: str) -> None:
+    for act in (there.deployments().deployment, there.deployments().retire):
+        with pytest.raises(SpecError, match="deployment"):
+            act(hostile)
