@@ -20,6 +20,7 @@ from tests.cluster import (
     machine,
     network,
     programs,
+    serving,
     sharing,
 )
 from tests.cluster.layout import NODES, Layout
@@ -65,6 +66,9 @@ def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
 def _up(layout: Layout, asked: argparse.Namespace) -> int:
     cluster.build(layout)
     cluster.up(layout, _say)
+    if asked.serving:
+        serving.up(layout)
+        _say(f"KServe and Traefik are there: {serving.GATEWAY_URL}")
     if asked.json:
         _print(layout)
     return 0
@@ -172,6 +176,9 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, parents=[common], help=text, description=text, allow_abbrev=False)
         command.set_defaults(do=do)
+        if do is _up:
+            text = "with KServe and Traefik, which are built the first time"
+            command.add_argument("--serving", action="store_true", help=text)
         if do is _test:
             text = "share the test files out among so many clusters, side by side (1 unless given)"
             numbers = range(1, _MOST_CLUSTERS + 1)

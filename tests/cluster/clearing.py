@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster import kubectl, nodes, reaper, store
+from tests.cluster import kubectl, nodes, reaper, serving, store
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import NODES, Layout
 
@@ -29,6 +29,8 @@ def clear(of: Layout) -> None:
     _delete(
         of, "clusterqueues.kueue.x-k8s.io,priorityclasses.scheduling.k8s.io,namespaces", f"--selector={MADE}"
     )
+    if serving.is_up(of):
+        _delete(of, "httproutes,inferenceservices", f"--namespace={NAMESPACE}", "--all")
     reaper.remove(of)
     store.remove(of)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
 from muster.backends.local.environments import Environments
 from muster.cli.images import lock_digest
@@ -13,15 +14,17 @@ from muster.core.shipped import shipped
 
 NAMES = ("etl", "python", "train", "validate")
 COMPILED = "horovod"
+SERVING = ("serve",)
 
 
-def build() -> None:
-    """Build what the cache lacks of them, which takes minutes; Horovod where there is a compiler for it.
+def build(names: Sequence[str] | None = None) -> None:
+    """Build what the cache lacks of them, which takes minutes.
 
+    :param names: those of jobs if it is not given, Horovod's where there is a compiler for it.
     :raises ImageError: uv could not build one.
     """
     made = Environments(Settings.load().cache)
-    for name in (*NAMES, COMPILED) if has_compiler() else NAMES:
+    for name in names or ((*NAMES, COMPILED) if has_compiler() else NAMES):
         folder = shipped("images") / name
         made.ensure(name, folder, lock_digest(folder), lambda line: print(line, file=sys.stderr))
 

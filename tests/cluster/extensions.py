@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from tests.cluster.rendered import documents
 _JOBSET_WEBHOOKS, _JOBSET_METRICS, _JOBSET_HEALTH = 9443, 8443, 8081
 _KUEUE_WEBHOOKS, _KUEUE_METRICS, _KUEUE_HEALTH = 9444, 8444, 8083
 _KUEUE_VISIBILITY = 8082
-_WEBHOOKS = {"jobset": _JOBSET_WEBHOOKS, "kueue": _KUEUE_WEBHOOKS}
+KSERVE_WEBHOOKS = 9445
+_WEBHOOKS = {"jobset": _JOBSET_WEBHOOKS, "kueue": _KUEUE_WEBHOOKS, "kserve": KSERVE_WEBHOOKS, "traefik": 0}
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
 _ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -30,13 +34,16 @@ def prepare(layout: Layout) -> None:
     token = secrets.token_urlsafe(32)
     (layout.credentials / "tokens.csv").write_text(f'{token},kueue,kueue,"system:masters"\n')
     authority.kubeconfig("jobset", "jobset", "system:masters")
-    _serving(layout, layout.root / "jobset" / "certs")
+    issue_serving(layout, layout.root / "jobset" / "certs")
     (layout.root / "jobset" / "config.json").write_text(json.dumps(_jobset(layout)))
     _prepare_kueue(layout, authority.kubeconfig("kueue", "kueue", "system:masters"), token)
 
 
-def apply_kinds(layout: Layout, module: str) -> None:
-    """Bring in the kinds and webhooks of one of the two, and return when its kinds are served."""
+def apply_kinds(layout: Layout, module: str, *, change: Change = lambda found: found) -> None:
+    """Bring in the kinds and webhooks of a program, and return when its kinds are served.
+
+    :param change: what is to be other than the program brings it, of what is no kind.
+    """
     authority = base64.b64encode((layout.credentials / "ca.crt").read_bytes()).decode()
     brought = documents(module, layout.programs, port=_WEBHOOKS[module], authority=authority)
     kinds = [one for one in brought if one["kind"] == "CustomResourceDefinition"]
@@ -46,7 +53,7 @@ def apply_kinds(layout: Layout, module: str) -> None:
     words = ("wait", "--for=condition=Established", "--timeout=20s", *names)
     kubectl.until(f"the kinds of {module} are established", lambda: bool(kubectl.ask(layout, *words)))
     kubectl.until(f"the kinds of {module} are served", lambda: _served(layout, kinds))
-    kubectl.apply(layout, [one for one in brought if one not in kinds])
+    kubectl.apply(layout, [change(one) for one in brought if one not in kinds])
 
 
 def _served(layout: Layout, kinds: list[dict[str, Any]]) -> bool:
@@ -90,7 +97,7 @@ def kueue(layout: Layout) -> Daemon:
 def _prepare_kueue(layout: Layout, kubeconfig: Path, token: str) -> None:
     root = layout.root / "kueue"
     for folder in ("certs", "etc/kueue/metrics/certs", "visibility"):
-        _serving(layout, root / folder)
+        issue_serving(layout, root / folder)
     for folder in (_ACCOUNT, "tmp"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     shutil.copy(layout.credentials / "ca.crt", root / _ACCOUNT)
@@ -108,7 +115,7 @@ def _link(program: Path, name: Path) -> None:
         shutil.copy(program, name)
 
 
-def _serving(layout: Layout, folder: Path) -> None:
+def issue_serving(layout: Layout, folder: Path) -> None:
     """Put a server's certificate where a manager looks for it."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in Authority(folder=layout.credentials).issue("webhooks", "webhooks"):

@@ -34,13 +34,10 @@ _CLUSTER_BINDING = Kind(
     namespaced=False,
 )
 _ACCOUNT = Kind(api_version="v1", name="ServiceAccount", plural="serviceaccounts")
-_SERVICE = Kind(api_version="v1", name="Service", plural="services")
-_CONFIG_MAP = Kind(api_version="v1", name="ConfigMap", plural="configmaps")
 _CLUSTER_QUEUE_VIEW = Kind(
     api_version=kinds.QUEUE_VIEW.api_version, name="ClusterQueue", plural="clusterqueues", namespaced=False
 )
 _VOLUME = Kind(api_version="v1", name="PersistentVolume", plural="persistentvolumes", namespaced=False)
-_DEPLOYMENT = Kind(api_version="apps/v1", name="Deployment", plural="deployments")
 _DEFINITION = Kind(
     api_version="apiextensions.k8s.io/v1",
     name="CustomResourceDefinition",
@@ -88,6 +85,14 @@ _JOBS = tuple(
     for deed in _on(kind, *_READ, "create", "delete")
 )
 _PODS = _on(kinds.POD, *_READ)
+_SERVES = (
+    *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "delete"),
+    *_on(kinds.HTTP_ROUTE, "get", "list", "create", "patch", "delete"),
+    *_on(kinds.CONFIG_MAP, "create"),
+    *_on(kinds.DEPLOYMENT, "list"),
+    *_on(kinds.ENDPOINT_SLICE, "list"),
+    *_on(kinds.POD, "get", "create", subresource="proxy"),
+)
 
 MAY: Mapping[str, frozenset[Deed]] = {
     OPERATOR: frozenset(
@@ -100,6 +105,7 @@ MAY: Mapping[str, frozenset[Deed]] = {
             *_on(kinds.WORKLOAD, *_READ),
             *_on(kinds.LOCAL_QUEUE, *_READ),
             *_on(kinds.QUEUE_VIEW, "get", subresource="pendingworkloads"),
+            *_SERVES,
             *_on(kinds.NODE, "list"),
             *_on(kinds.CLUSTER_QUEUE, "list"),
             *_on(kinds.RESOURCE_FLAVOR, "list"),
@@ -137,9 +143,16 @@ DEEDS: tuple[Deed, ...] = (
     *_on(kinds.EVENT, *_READ, "create"),
     *_on(kinds.SECRET, *_READ, "create", *_CHANGE, "delete", "deletecollection"),
     *_on(kinds.SECRET, *_READ, "create", "delete", namespace=ELSEWHERE),
-    *_on(_CONFIG_MAP, *_READ, "create", *_CHANGE, "delete"),
-    *_on(_SERVICE, *_READ, "create", "delete"),
-    *_on(_DEPLOYMENT, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.CONFIG_MAP, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.SERVICE, *_READ, "create", "delete"),
+    *_on(kinds.DEPLOYMENT, *_READ, "create", *_CHANGE, "delete"),
+    *_on(kinds.INFERENCE_SERVICE, *_READ, "create", *_CHANGE, "delete", "deletecollection"),
+    *_on(kinds.HTTP_ROUTE, *_READ, "create", *_CHANGE, "delete", "deletecollection"),
+    *_on(kinds.HTTP_ROUTE, "get", "create", namespace=ELSEWHERE),
+    *_on(kinds.ENDPOINT_SLICE, *_READ, "create", "delete"),
+    *_on(kinds.POD, "get", "create", "delete", subresource="proxy"),
+    *_on(kinds.POD, "get", subresource="proxy", namespace=ELSEWHERE),
+    *_on(kinds.GATEWAY, *_READ, *_CHANGE),
     *_on(kinds.CLAIM, *_READ, "create", *_CHANGE, "delete"),
     *_on(_VOLUME, *_READ, "create", "delete"),
     *_on(_ACCOUNT, *_READ, "create"),

@@ -59,7 +59,7 @@ class ClusterDeployments:
         self._survey = Survey(client, site)
         self._now = now
         self._sleep = sleep
-        self._routes = Routes(client, site, sleep=sleep)
+        self._routes = Routes(client, site, clock=now, sleep=sleep)
         self._revisions = Revisions(client, site, self._survey, now=now, sleep=sleep)
         self._replicas = Replicas(client)
         self._tally = Tally()

@@ -164,7 +164,7 @@ def _container(server: Server, name: str, command: Sequence[str], ready: str) ->
         **_probes(spec, ready),
         # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and it answers whoever comes.
         "lifecycle": {"preStop": {"sleep": {"seconds": site.drain_seconds}}},
-        "resources": pods.amounts(spec.resources, site),
+        "resources": _amounts(spec, site),
         "securityContext": pods.confined(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -178,6 +178,13 @@ def _container(server: Server, name: str, command: Sequence[str], ready: str) ->
             {"name": _SCRATCH, "mountPath": wiring.TEMPORARY},
         ],
     }
+
+
+def _amounts(spec: DeploymentSpec, site: ClusterSite) -> Document:
+    """What a job of these resources would get, and a limit of CPUs: without one KServe makes it a single CPU."""
+    amounts = pods.amounts(spec.resources, site)
+    cpus = f"{math.ceil(2000 * spec.resources.cpus)}m"
+    return {**amounts, "limits": {"cpu": cpus, **amounts["limits"]}}
 
 
 def _probes(spec: DeploymentSpec, ready: str) -> Document:

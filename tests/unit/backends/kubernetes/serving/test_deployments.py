@@ -18,7 +18,7 @@ from muster.backends.kubernetes.api.kinds import (
     POD,
     SERVICE,
 )
-from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving import names, routes
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -238,14 +238,18 @@ class TestShift:
         with pytest.raises(DeploymentError):
             there.deployments().shift("lines", shares, token=token, release=None)
 
-    def test_a_gateway_that_is_down_is_told_and_what_was_written_stands(self, there: World) -> None:
+    def test_a_gateway_that_is_down_is_told_and_what_was_written_stands(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(routes, "_TAKEN_UP_SECONDS", 0.1)
         serve(there)
         there.cluster.gateway_down = True
         deployments = there.deployments()
         token = deployments.deployment("lines").token
-        deployments._routes._clock = lambda: there.now
         serve_again = {"r1": 100}
-        deployments.shift("lines", serve_again, token=token, release=None)  # nothing that it routes by changed
+        deployments.shift(
+            "lines", serve_again, token=token, release=None
+        )  # nothing that it routes by changed
         deployments.prepare(there.spec(2), by="ti-2")
         status = deployments.deployment("lines")
         with pytest.raises(Unreachable, match="has not taken up the route as it is now: is its controller"):
@@ -284,12 +288,14 @@ class TestWithdraw:
         with pytest.raises(NotFound, match="no revision r9"):
             deployments.withdraw("lines", "r9", state=RevisionState.RETIRED, reason="")
 
-    def test_nothing_is_deleted_while_the_gateway_does_not_say_that_it_let_go(self, there: World) -> None:
+    def test_nothing_is_deleted_while_the_gateway_does_not_say_that_it_let_go(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(routes, "_TAKEN_UP_SECONDS", 0.1)
         serve(there, 1)
         serve(there, 2)
         there.cluster.gateway_down = True
         deployments = there.deployments()
-        deployments._routes._clock = lambda: there.now
         status = deployments.deployment("lines")
         with pytest.raises(Unreachable):
             deployments.shift("lines", {"r2": 100}, token=status.token, release=None)

@@ -1,0 +1,134 @@
+"""What serves models in the cluster: KServe in Standard mode, and Traefik as the Gateway. Not part of ``up``.
+
+::
+
+    serving.up(layout)  # some 10 s; the first time its programs and its environment are built
+    daemons.stop(layout, "traefik")  # nobody is served
+    serving.start(layout, "traefik")
+
+Both run beside the control plane. The Gateway answers at :data:`GATEWAY_URL`, and does what it is told within
+a tenth of a second and what its controller needs; the programs go with the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import daemons, environments, extensions, images, kubectl, programs
+from tests.cluster.authority import Authority
+from tests.cluster.daemons import Daemon
+from tests.cluster.layout import API_URL, CONTROL_ADDRESS, NODES, Layout
+from tests.cluster.probes import answers
+
+from muster.backends.local.places import locked
+
+GATEWAY = "gateways/public"
+GATEWAY_SECONDS = 0.6  # Traefik collects changes for a tenth of a second
+_PORT = 8000
+GATEWAY_URL = f"http://{CONTROL_ADDRESS}:{_PORT}"
+_HEALTH, _METRICS, _TRAEFIK = 8086, 8446, 8088
+_MANIFESTS = Path(__file__).with_name("manifests")
+_CONFIG = "inferenceservice-config"
+_NAMES = ("kserve", "traefik")
+
+
+def build() -> None:
+    """Build what the cache lacks for it: two programs, 8 minutes, and the model server's environment."""
+    programs.build(programs=(*programs.PROGRAMS, *programs.SERVING))
+    environments.build(names=environments.SERVING)
+
+
+def up(layout: Layout) -> None:
+    """Have it in a cluster that is up, whoever else brings it up at the same time."""
+    build()
+    with locked(layout.root.with_name(f".{layout.root.name}.serving.lock")):
+        if not all(daemons.running(layout, name) for name in _NAMES):
+            _bring_up(layout)
+
+
+def is_up(layout: Layout) -> bool:
+    """Whether both programs run."""
+    return all(daemons.running(layout, name) for name in _NAMES)
+
+
+def start(layout: Layout, name: str) -> None:
+    """Start one of the two, and return when it works."""
+    one = {"kserve": kserve, "traefik": traefik}[name](layout)
+    daemons.start(layout, one)
+    daemons.wait(layout, one)
+
+
+def kserve(layout: Layout) -> Daemon:
+    """KServe's manager."""
+    return Daemon(
+        name="kserve",
+        command=(
+            layout.programs / "kserve",
+            f"--metrics-addr=127.0.0.1:{_METRICS}",
+            f"--webhook-port={extensions.KSERVE_WEBHOOKS}",
+            f"--health-probe-addr=127.0.0.1:{_HEALTH}",
+        ),
+        environment={
+            "KUBECONFIG": str(layout.credentials / "kserve.kubeconfig"),
+            "POD_NAMESPACE": "kserve",
+            "TMPDIR": str(layout.root / "kserve"),  # below it are its certificates
+        },
+        ready=answers(f"http://127.0.0.1:{_HEALTH}/readyz"),
+    )
+
+
+def traefik(layout: Layout) -> Daemon:
+    """The Gateway."""
+    kubernetes = "--providers.kubernetesgateway"
+    return Daemon(
+        name="traefik",
+        command=(
+            layout.programs / "traefik",
+            f"--entrypoints.web.address={CONTROL_ADDRESS}:{_PORT}",
+            f"--entrypoints.traefik.address=127.0.0.1:{_TRAEFIK}",
+            "--ping=true",
+            f"{kubernetes}=true",
+            f"{kubernetes}.endpoint={API_URL}",
+            f"{kubernetes}.token={layout.credentials / 'traefik.token'}",
+            f"{kubernetes}.certauthfilepath={layout.credentials / 'ca.crt'}",
+            "--providers.providersthrottleduration=100ms",
+            "--global.checknewversion=false",
+            "--global.sendanonymoususage=false",
+        ),
+        ready=answers(f"http://127.0.0.1:{_TRAEFIK}/ping"),
+    )
+
+
+def _bring_up(layout: Layout) -> None:
+    authority = Authority(folder=layout.credentials)
+    authority.kubeconfig("kserve", "kserve", "system:masters")
+    extensions.issue_serving(layout, layout.root / "kserve" / "k8s-webhook-server" / "serving-certs")
+    images.write_archive(layout)
+    for node in NODES:  # the server's image may be younger than the cluster
+        images.import_all(layout, node)
+    _apply(layout, "serving")
+    for module in _NAMES:
+        extensions.apply_kinds(layout, module, change=_configured)
+    words = ("create", "token", "traefik", "--namespace=gateways", "--duration=24h")
+    (layout.credentials / "traefik.token").write_text(kubectl.run(layout, *words).strip())
+    for name in _NAMES:
+        start(layout, name)
+    _apply(layout, "gateway")
+    words = ("wait", "gateway/public", "--namespace=gateways", "--for=condition=Programmed", "--timeout=30s")
+    kubectl.run(layout, *words)
+
+
+def _apply(layout: Layout, name: str) -> None:
+    kubectl.run(layout, "apply", "--server-side", f"--filename={_MANIFESTS / name}.yaml")
+
+
+def _configured(found: dict[str, Any]) -> dict[str, Any]:
+    """KServe's own settings, but for Deployments instead of Knative, and no routes of its own."""
+    if found["kind"] != "ConfigMap" or found["metadata"]["name"] != _CONFIG:
+        return found
+    data = {name: text for name, text in found["data"].items() if name != "_example"}
+    data["deploy"] = json.dumps({"defaultDeploymentMode": "Standard"})
+    data["ingress"] = json.dumps(json.loads(data["ingress"]) | {"disableIngressCreation": True})
+    return {**found, "data": data}
