@@ -15,7 +15,12 @@ from muster.backends.kubernetes.api.kinds import (
     CLAIM,
     CLUSTER_QUEUE,
     COHORT,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
     EVENT,
+    HTTP_ROUTE,
+    INFERENCE_SERVICE,
     JOB,
     JOB_SET,
     LOCAL_QUEUE,
@@ -25,6 +30,7 @@ from muster.backends.kubernetes.api.kinds import (
     QUEUE_VIEW,
     RESOURCE_FLAVOR,
     SECRET,
+    SERVICE,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
     Kind,
@@ -64,6 +70,20 @@ NEEDED: tuple[Right, ...] = (
     *_rights((QUEUE_VIEW,), ("get",), subresource="pendingworkloads"),
 )
 """Without one of these some job cannot be submitted, followed or ended."""
+
+_ROUTE = ("get", "list", "create", "patch", "delete")
+
+
+def serving_rights(*, gateway: bool) -> tuple[Right, ...]:
+    """Return what it takes to deploy on a cluster, beside :data:`NEEDED`. :param gateway: whether there is one."""
+    return (
+        *_rights((INFERENCE_SERVICE,), ("get", "list", "create", "delete")),
+        *_rights((HTTP_ROUTE if gateway else SERVICE,), _ROUTE),
+        *_rights((CONFIG_MAP,), ("create",)),
+        *_rights((DEPLOYMENT, ENDPOINT_SLICE), ("list",)),
+        *_rights((POD,), ("get", "create"), subresource="proxy"),
+    )
+
 
 HELPFUL: tuple[Right, ...] = tuple(
     Right("list", kind, whole=True)

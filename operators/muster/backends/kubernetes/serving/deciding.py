@@ -84,6 +84,7 @@ def heads(route: Route) -> tuple[Revision, ...]:
             name=one.name,
             model=one.spec.model,
             state=RevisionState.SERVING if route.shares.get(one.name) else RevisionState.STARTING,
+            percent=route.shares.get(one.name, 0),
         )
         for one in route.notes.live
     )

@@ -234,7 +234,7 @@ class ClusterDeployments:
         """Write into the route that a revision is on its way, and return it."""
         while True:
             route = self._routes.find(spec.name) or Route(name=spec.name)
-            if not allow_older and (why := behind(self._store, model, heads(route))):
+            if not allow_older and (why := behind(self._store, model, heads(route), route.notes.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
             begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
             if begun == route:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.unit.backends.kubernetes.site_objects import manifests
 
 from muster.backends.kubernetes.api.kinds import JOB, POD
-from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, rules
+from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, rules, serving_rights
 
 
 def granted(kind: str, name: str) -> set[tuple[str, str, str]]:
@@ -26,8 +26,13 @@ def named(rights: Iterable[Right]) -> set[tuple[str, str, str]]:
     return {(right.kind.group, right.resource, right.verb) for right in rights}
 
 
-def test_what_jobs_need_is_what_the_role_grants() -> None:
-    assert named(NEEDED) == granted("Role", "muster-operator")
+def test_what_jobs_and_deployments_need_is_what_the_role_grants() -> None:
+    assert named((*NEEDED, *serving_rights(gateway=True))) == granted("Role", "muster-operator")
+
+
+def test_without_a_gateway_a_service_is_the_route() -> None:
+    differ = named(serving_rights(gateway=True)) ^ named(serving_rights(gateway=False))
+    assert {resource for _, resource, _ in differ} == {"httproutes", "services"}
 
 
 def test_what_helps_is_granted_too() -> None:

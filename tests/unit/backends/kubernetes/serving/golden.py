@@ -1,0 +1,120 @@
+"""The objects of some revisions and routes, whole, as YAML files in golden/: what a person reviews when they change.
+
+``python -m tests.unit.backends.kubernetes.serving.golden`` writes them anew; look at ``git diff`` then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.serving.inference_service import inference_service
+from muster.backends.kubernetes.serving.notes import Live, Notes
+from muster.backends.kubernetes.serving.route import Route, write_route
+from muster.backends.kubernetes.serving.seldon import seldon_deployment
+from muster.backends.kubernetes.serving.server import Server, code
+from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState, SmokeRequest
+from muster.core.job import Pinned
+from muster.core.resources import Resources
+
+FOLDER = Path(__file__).with_name("golden")
+DIGEST = f"b3:{'0123456789abcdef' * 4}"
+NOW = 1_795_000_000.0
+SITE = ClusterSite(
+    namespace="team-a",
+    claim="muster-store",
+    store_url="http://muster-store:8080",
+    image_prefix="registry.example/ml",
+    image_pull_secrets=("registry",),
+    serving=Platform.KSERVE,
+    gateway="gateways/public",
+    serving_url="https://{name}.models.example.com",
+)
+ANYWHERE = replace(SITE, gateway="", serving_url="", user=None, folder="", image_pull_secrets=())
+CLASSES = ("gpu-a100", "gpu-k80")
+
+
+def spec(number: int = 7, **changes: Any) -> DeploymentSpec:
+    """A deployment of one version, as plain as can be but for `changes`."""
+    fields = {
+        "name": "flights",
+        "model": Pinned(address=f"volume://flights/model@{number}", digest=DIGEST),
+        "image": "serve",
+        "image_digest": DIGEST,
+        "resources": Resources(cpus=0.5, memory_gib=1),
+    }
+    return DeploymentSpec(**{**fields, **changes})
+
+
+SCALED = spec(8, replicas=2, most_replicas=10, load_timeout_seconds=600.0)
+ON_CARDS = spec(9, resources=Resources(cpus=4, memory_gib=16, gpus=1, gpu_class=("a100", "k80")))
+SMOKED = spec(8, smoke=(SmokeRequest(name="one", inputs={"hour": (13,)}, expect={"p": {"min": 0}}),))
+ROUTE = Route(
+    name="flights",
+    shares={"r1": 80, "r2": 20},
+    version="4711",
+    notes=Notes(
+        last=3,
+        writes=5,
+        moved=NOW,
+        live=(Live(name="r2", spec=SMOKED, since=NOW), Live(name="r1", spec=spec(), since=NOW - 60)),
+        over=(
+            Revision(
+                name="r3",
+                model=spec(9).model,
+                state=RevisionState.REFUSED,
+                since=NOW,
+                reason="r3 answered 500",
+            ),
+        ),
+        release=Release(revision="r2", champion="r1", by="manual/flights/deploy", since=NOW),
+    ),
+)
+
+
+def server(of: DeploymentSpec, revision: str, site: ClusterSite = SITE) -> Server:
+    return Server(spec=of, revision=revision, site=site, gpu_classes=CLASSES)
+
+
+def _with_code(made: Server) -> Document:
+    owner = inference_service(made)
+    document = code(made, {**owner, "metadata": {**owner["metadata"], "uid": "uid-1"}})
+    (name,) = document["binaryData"]
+    return {**document, "binaryData": {name: "THE SERVERS' CODE"}}
+
+
+def examples() -> Mapping[str, Document]:
+    """Every example by the name of its file."""
+    seldon = [server(spec(7, image="seldon"), "r1"), server(replace(SCALED, image="seldon"), "r2")]
+    return {
+        "fixed": inference_service(server(spec(), "r1")),
+        "scaled": inference_service(server(SCALED, "r2", ANYWHERE)),
+        "on-cards": inference_service(server(ON_CARDS, "r3")),
+        "code": _with_code(server(spec(), "r1")),
+        "seldon": seldon_deployment(seldon, {"r1": 80, "r2": 20}),
+        "route": write_route(ROUTE, SITE),
+        "whole-route": write_route(replace(ROUTE, shares={"r1": 100}), ANYWHERE),
+    }
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what is there twice twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def written(document: Document) -> str:
+    return yaml.dump(document, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, document in examples().items():
+        (FOLDER / f"{name}.yaml").write_text(written(document), encoding="utf-8")

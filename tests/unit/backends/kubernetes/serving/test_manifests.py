@@ -1,0 +1,122 @@
+"""What is made of revisions and routes, whole, and what must hold of every one."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zipfile
+from dataclasses import replace
+
+import pytest
+import yaml
+from tests.unit.backends.kubernetes.serving.golden import (
+    ANYWHERE,
+    FOLDER,
+    NOW,
+    ROUTE,
+    SITE,
+    examples,
+    server,
+    spec,
+    written,
+)
+
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.inference_service import inference_service
+from muster.backends.kubernetes.serving.notes import HISTORY, LARGEST_BYTES, Notes
+from muster.backends.kubernetes.serving.route import Route, read_route, write_route
+from muster.backends.kubernetes.serving.server import archive, code
+from muster.core.deployment import Revision, RevisionState, SmokeRequest
+from muster.core.errors import SpecError
+
+
+@pytest.mark.parametrize("name", examples())
+def test_golden(name: str) -> None:
+    assert written(examples()[name]) == (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def test_there_is_no_golden_file_of_nothing() -> None:
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(examples())
+
+
+def test_a_server_answers_on_until_nobody_is_sent_to_it() -> None:
+    """The grace holds the sleep before the end and the longest request after it."""
+    predictor = inference_service(server(spec(), "r1"))["spec"]["predictor"]
+    (container,) = predictor["containers"]
+    sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert SITE.gateway_seconds < sleep
+    assert predictor["terminationGracePeriodSeconds"] >= sleep + 30
+
+
+def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
+    made = server(spec(), "r1")
+    owner = inference_service(made)
+    owner["metadata"]["uid"] = "uid-1"
+    (packed,) = code(made, owner)["binaryData"].values()
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))) as opened:
+        assert opened.testzip() is None
+        found = set(opened.namelist())
+    assert {
+        "muster_serving/__main__.py",
+        "muster_serving/front.py",
+        "muster_serving/seldon_model.py",
+    } <= found
+    archive.cache_clear()
+    assert code(made, owner)["binaryData"] == {"serving.zip": packed}
+    assert len(packed) < 500_000
+
+
+@pytest.mark.parametrize("deployment", ["a", "7", "x" * 40, "7" * 40, f"{'y' * 39}z"])
+@pytest.mark.parametrize("revision", ["r1", "r12345"])
+@pytest.mark.parametrize("namespace", ["ml", "muster-jobs", "n" * 40])
+def test_names_fit_what_kserve_makes_of_them(deployment: str, revision: str, namespace: str) -> None:
+    name = names.revision_name(deployment, revision, namespace=namespace)
+    assert len(f"{name}-{namespace}") <= 63
+    assert len(names.service_name(name)) <= 63
+    assert name[0].isalpha()
+    assert name.endswith(f"-{revision}")
+    assert names.number(revision) == int(revision[1:])
+
+
+def test_long_names_that_differ_in_the_end_differ() -> None:
+    one, other = (names.revision_name(f"{'y' * 39}{last}", "r1", namespace="n" * 30) for last in "ab")
+    assert one != other
+
+
+@pytest.mark.parametrize("site", [SITE, ANYWHERE], ids=["gateway", "service"])
+def test_a_route_is_read_as_it_was_written(site: object) -> None:
+    shares = {"r1": 80, "r2": 20} if site is SITE else {"r1": 100}
+    route = replace(ROUTE, shares=shares)
+    found = read_route(write_route(route, site), name="flights", site=site)  # type: ignore[arg-type]
+    assert (found.shares, found.notes, found.version) == (shares, ROUTE.notes, "4711")
+
+
+def test_a_token_changes_with_what_was_decided_and_not_with_what_is_reported() -> None:
+    document = write_route(ROUTE, SITE)
+    token = read_route(document, name="flights", site=SITE).token
+    reported = {**document, "status": {"parents": []}, "metadata": {**document["metadata"], "generation": 9}}
+    reported["metadata"]["resourceVersion"] = "4712"
+    assert read_route(reported, name="flights", site=SITE).token == token
+    again = write_route(replace(ROUTE, notes=replace(ROUTE.notes, writes=6)), SITE)
+    assert read_route(again, name="flights", site=SITE).token != token
+    edited = yaml.safe_load(yaml.safe_dump(document))
+    edited["spec"]["rules"][0]["backendRefs"][0]["weight"] = 79
+    assert read_route(edited, name="flights", site=SITE).token != token
+
+
+def test_a_route_with_too_much_to_remember_is_refused() -> None:
+    rows = tuple(float(row) for row in range(LARGEST_BYTES // 4))
+    large = spec(smoke=(SmokeRequest(name="large", inputs={"x": rows}),))
+    route = Route(name="flights", notes=Notes().with_new(large, now=NOW))
+    with pytest.raises(SpecError, match="fewer smoke requests, or fewer rows"):
+        write_route(route, SITE)
+
+
+def test_the_oldest_of_those_that_are_over_are_forgotten() -> None:
+    notes = Notes()
+    for number in range(HISTORY + 5):
+        notes = notes.with_new(spec(number + 1), now=NOW)
+        ended = Revision(name=notes.live[0].name, model=notes.live[0].spec.model, state=RevisionState.RETIRED)
+        notes = notes.with_over(ended)
+    assert len(notes.over) == HISTORY
+    assert (notes.over[0].name, notes.live, notes.last) == (f"r{HISTORY + 5}", (), HISTORY + 5)
