@@ -26,8 +26,8 @@ from muster.backends.local.places import locked
 
 GATEWAY = "gateways/public"
 GATEWAY_SECONDS = 0.6  # Traefik collects changes for a tenth of a second
-_PORT = 8000
-GATEWAY_URL = f"http://{CONTROL_ADDRESS}:{_PORT}"
+PORT = 8000
+GATEWAY_URL = f"http://{CONTROL_ADDRESS}:{PORT}"
 _HEALTH, _METRICS, _TRAEFIK = 8086, 8446, 8088
 _MANIFESTS = Path(__file__).with_name("manifests")
 _CONFIG = "inferenceservice-config"
@@ -86,7 +86,7 @@ def traefik(layout: Layout) -> Daemon:
         name="traefik",
         command=(
             layout.programs / "traefik",
-            f"--entrypoints.web.address={CONTROL_ADDRESS}:{_PORT}",
+            f"--entrypoints.web.address=:{PORT}",
             f"--entrypoints.traefik.address=127.0.0.1:{_TRAEFIK}",
             "--ping=true",
             f"{kubernetes}=true",

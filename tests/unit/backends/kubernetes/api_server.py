@@ -71,6 +71,7 @@ class ApiServer:
 def _handler(scripted: ApiServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two writes, and 40 ms apart with it
 
         def handle_one(self) -> None:
             parts = urlsplit(self.path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.route import Route
-from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
+from muster.core.address import Address
+from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import Conflict, NotFound
 
 
@@ -41,7 +43,7 @@ def _usable(route: Route, spec: DeploymentSpec, failed: Collection[str]) -> Live
         (
             one
             for one in route.notes.live
-            if one.spec == spec and one.name != taken_back and one.name not in failed
+            if one.spec.runs_as(spec) and one.name != taken_back and one.name not in failed
         ),
         None,
     )
@@ -97,10 +99,17 @@ def models(route: Route) -> set[str]:
     }
 
 
-def reason(route: Route, champion: Revision | None) -> str:
-    """What a deployment waits for or suffers from."""
+def newest_first(revisions: Iterable[Revision]) -> tuple[Revision, ...]:
+    """Return revisions in the order in which they were asked for, the last one first."""
+    return tuple(sorted(revisions, key=lambda one: names.number(one.name), reverse=True))
+
+
+def reason(route: Route, status: DeploymentStatus) -> str:
+    """Say what a deployment waits for or suffers from; else why its newest revision was refused, if it was."""
     if route.foreign:
         return f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
-    if champion is None:
-        return "no revision serves yet"
-    return route.unsettled or route.broken or champion.reason
+    suffers = route.unsettled or route.broken or (status.champion.reason if status.champion else "")
+    newest = status.revisions[0] if status.revisions else None
+    if suffers or newest is None or newest.state not in (RevisionState.REFUSED, RevisionState.FAILED):
+        return suffers
+    return f"@{Address.parse(newest.model.address).value} was refused: {newest.reason}"

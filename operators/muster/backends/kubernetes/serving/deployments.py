@@ -10,7 +10,15 @@ from dataclasses import replace
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.deciding import begin, heads, idle, models, moved, reason
+from muster.backends.kubernetes.serving.deciding import (
+    begin,
+    heads,
+    idle,
+    models,
+    moved,
+    newest_first,
+    reason,
+)
 from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.platform import check_platform
 from muster.backends.kubernetes.serving.replicas import Replicas
@@ -101,12 +109,12 @@ class ClusterDeployments:
             url=self._url(name),
             ready=False,
             token=route.token,
-            revisions=(*revisions, *route.notes.over),
+            revisions=newest_first((*revisions, *route.notes.over)),
             release=route.notes.release,
         )
         champion = status.champion
         answers = champion is not None and champion.ready > 0 and not route.unsettled
-        return replace(status, ready=answers, reason=reason(route, champion))
+        return replace(status, ready=answers, reason=reason(route, status))
 
     def deployments(self) -> list[str]:
         """Every deployment's name, sorted."""
@@ -129,6 +137,7 @@ class ClusterDeployments:
 
         :raises Conflict: somebody else has written the route since; nothing was changed.
         :raises DeploymentError: a revision is not ready, or traffic cannot be shared here.
+        :raises NotFound: there is no such revision; :raises SpecError: these are no shares.
         :raises Unreachable: it was written, and the Gateway does not say that it has read it.
         """
         route = self._route(name)
@@ -215,10 +224,10 @@ class ClusterDeployments:
         """Refuse shares that would send users to nobody."""
         unknown = sorted(name for name in shares if route.notes.called(name) is None)
         if unknown:
-            raise DeploymentError(f"deployment {route.name} has no revision {unknown[0]}")
+            raise NotFound(f"deployment {route.name} has no revision {unknown[0]}")
         served = {name: percent for name, percent in shares.items() if percent}
         if (served or route.champion) and (sum(shares.values()) != 100 or min(shares.values()) < 0):
-            raise DeploymentError(f"shares {dict(shares)} of {route.name}: need percents, in sum 100")
+            raise SpecError(f"shares {dict(shares)} of {route.name}: need percents, in sum 100")
         if len(served) > 1 and self.only_whole:
             raise DeploymentError(f"shares {dict(shares)} of {route.name}: {self.only_whole}")
         new = [name for name in served if not route.shares.get(name)]
@@ -239,14 +248,16 @@ class ClusterDeployments:
             begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
             if begun == route:
                 return live
-            self._revisions.rehearse(live)
+            if route.notes.called(live.name) is None:
+                self._store.code(spec.image_digest)  # without its lock nobody could have built its image
+                self._revisions.rehearse(live)
             with suppress(Conflict):  # somebody else was quicker: what they wrote counts
                 self._routes.write(moved(begun, route, self._now()))
                 return live
 
     def _failed(self, route: Route, spec: DeploymentSpec) -> set[str]:
         """Which revisions will not do, where it makes a difference."""
-        if not any(one.spec == spec for one in route.notes.live):
+        if not any(one.spec.runs_as(spec) for one in route.notes.live):
             return set()
         seen = self._revisions.standing(route)
         return {one.name for one in seen if one.state is RevisionState.FAILED}
@@ -291,4 +302,4 @@ class ClusterDeployments:
 
 
 def _pin(name: str) -> str:
-    return f"served/{name}"
+    return f"deployment/{name}"

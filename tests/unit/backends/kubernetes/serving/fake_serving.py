@@ -18,13 +18,13 @@ from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.local.environments import put_image
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.job import Pinned
 from muster.volumes.folder import FolderStore
 
 Document = dict[str, Any]
 GATEWAY = "gateways/public"
-DIGEST = f"b3:{'0123456789abcdef' * 4}"
 SITE = ClusterSite(
     namespace=NAMESPACE,
     claim="muster-store",
@@ -218,6 +218,7 @@ class World:
     store: FolderStore
     client: Client
     folder: Path
+    image: str
     versions: list[Pinned] = field(default_factory=list)
     now: float = 1_800_000_000.0
     slept: list[float] = field(default_factory=list)
@@ -238,7 +239,7 @@ class World:
                 "name": name,
                 "model": self.version(number),
                 "image": "serve",
-                "image_digest": DIGEST,
+                "image_digest": self.image,
                 "smoke": (SmokeRequest(name="one", inputs={"x": (1.0, 2.0)}),),
                 **changes,
             }
@@ -265,5 +266,13 @@ class World:
 def world(folder: Path) -> Iterator[World]:
     cluster = ServingCluster()
     with api_server(cluster) as server:
-        client = Client(server.api(), patience_seconds=0.0)
-        yield World(cluster=cluster, store=FolderStore(folder / "store"), client=client, folder=folder)
+        store = FolderStore(folder / "store")
+        (folder / "image").mkdir()
+        (folder / "image" / "requirements.txt").write_text("")
+        yield World(
+            cluster=cluster,
+            store=store,
+            client=Client(server.api(), patience_seconds=0.0),
+            folder=folder,
+            image=put_image(store, folder / "image"),
+        )

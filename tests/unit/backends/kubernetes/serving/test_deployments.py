@@ -147,6 +147,7 @@ class TestPrepare:
         for wrong, kind, words in (
             (replace(good, server="triton"), SpecError, "server 'triton'"),
             (replace(good, model=replace(good.model, digest=other)), SpecError, "another store"),
+            (replace(good, image_digest=other), NotFound, "no code snapshot"),
             (replace(good, model=replace(good.model, address="volume://lines/model@99")), NotFound, "99"),
         ):
             with pytest.raises(kind, match=words):
@@ -230,12 +231,20 @@ class TestShift:
             deployments.shift("lines", {"r1": 95, "r2": 5}, token=status.token, release=status.release)
         assert there.weights() == {"lines-r1-predictor": 100}
 
-    @pytest.mark.parametrize("shares", [{"r1": 90}, {"r1": 110, "r2": -10}, {}, {"r1": 50, "r9": 50}])
-    def test_shares_that_are_none(self, there: World, shares: dict[str, int]) -> None:
+    @pytest.mark.parametrize(
+        ("shares", "error"),
+        [
+            ({"r1": 90}, SpecError),
+            ({"r1": 110, "r2": -10}, SpecError),
+            ({}, SpecError),
+            ({"r1": 50, "r9": 50}, NotFound),
+        ],
+    )
+    def test_shares_that_are_none(self, there: World, shares: dict[str, int], error: type[Exception]) -> None:
         serve(there)
         there.deployments().prepare(there.spec(2), by="ti-2")
         token = there.deployments().deployment("lines").token
-        with pytest.raises(DeploymentError):
+        with pytest.raises(error):
             there.deployments().shift("lines", shares, token=token, release=None)
 
     def test_a_gateway_that_is_down_is_told_and_what_was_written_stands(
@@ -274,7 +283,7 @@ class TestWithdraw:
         assert found is not None
         assert (found.state, found.reason) == (RevisionState.RETIRED, "done")
         assert there.store.resolve(there.version(1).address)[0].pins == ()
-        assert there.store.resolve(there.version(2).address)[0].pins == ("served/lines",)
+        assert there.store.resolve(there.version(2).address)[0].pins == ("deployment/lines",)
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
 
     def test_what_is_needed_stays(self, there: World) -> None:
