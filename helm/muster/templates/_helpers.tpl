@@ -1,0 +1,80 @@
+{{/* What everything of a release is called after: with the release `muster` it is muster-store, muster-operator, … */}}
+{{- define "muster.labels" -}}
+app.kubernetes.io/part-of: muster
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* The metadata of an object of the namespace. (list . "store") makes muster-store. */}}
+{{- define "muster.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ include "muster.name" . }}
+namespace: {{ $root.Release.Namespace }}
+labels: {{- include "muster.labels" $root | nindent 2 }}
+{{- end }}
+
+{{/* The metadata of an object of the whole cluster. */}}
+{{- define "muster.clusterMetadata" -}}
+name: {{ include "muster.name" . }}
+labels: {{- include "muster.labels" (index . 0) | nindent 2 }}
+{{- end }}
+
+{{- define "muster.name" -}}
+{{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
+{{- end }}
+
+{{- define "muster.claim" -}}
+{{- .Values.claim.name | default (printf "%s-store" .Release.Name) -}}
+{{- end }}
+
+{{- define "muster.keys" -}}
+{{- .Values.store.existingSecret | default (printf "%s-store" .Release.Name) -}}
+{{- end }}
+
+{{/* Where pods of the cluster reach the store service. */}}
+{{- define "muster.storeUrl" -}}
+http://{{ .Release.Name }}-store.{{ .Release.Namespace }}
+{{- end }}
+
+{{/* The identity of a pod of ours, as Pod Security's `restricted` wants it. */}}
+{{- define "muster.identity" -}}
+runAsNonRoot: true
+{{- with .Values.user }}
+runAsUser: {{ int . }}
+runAsGroup: {{ int . }}
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "muster.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "muster.image" -}}
+image: {{ .Values.image }}
+{{- with .Values.imagePullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "muster.pull" -}}
+{{- with .Values.imagePullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+- {name: {{ . }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where a pod may be placed: nodeSelector, tolerations, affinity, as the values have them. */}}
+{{- define "muster.placed" -}}
+{{- $lines := list }}
+{{- range $field := list "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- with index $ $field }}{{ $lines = append $lines (printf "%s: %s" $field (toJson .)) }}{{ end }}
+{{- end }}
+{{- join "\n" $lines }}
+{{- end }}
