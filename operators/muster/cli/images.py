@@ -1,4 +1,4 @@
-"""``muster images``: the locked environments that jobs run in, and building them ahead of time."""
+"""``muster images``: the locked environments that jobs run in, built ahead of time, here or as container images."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from muster.core.settings import Settings
 
 if TYPE_CHECKING:
     from muster.backends.local.environments import Environment
+    from muster.cli.containers import Recipe
 
 app = group("Images: the locked environments that jobs run in.")
 
@@ -37,12 +38,15 @@ class Image:
 def find_images(settings: Settings) -> Iterator[Image]:
     """Yield every image that can be named from this folder: the Dags' own, more folders', the shipped."""
     from muster.backends.local.environments import LOCK, Environments
+    from muster.cli.containers import OWN
+    from muster.core.shipped import shipped
 
     built = {(e.name, e.digest): e for e in Environments(settings.cache).ls() if e.complete}
     seen: set[str] = set()
     for folder in _folders(settings):
+        own = OWN if folder == shipped("images") else ()  # the cluster's, which no Dag names
         for lock in sorted(folder.glob(f"*/{LOCK}")):
-            if lock.parent.name not in seen:
+            if lock.parent.name not in (*seen, *own):
                 seen.add(lock.parent.name)
                 yield _image(lock.parent, built)
 
@@ -90,21 +94,99 @@ def list_images(*, as_json: Json = False) -> None:
     table.show(empty="no images")
 
 
-@app.command("build", epilog=example("muster images build train", "muster images build --all"))
+@app.command(
+    "build",
+    epilog=example(
+        "muster images build train",
+        "muster images build --all",
+        "muster images build etl serve --push registry.example/team-a",
+        "muster images build muster --container --base python:3.12-slim --json",
+    ),
+)
 def build(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which to build.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Every image that a Dag here may name.")] = False,
+    container: Annotated[
+        bool, typer.Option("--container", help="A container image for a cluster, and no environment here.")
+    ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push", metavar="REGISTRY", help="Send the container image there: REGISTRY/NAME:LOCK."
+        ),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base", metavar="IMAGE", envvar="MUSTER_BASE", help="What it stands on; has Python 3.11."
+        ),
+    ] = None,
+    builder: Annotated[
+        str | None, typer.Option("--builder", metavar="PROGRAM", help="buildah, podman or docker.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Build environments now rather than when a job needs them."""
+    """Build environments now rather than when a job needs them; or container images for a cluster.
+
+    A container image is called by the digest of its lock, as a cluster's backend will ask for it. `muster` and
+    `airflow` are images of muster itself, for the chart and for Airflow.
+    """
     if every == bool(names):
         raise typer.BadParameter("name the images to build, or give --all")
     settings = Settings.load()
     known = {image.name: image for image in find_images(settings)}
+    if container or push:
+        wanted = [_recipe(name, known, settings) for name in (list(known) if every else names or [])]
+        _build_containers(wanted, builder=builder, registry=push, base=base, as_json=as_json)
+        return
+    found = []
     for name in list(known) if every else names or []:
         image = known.get(name) or _unknown(name, settings)
         took = build_image(settings, image)
-        say(f"{safe(image.name)} {'built in ' + seconds(took) if took else 'is built already'}")
+        found.append({"name": image.name, "digest": image.digest, "seconds": took})
+        if not as_json:
+            say(f"{safe(image.name)} {'built in ' + seconds(took) if took else 'is built already'}")
+    if as_json:
+        emit({"environments": found})
+
+
+def _recipe(name: str, known: dict[str, Image], settings: Settings) -> Recipe:
+    from muster.cli.containers import OWN, Recipe
+    from muster.core.shipped import shipped
+
+    if name in OWN and name not in known:
+        folder = shipped("images") / name
+        return Recipe(name=name, folder=folder, digest=lock_digest(folder))
+    image = known.get(name) or _unknown(name, settings)
+    return Recipe(name=image.name, folder=Path(image.folder), digest=image.digest)
+
+
+def _build_containers(
+    wanted: list[Recipe], *, builder: str | None, registry: str | None, base: str | None, as_json: bool
+) -> None:
+    from muster.cli.containers import Builder, build
+
+    program, found = Builder.find(builder), []
+    for recipe in wanted:
+        with progress() as tell:
+            made = build(
+                recipe,
+                builder=program,
+                prefix=registry or "localhost",
+                base=base,
+                push=registry is not None,
+                tell=tell,
+            )
+        found.append(made)
+        if not as_json:
+            say(
+                f"{safe(made.name)}  {safe(made.reference)}  {safe(made.size)}{'  pushed' if made.pushed else ''}"
+            )
+            if made.also:
+                say(f"  also {safe(made.also)}: the code that is in it is this muster's")
+    if as_json:
+        emit({"images": found})
 
 
 @app.command("lock", epilog=example("muster images lock train"))

@@ -110,7 +110,9 @@ class Trial:
         deadline = time.monotonic() + _COMMIT_SECONDS
         while not (status := self._store.ledger.status(self._job_id)).state.ended:
             if time.monotonic() > deadline:
-                raise Failed(f"job {self._job_id} has sealed, and is not committed {_COMMIT_SECONDS:.0f} s later")
+                raise Failed(
+                    f"job {self._job_id} has sealed, and is not committed {_COMMIT_SECONDS:.0f} s later"
+                )
             time.sleep(_LOOK_SECONDS)  # the service commits in the background
         if status.result is None:
             why = status.verdict.message if status.verdict else status.reason

@@ -1,0 +1,334 @@
+"""Container images of the locked environments: one context, one build and perhaps one push an image.
+
+An image's folder holds its Dockerfile; an author's that has none is built as ``python`` is, which takes any lock. What
+it is made from beside its folder is laid beside it: the model server, or this muster with what it ships.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from muster.backends.local.environments import RECIPE
+from muster.core.errors import MusterError, SpecError
+from muster.core.shipped import shipped
+
+BUILDERS = ("buildah", "podman", "docker")
+OWN = ("muster", "airflow")
+"""Images of muster itself: the cluster's, in which no job runs."""
+
+DOCKERFILE = "Dockerfile"
+_GENERIC = "python"
+_TAG_DIGITS = 12  # of the lock's digest, as a cluster's backend writes it
+_LAST_LINES = 15
+_LEAST_FREE_BYTES = 2 << 30
+_PREFIX = re.compile(r"[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*\Z")
+_BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*\Z")
+_UNSHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+
+Progress = Callable[[str], None]
+
+
+class ContainerError(MusterError):
+    """An image cannot be built, or not pushed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """One image that was built.
+
+    :param reference: what it is called, ``registry.example/team-a/etl:4edec067fdea``.
+    :param also: the same image under a name that says what else is in it.
+    :param image_id: the digest of its configuration: two builds of the same are one.
+    :param size: as the builder says it.
+    """
+
+    name: str
+    reference: str
+    also: str | None
+    image_id: str
+    size: str
+    pushed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """A program that builds and pushes images."""
+
+    program: str
+    path: str
+
+    @classmethod
+    def find(cls, wanted: str | None = None) -> Builder:
+        """Return the one that is asked for, or the first that is there.
+
+        :raises ContainerError: it is not there; SpecError: nobody knows it.
+        """
+        if wanted is not None and wanted not in BUILDERS:
+            raise SpecError(f"builder {wanted!r:.40}: known are {', '.join(BUILDERS)}")
+        for program in (wanted,) if wanted else BUILDERS:
+            path = shutil.which(program)
+            if path:
+                return cls(program=program, path=path)
+        raise ContainerError(
+            f"no {wanted or ', '.join(BUILDERS[:-1]) + ' or ' + BUILDERS[-1]} here: container images are built with "
+            "one of them; install one, such as Debian's package buildah, or build on a machine that has it"
+        )
+
+    def build(self, context: Path, tags: Sequence[str], options: Sequence[str], tell: Progress) -> str:
+        """Build a context under some names, without times in it, and return the image's id."""
+        told = [word for tag in tags for word in ("--tag", tag)]
+        with tempfile.TemporaryDirectory(prefix="muster-image-") as folder:
+            id_file = Path(folder) / "id"
+            times = () if self.program == "docker" else ("--timestamp=0",)
+            words = ("build", *times, *told, *options, f"--iidfile={id_file}", str(context))
+            self._run(words, doing=f"building {tags[0]}", tell=tell)
+            return id_file.read_text().strip()
+
+    def push(self, reference: str, tell: Progress) -> None:
+        """Send an image to its registry."""
+        self._run(("push", reference), doing=f"pushing {reference}", tell=tell)
+
+    def size(self, reference: str) -> str:
+        """Return how large an image is, in words."""
+        words = (self.path, "images", "--format", "{{.Size}}", reference)
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.stdout.partition("\n")[0].strip()
+
+    def _run(self, words: Sequence[str], *, doing: str, tell: Progress) -> None:
+        """Run it, and pass on what it says. :raises ContainerError: it failed, with its last words."""
+        environment = os.environ | {
+            "DOCKER_BUILDKIT": "1",
+            "SOURCE_DATE_EPOCH": "0",
+            "BUILDKIT_PROGRESS": "plain",
+        }
+        said: list[str] = []
+        tell(doing)
+        with subprocess.Popen(
+            (self.path, *words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environment,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip():
+                    said = [*said, line.rstrip()][-_LAST_LINES:]
+                    tell(f"{doing}: {line.strip()[:160]}")
+        if process.returncode:
+            raise ContainerError(_failure(self.program, doing, process.returncode, said))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What one image is built from.
+
+    :param folder: with its lock and perhaps a Dockerfile.
+    :param digest: of its lock, as a job's spec carries it.
+    """
+
+    name: str
+    folder: Path
+    digest: str
+
+    def dockerfile(self) -> Path:
+        """Its own Dockerfile, or the one that takes any lock."""
+        own = self.folder / DOCKERFILE
+        if own.is_file():
+            return own
+        if (self.folder / RECIPE).exists():
+            raise SpecError(
+                f"image {self.name}: {RECIPE} says how it is built on one machine, and a container needs a "
+                f"{DOCKERFILE} beside it that does the same: images/horovod is one"
+            )
+        return shipped("images") / _GENERIC / DOCKERFILE
+
+    def tag(self) -> str:
+        """The first digits of its lock's digest."""
+        return self.digest.removeprefix("b3:")[:_TAG_DIGITS]
+
+    @contextmanager
+    def context(self) -> Iterator[tuple[Path, str]]:
+        """Lay out what it is built from, and give the folder and a digest of what is in it beside the lock."""
+        from muster.volumes.snapshot import digest as snapshot_digest
+
+        with tempfile.TemporaryDirectory(prefix="muster-context-") as name:
+            root = Path(name)
+            shutil.copytree(self.folder, root, dirs_exist_ok=True, ignore=_UNSHIPPED)
+            shutil.copy(self.dockerfile(), root / DOCKERFILE)
+            wanted = (root / DOCKERFILE).read_text()
+            beside = [part for part in ("serving", "package") if f"COPY {part} " in wanted]
+            for part in beside:
+                _PARTS[part](root / part)
+            files = [str(path.relative_to(root)) for part in beside for path in _files(root / part)]
+            _open(root)
+            yield root, snapshot_digest(root, sorted(files)) if files else ""
+
+
+def build(
+    recipe: Recipe, *, builder: Builder, prefix: str, base: str | None, push: bool, tell: Progress
+) -> Container:
+    """Build one image, and push it where that is asked for.
+
+    :param prefix: the registry and path that its name begins with.
+    :param base: the image that it stands on; its Dockerfile's own choice unless given.
+    :raises ContainerError: the builder failed; SpecError: a name is none.
+    """
+    _check(prefix, base)
+    _check_disk()
+    with recipe.context() as (context, digest), _secrets() as secrets:
+        tags = _tags(recipe, prefix, digest)
+        arguments = ("--build-arg", f"BASE={base}") if base else ()
+        image_id = builder.build(context, tags, (*arguments, *secrets), tell)
+    if push:
+        for tag in tags:
+            builder.push(tag, tell)
+    return Container(
+        name=recipe.name,
+        reference=tags[0],
+        also=tags[1] if len(tags) > 1 else None,
+        image_id=image_id,
+        size=builder.size(tags[0]),
+        pushed=push,
+    )
+
+
+def _tags(recipe: Recipe, prefix: str, digest: str) -> list[str]:
+    """Its names. What a job's spec carries names a lock alone, so an image with code of ours has a second one."""
+    name, lock, code = f"{prefix}/{recipe.name}", recipe.tag(), digest.removeprefix("b3:")[:8]
+    if not code:
+        return [f"{name}:{lock}"]
+    return [f"{name}:{lock}-{code}"] if recipe.name in OWN else [f"{name}:{lock}", f"{name}:{lock}-{code}"]
+
+
+def _check(prefix: str, base: str | None) -> None:
+    if len(prefix) > 200 or not _PREFIX.match(prefix):
+        raise SpecError(
+            f"registry {prefix!r:.100}: need its name and perhaps a path, such as registry.example/team-a, in small "
+            "letters, without https:// and without a tag"
+        )
+    if base is not None and (len(base) > 300 or not _BASE.match(base)):
+        raise SpecError(
+            f"base {base!r:.100}: need an image with Python 3.11 or newer, such as python:3.11-slim"
+        )
+
+
+def _check_disk() -> None:
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_FREE_BYTES:
+        raise ContainerError(
+            f"{free / (1 << 30):.1f} GiB free in {folder}, and an image needs 2 GiB and more to be built: "
+            "free some, or set TMPDIR to another disk"
+        )
+
+
+@contextmanager
+def _secrets() -> Iterator[tuple[str, ...]]:
+    """Let the build see, and not keep, where packages come from here and whom to trust there."""
+    with tempfile.TemporaryDirectory(prefix="muster-secrets-") as name:
+        folder, found = Path(name), []
+        config = _pip_config()
+        if config:
+            (folder / "pip.conf").write_text(config)
+            found.append(f"id=pip.conf,src={folder / 'pip.conf'}")
+        trusted = os.environ.get("SSL_CERT_FILE", "")
+        if trusted and Path(trusted).is_file():
+            found.append(f"id=ca.crt,src={trusted}")
+        yield tuple(word for each in found for word in ("--secret", each))
+
+
+def _pip_config() -> str:
+    """What pip is told here about its index: variables, else its file."""
+    known = {"index-url": "PIP_INDEX_URL", "extra-index-url": "PIP_EXTRA_INDEX_URL"}
+    lines = [
+        f"{name} = {os.environ[variable]}" for name, variable in known.items() if os.environ.get(variable)
+    ]
+    if lines:
+        return "\n".join(["[global]", *lines, ""])
+    file = os.environ.get("PIP_CONFIG_FILE")
+    return Path(file).read_text() if file and Path(file).is_file() else ""
+
+
+def _serving(target: Path) -> None:
+    shutil.copytree(shipped("serving"), target, ignore=_UNSHIPPED)
+
+
+def _package(target: Path) -> None:
+    """Lay out muster as it is installed here: its modules, what they ship, and the words by which Airflow finds it."""
+    package = Path(__file__).parents[1]
+    shutil.copytree(package, target / "muster", ignore=_UNSHIPPED)
+    for part in ("images", "serving", "dags"):
+        if not (target / "muster" / "_shipped" / part).exists():
+            shutil.copytree(shipped(part), target / "muster" / "_shipped" / part, ignore=_UNSHIPPED)
+    try:
+        found = distribution("airflow-provider-muster")
+    except PackageNotFoundError as error:
+        raise ContainerError(
+            "this muster was not installed, so what it offers Airflow is not known"
+        ) from error
+    folder = target / f"airflow_provider_muster-{found.version}.dist-info"
+    folder.mkdir()
+    for file in ("METADATA", "entry_points.txt"):
+        (folder / file).write_text(found.read_text(file) or "")
+
+
+_PARTS: dict[str, Callable[[Path], None]] = {"serving": _serving, "package": _package}
+
+
+def _files(root: Path) -> Iterator[Path]:
+    return (path for path in root.rglob("*") if path.is_file())
+
+
+def _open(root: Path) -> None:
+    """Whoever runs in the image may read it, whatever this user's umask says, and the same on every machine."""
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _failure(program: str, doing: str, code: int, said: Sequence[str]) -> str:
+    text = "\n".join(said).lower()
+    shown = "\n".join(f"  {line[:300]}" for line in said)
+    advice = next(
+        (words for signs, words in _ADVICE if any(sign in text for sign in signs)), "see its words above"
+    )
+    return f"{program} failed while {doing} (exit code {code})\n{shown}\n{advice.format(program=program)}"
+
+
+_ADVICE = (
+    (("no space left",), "Its disk is full: `{program} system prune` or `{program} rmi --prune` frees some"),
+    (
+        ("unauthorized", "authentication required", "denied", "forbidden"),
+        "The registry does not let you in: log in with `{program} login REGISTRY`, and see that you may push there",
+    ),
+    (
+        ("no such host", "connection refused", "i/o timeout", "network is unreachable", "server misbehaving"),
+        "The registry cannot be reached: see its name, and the network",
+    ),
+    (
+        ("x509", "certificate"),
+        "The registry's certificate is not trusted here: see the builder's certs.d folder",
+    ),
+    (
+        (
+            "short-name",
+            "manifest unknown",
+            "name unknown",
+            "pull access denied",
+            "error creating build container",
+        ),
+        "The base image cannot be had: name one that is, with --base",
+    ),
+    (("hashes",), "The lock and what the index has differ: lock anew, with `muster images lock NAME`"),
+)
