@@ -87,11 +87,23 @@ SERVING = (
     ),
 )  # built only where models are served: 8 minutes
 
+TOOLS = (
+    Program(module="helm", package="helm.sh/helm/v4/cmd/helm", names=("helm",), variables={}),
+    Program(
+        module="kubeconform",
+        package="github.com/yannh/kubeconform/cmd/kubeconform",
+        names=("kubeconform",),
+        variables={},
+    ),
+)
+"""What the chart is installed and looked at with; no cluster needs them to run."""
+
 
 def build(cache: Path | None = None, *, programs: Sequence[Program] = PROGRAMS) -> Path:
     """Build what is not there yet, and return the folder of the programs.
 
     :param cache: where programs and Go's own caches are kept; that of the settings where not given.
+    :param programs: which; those of a cluster where not given.
     :raises BackendError: there is no Go, nor can it be had.
     :raises subprocess.CalledProcessError: Go said why, on the terminal.
     """

@@ -136,7 +136,7 @@ def build(
         raise typer.BadParameter("name the images to build, or give --all")
     settings = Settings.load()
     known = {image.name: image for image in find_images(settings)}
-    if container or push:
+    if container or push is not None:
         wanted = [_recipe(name, known, settings) for name in (list(known) if every else names or [])]
         _build_containers(wanted, builder=builder, registry=push, base=base, as_json=as_json)
         return
@@ -173,7 +173,7 @@ def _build_containers(
             made = build(
                 recipe,
                 builder=program,
-                prefix=registry or "localhost",
+                prefix="localhost" if registry is None else registry,
                 base=base,
                 push=registry is not None,
                 tell=tell,

@@ -1,0 +1,99 @@
+"""What the chart makes of some values, whole, as YAML files in golden/: what a person reviews when they change.
+
+``python -m tests.chart.examples`` writes them anew; look at ``git diff`` then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.chart.helm import ROOT, Document, text
+
+FOLDER = Path(__file__).parent / "golden"
+CLUSTER = ROOT / "tests" / "cluster" / "values.yaml"
+
+LEAST: Document = {
+    "image": "registry.example/team-a/muster:0123456789ab",
+    "store": {"existingSecret": "keys"},
+    "queues": {
+        "flavors": [{"name": "cpu"}],
+        "teams": [{"name": "team-a", "quotas": [{"flavor": "cpu", "cpu": 8, "memory": "32Gi"}]}],
+    },
+}
+WHOLE: Document = {
+    "image": f"registry.example/team-a/muster@sha256:{'0123456789abcdef' * 4}",
+    "imagePullSecrets": ["registry"],
+    "user": None,
+    "gpuResource": "amd.com/gpu",
+    "claim": {"name": "shared", "size": "2Ti", "storageClassName": ""},
+    "store": {
+        "folder": "team-a/store",
+        "existingSecret": "keys",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "priorityClassName": "important",
+    },
+    "reaper": {"replicas": 1, "tolerations": [{"key": "dedicated", "operator": "Exists"}]},
+    "gc": {"schedule": "@weekly", "keep": 10},
+    "operator": {
+        "subjects": [
+            {"kind": "ServiceAccount", "name": "airflow-worker", "namespace": "airflow"},
+            {"kind": "Group", "name": "team-a", "apiGroup": "rbac.authorization.k8s.io"},
+        ]
+    },
+    "queues": {
+        "topology": {"name": "racks", "levels": ["example/rack", "kubernetes.io/hostname"]},
+        "flavors": [
+            {"name": "cpu", "nodeLabels": {"pool": "cpu"}},
+            {
+                "name": "h200",
+                "gpuClass": "gpu-h200",
+                "nodeTaints": [{"key": "amd.com/gpu", "value": "present", "effect": "NoSchedule"}],
+                "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+            },
+        ],
+        "cohorts": [{"name": "company"}, {"name": "site", "parent": "company"}],
+        "teams": [
+            {
+                "name": "team-a",
+                "cohort": "site",
+                "quotas": [
+                    {"flavor": "cpu", "cpu": "12500m", "memory": "1Ti"},
+                    {
+                        "flavor": "h200",
+                        "cpu": 64,
+                        "memory": "1Ti",
+                        "gpus": 8,
+                        "borrowingLimit": {"gpus": 4},
+                        "lendingLimit": {"gpus": 2, "memory": "100Gi"},
+                    },
+                ],
+            }
+        ],
+        "priorities": [{"name": "urgent", "value": 5000}],
+    },
+    "serving": {
+        "enabled": True,
+        "gateway": "gateways/public",
+        "url": "https://{name}.models.example",
+        "runtime": {"image": "registry.example/team-a/serve:0123456789ab"},
+    },
+    "networkPolicy": {
+        "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "airflow"}}}],
+        "gateway": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateway"}}}],
+        "jobEgress": [{"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 5432}]}],
+        "apiServer": {"ports": [6443], "peers": [{"ipBlock": {"cidr": "10.1.2.3/32"}}]},
+    },
+}
+EXAMPLES: dict[str, Document | Path] = {"least": LEAST, "whole": WHOLE, "test-cluster": CLUSTER}
+
+
+def written(name: str) -> str:
+    """Return what the chart makes of an example, as it is kept."""
+    return text(EXAMPLES[name])
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for each in EXAMPLES:
+        (FOLDER / f"{each}.yaml").write_text(written(each))

@@ -1,0 +1,331 @@
+"""The chart renders what was reviewed, what the plain manifests say, and what a cluster's own schemas take."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart import helm, schemas
+from tests.chart.examples import CLUSTER, EXAMPLES, FOLDER, LEAST, WHOLE, written
+from tests.chart.helm import CHART, Document, named, refused, render
+
+import muster
+
+pytestmark = pytest.mark.chart
+
+MANIFESTS = helm.ROOT / "tests" / "cluster" / "manifests"
+PLAIN = ("accounts", "claim", "queues", "reaper", "store")
+OWN = {"PersistentVolume"}  # the site's, under the claim
+CLUSTER_WIDE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ClusterQueue",
+    "Cohort",
+    "ResourceFlavor",
+    "Topology",
+} | {"WorkloadPriorityClass"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_chart_renders_what_was_reviewed(name: str) -> None:
+    assert written(name) == (FOLDER / f"{name}.yaml").read_text(), "python -m tests.chart.examples; git diff"
+
+
+def test_lint_finds_nothing() -> None:
+    for words in ((), (f"--values={CLUSTER}",)):
+        done = helm.run("lint", "--strict", str(CHART), *words)
+        assert done.returncode == 0, done.stdout
+        assert "[WARNING]" not in done.stdout
+        assert "[ERROR]" not in done.stdout
+
+
+def test_its_version_is_muster_s() -> None:
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == muster.__version__
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_it_makes_what_the_plain_manifests_make(name: str) -> None:
+    """They are what the tests on a cluster run with; what the chart adds are its labels, and that a claim is kept."""
+    rendered = {_key(each): each for each in render(CLUSTER)}
+    plain = list(yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text()))
+    for each in plain:
+        if each["kind"] not in OWN:
+            assert _bare(rendered[_key(each)]) == _bare(each)
+
+
+def test_it_makes_nothing_else_than_the_plain_manifests_but_for_what_they_lack() -> None:
+    rendered = {_key(each) for each in render(CLUSTER)}
+    plain = {
+        _key(one) for name in PLAIN for one in yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text())
+    }
+    more = {kind for kind, _ in rendered - plain}
+    assert more == {"NetworkPolicy", "CronJob", "ConfigMap", "Pod"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_cluster_s_own_schemas_take_it(name: str, tmp_path: Path) -> None:
+    """Strictly: a field that no schema knows is refused. The schemas are those of the modules that are built here."""
+    folder = schemas.write(tmp_path, helm.programs())
+    done = _conform(folder, (FOLDER / f"{name}.yaml").read_text())
+    found = json.loads(done.stdout)
+    assert found.get("resources", []) == []
+    assert done.returncode == 0
+    count = len(list(filter(None, yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()))))
+    assert found["summary"] == {"valid": count, "invalid": 0, "errors": 0, "skipped": 0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("replicas: 1", "replica: 1"),
+        ("concurrencyPolicy: Forbid", "concurrencyPolicy: [Forbid]"),
+        ("nominalQuota: 8", "nominalQuota: {}"),
+        ("nodeLabel: kubernetes.io/hostname", "label: kubernetes.io/hostname"),
+    ],
+)
+def test_those_schemas_are_on_guard(old: str, new: str, tmp_path: Path) -> None:
+    text = (FOLDER / "least.yaml").read_text()
+    assert old in text
+    done = _conform(schemas.write(tmp_path, helm.programs()), text.replace(old, new))
+    assert json.loads(done.stdout)["summary"]["invalid"] == 1
+
+
+def _conform(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    words = ("-strict", "-summary", "-output=json", f"-schema-location={folder}/{schemas.NAMING}")
+    command = [str(helm.programs() / "kubeconform"), *words]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+def test_without_what_is_cluster_wide_nothing_is() -> None:
+    kinds = {each["kind"] for each in render({**WHOLE, "clusterScoped": False})}
+    assert not kinds & CLUSTER_WIDE
+    assert {"LocalQueue", "Role", "RoleBinding", "Deployment"} <= kinds
+
+
+def test_another_release_shares_no_name_of_the_cluster() -> None:
+    """Two teams, two releases: what belongs to the whole cluster is called after the release, or made by one of them."""
+    one = {_key(each) for each in render(LEAST)}
+    other = render({**LEAST, "queues": {"enabled": False}}, release="team-b", namespace="team-b")
+    assert not {_key(each) for each in other} & {key for key in one if key[0] in CLUSTER_WIDE}
+
+
+def test_keys_are_made_where_none_are_named() -> None:
+    values = {**LEAST, "store": {}}
+    secret = named(render(values), "Secret", "muster-store")
+    again = named(render(values), "Secret", "muster-store")
+    assert len(_keys(secret)) == 65
+    assert _keys(secret) != _keys(again)
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert not [each for each in render(LEAST) if each["kind"] == "Secret"]
+
+
+def _keys(secret: Document) -> bytes:
+    import base64
+
+    return base64.b64decode(secret["data"]["keys"])
+
+
+def test_the_store_service_is_one_at_a_time() -> None:
+    spec = named(render(LEAST), "Deployment", "muster-store")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+@pytest.mark.parametrize("example", [LEAST, WHOLE], ids=["least", "whole"])
+def test_every_pod_keeps_to_pod_security_s_restricted(example: Document) -> None:
+    for spec in filter(None, map(_pod_spec, render(example))):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["securityContext"].get("runAsUser") == example.get("user", 10001)
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+            assert container["resources"]["limits"].keys() == {"memory"}
+
+
+def test_no_pod_but_the_reaper_s_has_a_token() -> None:
+    found = {each["metadata"]["name"]: _pod_spec(each) for each in render(WHOLE)}
+    told = {
+        name: spec["automountServiceAccountToken"]
+        for name, spec in found.items()
+        if spec and "volumes" in spec
+    }
+    assert {name for name, yes in told.items() if yes} == {"muster-reaper"}
+    assert {"muster-store", "muster-gc", "muster-test"} <= told.keys()
+
+
+def test_no_account_may_write_what_it_need_not() -> None:
+    """Nothing of the whole cluster is written, no secret is read, and nothing is allowed by a star."""
+    for each in render(WHOLE):
+        for rule in each.get("rules", ()):
+            assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+            if each["kind"] == "ClusterRole":
+                assert set(rule["verbs"]) <= {"get", "list", "watch"}
+            if "secrets" in rule["resources"]:
+                assert rule["verbs"] == ["create"]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no image": (
+        {"image": ""},
+        "image is not set: `muster images build muster --push REGISTRY` prints what to give",
+    ),
+    "image without a tag": (
+        {"image": "registry.example/muster"},
+        'image is "registry.example/muster": need an image with its tag',
+    ),
+    "image on two lines": ({"image": "a:1\nb"}, "need an image with its tag"),
+    "an unknown value": (
+        {"store": {"replicas": 2}},
+        "at '/store': additional properties 'replicas' not allowed",
+    ),
+    "a misspelt group": ({"queue": {}}, "additional properties 'queue' not allowed"),
+    "root": ({"user": 0}, "at '/user': minimum: got 0, want 1"),
+    "a claim of no size": (
+        {"claim": {"size": "lots"}},
+        'claim.size is "lots": need an amount as Kubernetes writes it',
+    ),
+    "a folder outside": (
+        {"store": {"folder": "../x"}},
+        'store.folder is "../x": need a plain path on the claim',
+    ),
+    "an absolute folder": ({"store": {"folder": "/x"}}, "need a plain path on the claim"),
+    "no schedule": (
+        {"gc": {"schedule": "often"}},
+        'gc.schedule is "often": need minute hour day month weekday',
+    ),
+    "nothing kept": ({"gc": {"keep": 0}}, "at '/gc/keep': minimum: got 0, want 1"),
+    "no teams": ({"queues": {"teams": []}}, "queues.teams is empty: name each team with its quotas"),
+    "a quota of no flavor": (
+        {"queues": {"flavors": [{"name": "gpu"}], "teams": LEAST["queues"]["teams"]}},
+        "queues.teams: team team-a has a quota of flavor cpu, and queues.flavors has gpu",
+    ),
+    "two flavors of a name": (
+        {"queues": {"flavors": [{"name": "a"}, {"name": "a"}]}},
+        "queues.flavors has two of the name a",
+    ),
+    "a team in capitals": (
+        {"queues": {"teams": [{"name": "A", "quotas": [{"flavor": "cpu", "cpu": 1, "memory": "1Gi"}]}]}},
+        'queues.teams: name is "A": need at most 63 small letters',
+    ),
+    "half a card": (
+        {
+            "queues": {
+                "teams": [{"name": "a", "quotas": [{"flavor": "cpu", "cpu": 1, "memory": 1, "gpus": 0.5}]}]
+            }
+        },
+        'queues.teams: gpus of cpu in team a is "0.5": need a whole number of cards',
+    ),
+    "a quota without memory": (
+        {"queues": {"teams": [{"name": "a", "quotas": [{"flavor": "cpu", "cpu": 1}]}]}},
+        "missing property 'memory'",
+    ),
+    "an unknown strategy": (
+        {"queues": {"queueingStrategy": "Random"}},
+        "at '/queues/queueingStrategy': value must be one of",
+    ),
+    "serving that nobody reaches": (
+        {"serving": {"enabled": True}},
+        "networkPolicy.gateway is empty, so nobody could reach a model server",
+    ),
+    "serving that cannot be tried": (
+        {"serving": {"enabled": True}, "networkPolicy": {"gateway": [{"podSelector": {}}]}},
+        "networkPolicy.apiServer.peers is empty, so no revision could be tried before it has traffic",
+    ),
+    "a gateway without its namespace": (
+        {"serving": {"gateway": "public"}},
+        'serving.gateway is "public": need NAMESPACE/NAME, such as gateways/public',
+    ),
+    "an unknown platform": (
+        {"serving": {"platform": "torchserve"}},
+        "at '/serving/platform': value must be one of",
+    ),
+    "a server that does not drain": (
+        {"serving": {"runtime": {"drainSeconds": 0}}},
+        "at '/serving/runtime/drainSeconds': minimum: got 0, want 3",
+    ),
+    "no DNS": (
+        {"networkPolicy": {"dns": {"peers": []}}},
+        "at '/networkPolicy/dns/peers': minItems: got 0, want 1",
+    ),
+    "a subject of another kind": (
+        {"operator": {"subjects": [{"kind": "Robot", "name": "x"}]}},
+        "at '/operator/subjects/0'",
+    ),
+    "a resource without a domain": (
+        {"gpuResource": "gpu"},
+        'gpuResource is "gpu": need what the device plugin calls its cards',
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_bad_values_are_refused_by_name(why: str) -> None:
+    change, said = REFUSED[why]
+    values = {**LEAST, **{name: _merged(LEAST.get(name), value) for name, value in change.items()}}
+    assert said in refused(values)
+
+
+def _merged(old: Any, new: Any) -> Any:
+    return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
+
+
+def test_a_release_s_name_has_room_for_what_is_called_after_it() -> None:
+    assert "is too long: everything is called after it" in refused(LEAST, release="a" * 41)
+
+
+def test_notes_say_the_next_command() -> None:
+    done = helm.run(
+        "install", "muster", str(CHART), "--dry-run=client", f"--values={CLUSTER}", "--namespace=team-a"
+    )
+    notes = done.stdout.partition("NOTES:\n")[2]
+    assert "helm test muster --namespace team-a" in notes
+    assert "export MUSTER_CLUSTER=$PWD/cluster.toml" in notes
+    assert "muster doctor" in notes
+
+
+def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
+    """The very lines, read as muster reads them."""
+    from muster.backends.kubernetes.written import read_file
+
+    done = helm.run(
+        *("install", "muster", str(CHART), "--dry-run=client", "--namespace=team-a", "--values=-"),
+        stdin=yaml.safe_dump({**WHOLE, "gpuResource": "amd.com/gpu"}),
+    )
+    notes = done.stdout.partition("NOTES:\n")[2]
+    lines = re.findall(r"^     (\w+ = .*)$", notes, re.MULTILINE)
+    (tmp_path / "cluster.toml").write_text("\n".join(lines))
+    (tmp_path / "token").write_text("token")
+    site = read_file(tmp_path / "cluster.toml").settings.site
+    assert (site.namespace, site.claim, site.folder) == ("team-a", "shared", "team-a/store")
+    assert (site.queue, site.user, site.gpu_resource) == ("team-a", None, "amd.com/gpu")
+    assert site.image_prefix == "registry.example/team-a"
+
+
+def _key(document: Document) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+def _bare(document: Document) -> Document:
+    """Without what says who made it."""
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name not in ("labels", "annotations")
+    }
+    labels = document["metadata"].get("labels") or {}
+    ours = {
+        name: text for name, text in labels.items() if not name.startswith(("app.kubernetes.io/", "helm.sh/"))
+    }
+    return {**document, "metadata": {**metadata, **({"labels": ours} if ours else {})}}
+
+
+def _pod_spec(document: Document) -> Document | None:
+    spec = document.get("spec") or {}
+    spec = spec.get("jobTemplate", {}).get("spec", spec)
+    spec = spec.get("template", {}).get("spec", spec)
+    return spec if "containers" in spec and "serviceAccountName" in spec else None

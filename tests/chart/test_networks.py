@@ -1,0 +1,116 @@
+"""Who reaches whom under the chart's NetworkPolicies: with the labels that muster's own pods have, every pair is asked."""
+
+from __future__ import annotations
+
+import pytest
+from tests.chart.examples import LEAST, WHOLE
+from tests.chart.helm import NAMESPACE, Document, named, render
+from tests.chart.reach import End, may
+from tests.unit.backends.kubernetes.golden import EXAMPLES
+
+pytestmark = pytest.mark.chart
+
+STORE, NAMES, SERVER, ANY = 8080, 53, 8080, 4242
+_DEPLOYMENT = "muster.dev/deployment"
+
+
+def _job(example: str) -> End:
+    """A pod of a job, as the backend labels it."""
+    owner = EXAMPLES[example].documents().owner
+    template = owner["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    return End(labels=template["metadata"]["labels"], namespace=NAMESPACE)
+
+
+def _of(kind: str, name: str) -> End:
+    """A pod of the chart's own."""
+    document = named(render(WHOLE), kind, name)
+    spec = document["spec"]
+    template = spec.get("jobTemplate", {}).get("spec", spec).get("template", document)
+    return End(labels=template["metadata"]["labels"], namespace=NAMESPACE)
+
+
+@pytest.fixture(scope="module")
+def ends() -> dict[str, End]:
+    return {
+        "job": _job(next(name for name, each in EXAMPLES.items() if each.queue)),
+        "store": _of("Deployment", "muster-store"),
+        "reaper": _of("Deployment", "muster-reaper"),
+        "gc": _of("CronJob", "muster-gc"),
+        "test": _of("Pod", "muster-test"),
+        "server": End(labels={_DEPLOYMENT: "flights", "muster.dev/revision": "r1"}, namespace=NAMESPACE),
+        "stranger": End(labels={"app": "web"}, namespace=NAMESPACE),
+        "foreign": End(labels={"muster.dev/job": "x", "app": "muster-gc"}, namespace="elsewhere"),
+        "airflow": End(labels={"component": "worker"}, namespace="airflow"),
+        "gateway": End(labels={"app": "gateway"}, namespace="gateway"),
+        "dns": End(labels={"k8s-app": "kube-dns"}, namespace="kube-system"),
+        "api": End(address="10.1.2.3"),
+        "database": End(address="10.9.8.7"),
+        "internet": End(address="203.0.113.5"),
+    }
+
+
+@pytest.fixture(scope="module")
+def policies() -> list[Document]:
+    return [each for each in render(WHOLE) if each["kind"] == "NetworkPolicy"]
+
+
+def reached(ends: dict[str, End], policies: list[Document], source: str, port: int) -> set[str]:
+    return {name for name, end in ends.items() if name != source and may(ends[source], end, port, policies)}
+
+
+UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "database", "internet"}
+"""What no policy of the chart speaks of: nobody keeps others away from it, but for who may not go there."""
+
+
+@pytest.mark.parametrize(
+    ("source", "port", "found"),
+    [
+        ("job", STORE, {"store"}),
+        ("job", NAMES, {"dns"}),
+        ("job", ANY, set()),
+        ("job", 5432, {"database"}),
+        ("job", 443, set()),
+        ("store", STORE, set()),
+        ("store", 443, set()),
+        ("store", NAMES, set()),
+        ("gc", STORE, {"store"}),
+        ("gc", 443, set()),
+        ("test", STORE, {"store"}),
+        ("reaper", 6443, {"api"}),
+        ("reaper", 443, set()),
+        ("reaper", STORE, set()),
+        ("server", STORE, set()),
+        ("server", 443, set()),
+        ("stranger", STORE, UNGUARDED - {"stranger"}),
+        ("foreign", STORE, UNGUARDED - {"foreign"}),
+        ("airflow", STORE, {*UNGUARDED, "store"} - {"airflow"}),
+        ("gateway", SERVER, {*UNGUARDED, "server"} - {"gateway"}),
+        ("gateway", ANY, UNGUARDED - {"gateway"}),
+        ("api", SERVER, {*UNGUARDED, "server"} - {"api"}),
+    ],
+)
+def test_who_reaches_whom(
+    source: str, port: int, found: set[str], ends: dict[str, End], policies: list[Document]
+) -> None:
+    assert reached(ends, policies, source, port) == found
+
+
+def test_a_gang_s_pods_reach_each_other_on_any_port(ends: dict[str, End], policies: list[Document]) -> None:
+    assert may(ends["job"], ends["job"], ANY, policies)
+
+
+def test_names_are_asked_for_over_both_protocols(ends: dict[str, End], policies: list[Document]) -> None:
+    for protocol in ("UDP", "TCP"):
+        assert may(ends["job"], ends["dns"], NAMES, policies, protocol=protocol)
+    assert not may(ends["job"], ends["internet"], NAMES, policies, protocol="UDP")
+
+
+def test_jobs_reach_nothing_more_unless_the_site_says_so(ends: dict[str, End]) -> None:
+    policies = [each for each in render(LEAST) if each["kind"] == "NetworkPolicy"]
+    for port in (443, 5432, STORE):
+        assert reached(ends, policies, "job", port) <= {"store"}
+
+
+def test_they_can_be_left_out() -> None:
+    kinds = {each["kind"] for each in render({**LEAST, "networkPolicy": {"enabled": False}})}
+    assert "NetworkPolicy" not in kinds
