@@ -92,8 +92,8 @@ def _store_checks(site: _Site) -> Iterator[Check]:
 
 def _service(store: ServiceStore, site: _Site) -> Check:
     advice = (
-        f"see that the store service runs in namespace {site.namespace}, and that outside_store_url is where "
-        "this machine reaches it"
+        f"see that it runs (kubectl get deployments --namespace {site.namespace}; the chart helm/muster makes one), and "
+        "that outside_store_url is where this machine reaches it"
     )
     try:
         count = len(store.volumes())
@@ -197,7 +197,7 @@ def _rights(site: _Site) -> Check:
             name="rights",
             state="bad",
             found=f"this account may not, in namespace {site.namespace}: {what}",
-            advice=f"give it a Role there with {rules(missing)}",
+            advice=f"give it a Role there, as the chart's account for operators has one, with {rules(missing)}",
         )
     return Check(name="rights", state="ok", found=f"all that jobs need in namespace {site.namespace}")
 

@@ -21,6 +21,8 @@ def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Itera
     if cluster.kueue:
         yield _queue(cluster, site)
         yield _flavors(cluster)
+        yield _priorities(cluster)
+        yield _places(client)
     yield _gpus(cluster, site.gpu_resource)
     yield _gang(cluster, client, site)
 
@@ -124,6 +126,39 @@ def _flavors(cluster: Cluster) -> Check:
             advice="without it Kueue only counts, and pods of a gang may find no node: name a Topology",
         )
     return Check(name="flavors", state="ok", found=f"{', '.join(cluster.flavors)}, placed by their topology")
+
+
+def _priorities(cluster: Cluster) -> Check:
+    if cluster.priorities is None:
+        return Check(
+            name="priorities",
+            state="warn",
+            found="they may not be read",
+            advice="see the check of reading: one that is misspelt is then found out by Kueue, when the job is there",
+        )
+    if not cluster.priorities:
+        return Check(
+            name="priorities",
+            state="warn",
+            found="none",
+            advice="a job that asks for one is refused: make WorkloadPriorityClasses, as the chart's queues.priorities does",
+        )
+    return Check(name="priorities", state="ok", found=", ".join(sorted(cluster.priorities)))
+
+
+def _places(client: Client) -> Check:
+    """Whether Kueue says who is next: what `muster queue` shows as a job's place."""
+    from muster.backends.kubernetes.api.kinds import QUEUE_VIEW
+    from muster.backends.kubernetes.cluster.discovery import serves
+
+    if serves(client.served(), QUEUE_VIEW):
+        return Check(name="places", state="ok", found="Kueue says which job is next")
+    return Check(
+        name="places",
+        state="warn",
+        found=f"Kueue does not serve {QUEUE_VIEW.api_version}",
+        advice="without its visibility server a job that waits says for what, and not at which place: see that it runs",
+    )
 
 
 def _gpus(cluster: Cluster, resource: str) -> Check:

@@ -13,7 +13,15 @@ from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_ap
 from tests.unit.backends.kubernetes.site_objects import claim, node
 from tests.unit.volumes.service.process import Service
 
-from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE, JOB_SET, NODE, POD_GROUP, WORKLOAD
+from muster.backends.kubernetes.api.kinds import (
+    CLUSTER_QUEUE,
+    JOB_SET,
+    NODE,
+    POD_GROUP,
+    QUEUE_VIEW,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+)
 from muster.volumes.service.tokens import operator_token, read_keys
 
 Run = Callable[..., Any]
@@ -136,7 +144,8 @@ class TestApi:
         found = site.check("rights")
         assert found["found"].endswith("create jobsets, delete jobsets")
         assert found["advice"] == (
-            'give it a Role there with apiGroups: ["jobset.x-k8s.io"], resources: ["jobsets"], '
+            "give it a Role there, as the chart's account for operators has one, with "
+            'apiGroups: ["jobset.x-k8s.io"], resources: ["jobsets"], '
             "verbs: [create, delete]"
         )
 
@@ -206,6 +215,24 @@ class TestGangs:
             if each["kind"] == "ResourceFlavor" and each["metadata"]["name"] == "gpu-k80":
                 del each["spec"]["topologyName"]
         assert site.check("flavors")["found"] == "gpu-k80 without a topologyName"
+
+    def test_priorities(self, site: Site) -> None:
+        assert site.check("priorities") == {
+            "name": "priorities",
+            "state": "ok",
+            "found": "high, low, normal",
+            "advice": "",
+        }
+        site.replaced("WorkloadPriorityClass")
+        assert "as the chart's queues.priorities does" in site.check("priorities")["advice"]
+        site.api.refused.add(("list", f"{WORKLOAD_PRIORITY_CLASS.resource}!"))
+        assert site.check("priorities")["found"] == "they may not be read"
+
+    def test_kueue_that_does_not_say_who_is_next(self, site: Site) -> None:
+        assert site.check("places")["state"] == "ok"
+        site.api.missing.add(QUEUE_VIEW)
+        found = site.check("places")
+        assert (found["state"], "visibility server" in found["advice"]) == ("warn", True)
 
     def test_cards_without_a_class(self, site: Site) -> None:
         loose = node("new-0", gpus=8)
