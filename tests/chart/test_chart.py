@@ -67,11 +67,16 @@ def test_it_makes_nothing_else_than_the_plain_manifests_but_for_what_they_lack()
     assert more == {"NetworkPolicy", "CronJob", "ConfigMap", "Pod"}
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the schemas of all kinds."""
+    return schemas.write(tmp_path_factory.mktemp("schemas"), helm.programs())
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_cluster_s_own_schemas_take_it(name: str, tmp_path: Path) -> None:
+def test_a_cluster_s_own_schemas_take_it(name: str, known: Path) -> None:
     """Strictly: a field that no schema knows is refused. The schemas are those of the modules that are built here."""
-    folder = schemas.write(tmp_path, helm.programs())
-    done = _conform(folder, (FOLDER / f"{name}.yaml").read_text())
+    done = _conform(known, (FOLDER / f"{name}.yaml").read_text())
     found = json.loads(done.stdout)
     assert found.get("resources", []) == []
     assert done.returncode == 0
@@ -88,10 +93,10 @@ def test_a_cluster_s_own_schemas_take_it(name: str, tmp_path: Path) -> None:
         ("nodeLabel: kubernetes.io/hostname", "label: kubernetes.io/hostname"),
     ],
 )
-def test_those_schemas_are_on_guard(old: str, new: str, tmp_path: Path) -> None:
+def test_those_schemas_are_on_guard(old: str, new: str, known: Path) -> None:
     text = (FOLDER / "least.yaml").read_text()
     assert old in text
-    done = _conform(schemas.write(tmp_path, helm.programs()), text.replace(old, new))
+    done = _conform(known, text.replace(old, new))
     assert json.loads(done.stdout)["summary"]["invalid"] == 1
 
 
@@ -296,7 +301,7 @@ def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
 
     done = helm.run(
         *("install", "muster", str(CHART), "--dry-run=client", "--namespace=team-a", "--values=-"),
-        stdin=yaml.safe_dump({**WHOLE, "gpuResource": "amd.com/gpu"}),
+        stdin=yaml.safe_dump({**WHOLE, "serving": {"enabled": False}}),
     )
     notes = done.stdout.partition("NOTES:\n")[2]
     lines = re.findall(r"^     (\w+ = .*)$", notes, re.MULTILINE)
