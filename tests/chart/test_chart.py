@@ -119,6 +119,24 @@ def test_another_release_shares_no_name_of_the_cluster() -> None:
     assert not {_key(each) for each in other} & {key for key in one if key[0] in CLUSTER_WIDE}
 
 
+def test_another_team_s_queue_is_one_of_quotas_that_are_there() -> None:
+    queues = {"define": False, "teams": [{"name": "team-b"}]}
+    made = [each for each in render({**LEAST, "queues": queues}) if "kueue" in each["apiVersion"]]
+    assert [(each["kind"], each["spec"]) for each in made] == [("LocalQueue", {"clusterQueue": "team-b"})]
+
+
+def test_the_values_of_the_page_are_taken() -> None:
+    """What docs/howto/install-on-a-cluster.md has one write."""
+    page = helm.ROOT / "docs" / "howto" / "install-on-a-cluster.md"
+    first, more = (
+        yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+    found = render({**first, **more}, namespace="team-a")
+    assert named(found, "LocalQueue", "team-a")
+    subjects = named(found, "RoleBinding", "muster-operator")["subjects"]
+    assert [each["name"] for each in subjects] == ["muster-operator", "airflow-worker", "airflow-triggerer"]
+
+
 def test_keys_are_made_where_none_are_named() -> None:
     values = {**LEAST, "store": {}}
     secret = named(render(values), "Secret", "muster-store")
@@ -210,6 +228,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a quota of no flavor": (
         {"queues": {"flavors": [{"name": "gpu"}], "teams": LEAST["queues"]["teams"]}},
         "queues.teams: team team-a has a quota of flavor cpu, and queues.flavors has gpu",
+    ),
+    "a team without quotas": (
+        {"queues": {"teams": [{"name": "team-b"}]}},
+        "queues.teams: team team-b has no quotas: say what it may use of each flavor",
     ),
     "two flavors of a name": (
         {"queues": {"flavors": [{"name": "a"}, {"name": "a"}]}},
