@@ -319,11 +319,12 @@ def test_notes_say_the_next_command() -> None:
 
 def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
     """The very lines, read as muster reads them."""
+    from muster.backends.kubernetes.site import Platform
     from muster.backends.kubernetes.written import read_file
 
     done = helm.run(
         *("install", "muster", str(CHART), "--dry-run=client", "--namespace=team-a", "--values=-"),
-        stdin=yaml.safe_dump({**WHOLE, "serving": {"enabled": False}}),
+        stdin=yaml.safe_dump(WHOLE),
     )
     notes = done.stdout.partition("NOTES:\n")[2]
     lines = re.findall(r"^     (\w+ = .*)$", notes, re.MULTILINE)
@@ -333,6 +334,8 @@ def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
     assert (site.namespace, site.claim, site.folder) == ("team-a", "shared", "team-a/store")
     assert (site.queue, site.user, site.gpu_resource) == ("team-a", None, "amd.com/gpu")
     assert site.image_prefix == "registry.example/team-a"
+    assert (site.serving, site.gateway) == (Platform.KSERVE, "gateways/public")
+    assert site.serving_url == "https://{name}.models.example"
 
 
 def _key(document: Document) -> tuple[str, str]:

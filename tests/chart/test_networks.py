@@ -8,10 +8,12 @@ from tests.chart.helm import NAMESPACE, Document, named, render
 from tests.chart.reach import End, may
 from tests.unit.backends.kubernetes.golden import EXAMPLES
 
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.server import PORT as SERVER
+
 pytestmark = pytest.mark.chart
 
-STORE, NAMES, SERVER, ANY = 8080, 53, 8080, 4242
-_DEPLOYMENT = "muster.dev/deployment"
+STORE, NAMES, ANY = 8080, 53, 4242
 
 
 def _job(example: str) -> End:
@@ -37,7 +39,7 @@ def ends() -> dict[str, End]:
         "reaper": _of("Deployment", "muster-reaper"),
         "gc": _of("CronJob", "muster-gc"),
         "test": _of("Pod", "muster-test"),
-        "server": End(labels={_DEPLOYMENT: "flights", "muster.dev/revision": "r1"}, namespace=NAMESPACE),
+        "server": End(labels=names.of_revision("flights", "r1"), namespace=NAMESPACE),
         "stranger": End(labels={"app": "web"}, namespace=NAMESPACE),
         "foreign": End(labels={"muster.dev/job": "x", "app": "muster-gc"}, namespace="elsewhere"),
         "airflow": End(labels={"component": "worker"}, namespace="airflow"),
