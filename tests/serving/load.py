@@ -76,8 +76,8 @@ class Load:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
-        body = json.loads(await reader.readexactly(length))
+        body = await reader.readexactly(length)
         closing = b"connection: close" in head
-        if not head.startswith(b"http/1.1 200"):
-            return closing, f"HTTP {head[9:12].decode()}: {body}"
-        return closing, f"revision {body['model_version']}"
+        if not head.startswith(b"http/1.1 200"):  # a gateway's own answers are no JSON
+            return closing, f"HTTP {head[9:12].decode()}: {body.decode(errors='replace')}"
+        return closing, f"revision {json.loads(body)['model_version']}"

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.golden import DIGEST, SITE
 
+from muster.backends.kubernetes.site import Platform
 from muster.core.errors import SpecError
+
+SERVED = {
+    "serving": Platform.KSERVE,
+    "gateway": "gateways/public",
+    "serving_url": "https://{name}.models.example.com:8443/",
+}
 
 
 def test_an_image_is_found_by_its_locks_digest() -> None:
@@ -47,6 +54,13 @@ def test_a_site_without_a_place_for_images_says_so() -> None:
         ({"lost_node_seconds": 1.5}, "lost_node_seconds is 1.5"),
         ({"gpu_resource": "gpu"}, "GPU resource 'gpu'"),
         ({"gpu_environment": {"MUSTER_X": "1"}}, "MUSTER_X"),
+        ({"gateway": "gateways/public"}, "nothing says who serves: set serving"),
+        ({**SERVED, "gateway": "public"}, "gateway 'public': need NAMESPACE/NAME"),
+        ({**SERVED, "gateway": ""}, "no gateway is named"),
+        ({**SERVED, "serving_url": ""}, "serving_url ''"),
+        ({**SERVED, "serving_url": "models.example.com"}, "serving_url"),
+        ({**SERVED, "drain_seconds": 0}, "drain_seconds is 0"),
+        ({**SERVED, "gateway_seconds": 8}, "below drain_seconds"),
     ],
 )
 def test_what_a_site_cannot_be_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -56,3 +70,17 @@ def test_what_a_site_cannot_be_is_refused_by_name(changes: dict[str, Any], messa
 
 def test_an_address_ends_without_a_slash() -> None:
     assert replace(SITE, store_url="https://store:8443/team-a/").store_url == "https://store:8443/team-a"
+
+
+@pytest.mark.parametrize(
+    ("written", "url", "hostname"),
+    [
+        (SERVED["serving_url"], "https://flights.models.example.com:8443", "flights.models.example.com"),
+        ("http://models.example.com", "http://models.example.com", "models.example.com"),
+        ("http://10.77.0.1:8000", "http://10.77.0.1:8000", ""),
+        ("http://[fd00::1]:8000", "http://[fd00::1]:8000", ""),
+    ],
+)
+def test_where_users_ask_for_a_deployment(written: str, url: str, hostname: str) -> None:
+    site = replace(SITE, **{**SERVED, "serving_url": written})
+    assert (site.url("flights"), site.hostname("flights")) == (url, hostname)

@@ -10,7 +10,8 @@ from tests.cluster.authority import Authority
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, api_server, status
 
 from muster.backends.kubernetes.api.client import CHUNK, Client
-from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, NODE, POD, QUEUE_VIEW, kind_of
+from muster.backends.kubernetes.api.kinds import HTTP_ROUTE, JOB, JOB_SET, NODE, POD, QUEUE_VIEW, kind_of
+from muster.backends.kubernetes.api.refusals import Request
 from muster.core.errors import BackendError, Conflict, Forbidden, SpecError, Unreachable
 
 POD_DOCUMENT = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ml"}}
@@ -266,3 +267,45 @@ NO_RIGHTS = (
     'pods is forbidden: User "system:serviceaccount:ml:airflow" cannot list resource "pods" '
     'in API group "" in the namespace "ml"'
 )
+
+
+ROUTE = {
+    "apiVersion": "gateway.networking.k8s.io/v1",
+    "kind": "HTTPRoute",
+    "metadata": {"name": "a", "namespace": "ml", "resourceVersion": "7"},
+}
+
+
+class TestApplying:
+    def test_fields_are_ours_whoever_set_them(self) -> None:
+        with api_server(Answer(body=ROUTE)) as server:
+            assert client(server).apply(ROUTE) == ROUTE
+        (asked,) = server.asked
+        assert (asked.method, asked.body) == ("PATCH", ROUTE)
+        assert asked.path == "/apis/gateway.networking.k8s.io/v1/namespaces/ml/httproutes/a"
+        assert asked.query == {"fieldManager": "muster", "force": "true", "fieldValidation": "Strict"}
+        assert asked.headers["Content-Type"] == "application/apply-patch+yaml"
+
+    def test_what_was_written_meanwhile_is_a_conflict(self) -> None:
+        with api_server(status(409, "Conflict", "the object has been modified")) as server:
+            with pytest.raises(Conflict, match="has been modified"):
+                client(server).apply(ROUTE)
+            with pytest.raises(Conflict, match="has been modified"):
+                client(server).delete(HTTP_ROUTE, "a", namespace="ml", version="7")
+        assert server.asked[1].body["preconditions"] == {"resourceVersion": "7"}
+
+
+class TestProxied:
+    def test_whatever_a_pod_answers_is_an_answer(self) -> None:
+        with api_server(Answer(500, {"error": "no"})) as server:
+            asked = Request(verb="create", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
+            path = POD.path(namespace="ml", name="a:8080", subresource="proxy") + "/v2/x"
+            found = client(server).transport.proxied(asked, path=path, body=b"{}", seconds=1)
+        assert found == (500, b'{"error": "no"}')
+        assert server.asked[0].path == "/api/v1/namespaces/ml/pods/a%3A8080/proxy/v2/x"
+        assert (server.asked[0].method, server.asked[0].body) == ("POST", {})
+
+    def test_an_api_server_that_is_away_is_said_to_be(self) -> None:
+        asked = Request(verb="get", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
+        with api_server(Answer(code=0)) as server, pytest.raises(Unreachable):
+            client(server).transport.proxied(asked, path="/x", seconds=1)

@@ -89,15 +89,20 @@ def _with_code(made: Server) -> Document:
     return {**document, "binaryData": {name: "THE SERVERS' CODE"}}
 
 
+def seldon(shares: Mapping[str, int]) -> Document:
+    """A SeldonDeployment of two revisions."""
+    fixed, scaled = spec(7, image="seldon", server="seldon"), replace(SCALED, image="seldon", server="seldon")
+    return seldon_deployment([server(fixed, "r1"), server(scaled, "r2")], shares)
+
+
 def examples() -> Mapping[str, Document]:
     """Every example by the name of its file."""
-    seldon = [server(spec(7, image="seldon"), "r1"), server(replace(SCALED, image="seldon"), "r2")]
     return {
         "fixed": inference_service(server(spec(), "r1")),
         "scaled": inference_service(server(SCALED, "r2", ANYWHERE)),
         "on-cards": inference_service(server(ON_CARDS, "r3")),
         "code": _with_code(server(spec(), "r1")),
-        "seldon": seldon_deployment(seldon, {"r1": 80, "r2": 20}),
+        "seldon": seldon({"r1": 80, "r2": 20}),
         "route": write_route(ROUTE, SITE),
         "whole-route": write_route(replace(ROUTE, shares={"r1": 100}), ANYWHERE),
     }

@@ -1,0 +1,144 @@
+"""Deployments on the test cluster, with the rights and the store that Airflow's worker would have."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import backend, kubectl, serving, store
+from tests.cluster.accounts import NAMESPACE
+from tests.cluster.layout import Layout
+from tests.cluster.scripted import connection
+from tests.waiting import eventually
+
+from muster.backends.kubernetes.api.access import Access
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.connection import connect
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.volumes.service.client import ServiceStore
+
+SITE = replace(
+    backend.SITE,
+    serving=Platform.KSERVE,
+    gateway=serving.GATEWAY,
+    serving_url=serving.GATEWAY_URL,
+    gateway_seconds=serving.GATEWAY_SECONDS,
+    drain_seconds=2,
+)
+_MANIFESTS = Path(__file__).with_name("manifests")
+_OURS = (f"--namespace={NAMESPACE}", f"--selector={names.DEPLOYMENT}", "--ignore-not-found", "--output=name")
+KINDS = "httproutes,inferenceservices,configmaps,deployments,replicasets,services,endpointslices,pods,hpa"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The deployments of one store, which is empty at first.
+
+    :param site: where its store lies on the claim.
+    """
+
+    of: Layout
+    site: ClusterSite
+    store: ServiceStore
+    client: Client
+
+    def deployments(self, **changes: Any) -> ClusterDeployments:
+        """Connect, as one more of us would. :param changes: of the site."""
+        return ClusterDeployments(self.client, site=replace(self.site, **changes), store=self.store)
+
+
+@contextmanager
+def served(of: Layout, folder: Path) -> Iterator[Served]:
+    """Have KServe, the Gateway and a store service, and leave no deployment. :param folder: for what is kept here."""
+    serving.up(of)
+    place = f"store-{secrets.token_hex(4)}"
+    store.deploy(of, folder=place)
+    found = Served(
+        of=of,
+        site=replace(SITE, folder=place),
+        store=ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache"),
+        client=Client(connection(of), patience_seconds=20),
+    )
+    try:
+        yield found
+    finally:
+        deployments = found.deployments()
+        for name in deployments.deployments():
+            deployments.retire(name)
+        found.store.close()
+    eventually(lambda: left(of) == "")
+
+
+def left(of: Layout) -> str:
+    """What there is on the cluster of any deployment."""
+    return kubectl.run(of, "get", KINDS, *_OURS).strip()
+
+
+def pods(of: Layout, deployment: str, revision: str) -> list[dict[str, Any]]:
+    """The pods of a revision."""
+    wanted = f"--selector={names.DEPLOYMENT}={deployment},{names.REVISION}={revision}"
+    found: list[dict[str, Any]] = kubectl.get(of, "pods", f"--namespace={NAMESPACE}", wanted)["items"]
+    return found
+
+
+def selected(of: Layout, deployment: str) -> str:
+    """The revision whose pods alone are behind a deployment's Service."""
+    wanted = f"--selector=kubernetes.io/service-name={names.route_name(deployment)}"
+    slices = kubectl.get(of, "endpointslices", f"--namespace={NAMESPACE}", wanted)["items"]
+    found = {each["targetRef"]["name"] for one in slices for each in one.get("endpoints") or ()}
+    pods = kubectl.get(of, "pods", f"--namespace={NAMESPACE}")["items"]
+    revisions = {
+        pod["metadata"]["labels"][names.REVISION] for pod in pods if pod["metadata"]["name"] in found
+    }
+    return "".join(revisions) if len(revisions) == 1 else ""
+
+
+@contextmanager
+def may_write_services(of: Layout) -> Iterator[None]:
+    """Give the operator what it needs where a Service is the route."""
+    with _there(of, _MANIFESTS / "services.yaml"):
+        yield
+
+
+@contextmanager
+def seldon_defined(of: Layout) -> Iterator[None]:
+    """Have the API server know SeldonDeployments; nobody does anything about them."""
+    with _there(of, _MANIFESTS / "seldon.yaml"):
+        words = ("wait", "crd/seldondeployments.machinelearning.seldon.io", "--for=condition=Established")
+        kubectl.until("SeldonDeployments are known", lambda: bool(kubectl.ask(of, *words, "--timeout=5s")))
+        yield
+
+
+@contextmanager
+def _there(of: Layout, manifest: Path) -> Iterator[None]:
+    kubectl.run(of, "apply", "--server-side", f"--filename={manifest}")
+    try:
+        yield
+    finally:
+        kubectl.run(of, "delete", "--ignore-not-found", "--wait", f"--filename={manifest}")
+
+
+def administrator(of: Layout) -> Access:
+    """The right to everything."""
+    return connect(kubeconfig=of.kubeconfig)
+
+
+def infer(name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
+    """Return who answers a user through the Gateway, and what. :raises OSError: nobody does."""
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]})
+    with closing(http.client.HTTPConnection("127.0.0.1", serving.PORT, timeout=seconds)) as asked:
+        asked.request("POST", f"/v2/models/{name}/infer", body)
+        answer = asked.getresponse()
+        text = answer.read()
+    if answer.status != http.HTTPStatus.OK:
+        raise ConnectionError(f"HTTP {answer.status}: {text[:200]!r}")
+    found = json.loads(text)
+    return found["model_version"], found["outputs"][0]["data"][0]
