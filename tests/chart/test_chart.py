@@ -194,6 +194,32 @@ def test_no_account_may_write_what_it_need_not() -> None:
                 assert rule["verbs"] == ["create"]
 
 
+@pytest.mark.parametrize("gateway", ["gateways/public", ""])
+def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str) -> None:
+    """The rights are those that ``muster doctor`` asks for, verb by verb."""
+    from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, serving_rights
+
+    made = render({**WHOLE, "serving": {**WHOLE["serving"], "gateway": gateway}})
+    given = _given(named(made, "Role", "muster-operator"))
+    assert given == {
+        (right.verb, right.kind.group, right.resource)
+        for right in (*NEEDED, *serving_rights(gateway=bool(gateway)))
+    }
+    assert _given(named(made, "ClusterRole", "muster-reader")) == {
+        (right.verb, right.kind.group, right.resource) for right in HELPFUL
+    }
+
+
+def _given(role: Document) -> set[tuple[str, str, str]]:
+    return {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no image": (
         {"image": ""},

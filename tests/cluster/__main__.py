@@ -80,7 +80,7 @@ def _packages(_layout: Layout, _: argparse.Namespace) -> int:
 
 
 def _build(_layout: Layout, _: argparse.Namespace) -> int:
-    programs.build()
+    programs.build(programs=(*programs.PROGRAMS, *programs.TOOLS))
     environments.build()
     return 0
 

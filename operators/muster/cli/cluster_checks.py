@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from muster.cli.checks import Check, bad
 from muster.cli.gang_checks import gang_checks
 from muster.cli.screen import when
+from muster.cli.serving_checks import serving_checks
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
@@ -178,6 +179,7 @@ def _api_checks(site: _Site) -> Iterator[Check]:
         yield bad("namespace", error, "nothing more can be said of the cluster before that")
         return
     yield from gang_checks(cluster, client=site.client, site=site.written.site)
+    yield from serving_checks(cluster, client=site.client, site=site.written.site, served=site.served)
 
 
 def _tried(name: str, look: Callable[[], Check]) -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import status
@@ -15,12 +15,15 @@ from tests.unit.volumes.service.process import Service
 
 from muster.backends.kubernetes.api.kinds import (
     CLUSTER_QUEUE,
+    HTTP_ROUTE,
+    INFERENCE_SERVICE,
     JOB_SET,
     NODE,
     POD_GROUP,
     QUEUE_VIEW,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
+    Kind,
 )
 from muster.volumes.service.tokens import operator_token, read_keys
 
@@ -250,6 +253,55 @@ class TestGangs:
         said = 'admission webhook "policy.example" denied the request: no pods on Saturdays'
         site.api.dry_run = status(403, "Forbidden", said)
         assert "webhook policy.example refuses it: no pods on Saturdays" in site.check("a gang")["found"]
+
+
+class TestServing:
+    GATEWAY: ClassVar[dict[str, Any]] = {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": {"name": "public", "namespace": "gateways"},
+    }
+
+    @pytest.fixture(autouse=True)
+    def served(self, site: Site) -> None:
+        site.api.documents.append(self.GATEWAY)
+        site.write(serving="kserve", gateway="gateways/public", serving_url="https://{name}.example")
+
+    def test_all_is_well(self, site: Site) -> None:
+        assert site.check("serving")["found"] == (
+            "kserve, users come through Gateway gateways/public at https://NAME.example"
+        )
+        assert site.check("rights to serve")["state"] == "ok"
+
+    def test_it_need_not_be_on_the_cluster(self, site: Site) -> None:
+        site.write()
+        checks = {check["name"]: check for check in site.checks()}
+        assert checks["serving"]["found"].startswith("by the machine that deploys")
+        assert "rights to serve" not in checks
+
+    def test_without_a_gateway_traffic_moves_as_a_whole(self, site: Site) -> None:
+        site.write(serving="kserve")
+        found = site.check("serving")
+        assert (found["state"], found["found"]) == ("warn", "kserve, without a Gateway")
+
+    @pytest.mark.parametrize(
+        ("missing", "said"), [(INFERENCE_SERVICE, "install KServe"), (HTTP_ROUTE, "install the Gateway API")]
+    )
+    def test_what_is_not_installed(self, missing: Kind, said: str, site: Site) -> None:
+        site.api.missing.add(missing)
+        found = site.check("serving")
+        assert (found["state"], said in found["found"]) == ("bad", True)
+
+    def test_a_gateway_that_is_not_there(self, site: Site) -> None:
+        site.replaced("Gateway")
+        assert "namespace gateways has no Gateway public" in site.check("serving")["found"]
+
+    def test_rights_that_are_missing_are_named_as_a_role_grants_them(self, site: Site) -> None:
+        site.api.refused.add(("patch", HTTP_ROUTE.resource))
+        found = site.check("rights to serve")
+        assert found["found"].endswith("patch httproutes")
+        assert "set serving.enabled of the chart" in found["advice"]
+        assert 'resources: ["httproutes"], verbs: [patch]' in found["advice"]
 
 
 class TestImages:

@@ -1,0 +1,72 @@
+"""What ``muster doctor`` says of a cluster on which models are to be served: who keeps servers, and who brings users."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from muster.cli.checks import Check, bad
+from muster.core.errors import MusterError, SpecError
+
+if TYPE_CHECKING:
+    from muster.backends.kubernetes.api.client import Client
+    from muster.backends.kubernetes.cluster.facts import Cluster
+    from muster.backends.kubernetes.site import ClusterSite
+
+
+def serving_checks(
+    cluster: Cluster, *, client: Client, site: ClusterSite, served: Collection[tuple[str, str]]
+) -> Iterator[Check]:
+    """Say what a deployment of this site would meet.
+
+    :param served: the kinds that the API server has.
+    """
+    if site.serving is None:
+        yield Check(
+            name="serving",
+            state="ok",
+            found="by the machine that deploys: the cluster file names no platform as serving",
+        )
+        return
+    try:
+        yield _platform(cluster, client, site)
+        yield _rights(client, site, served)
+    except MusterError as error:
+        yield bad("serving", error, "it could not be looked at: try again, and see the checks above")
+
+
+def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
+    from muster.backends.kubernetes.serving.platform import check_platform
+
+    assert site.serving is not None
+    try:
+        check_platform(client, site, cluster)
+    except SpecError as error:
+        return bad("serving", error, "nothing can be deployed before that; jobs run all the same")
+    if not site.gateway:
+        return Check(
+            name="serving",
+            state="warn",
+            found=f"{site.serving.value}, without a Gateway",
+            advice="a release moves all traffic at once: set gateway and serving_url to share it out in steps",
+        )
+    found = f"{site.serving.value}, users come through Gateway {site.gateway} at {site.url('NAME')}"
+    return Check(name="serving", state="ok", found=found)
+
+
+def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str]]) -> Check:
+    from muster.backends.kubernetes.cluster.rights import lacking, rules, serving_rights
+
+    wanted = serving_rights(gateway=bool(site.gateway))
+    missing = lacking(client, wanted, namespace=site.namespace, served=served)
+    if missing:
+        what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
+        return Check(
+            name="rights to serve",
+            state="bad",
+            found=f"this account may not, in namespace {site.namespace}: {what}",
+            advice=f"set serving.enabled of the chart, or give it a Role there with {rules(missing)}",
+        )
+    return Check(
+        name="rights to serve", state="ok", found=f"all that deployments need in namespace {site.namespace}"
+    )

@@ -1,0 +1,167 @@
+"""The chart in a namespace of its own on the test cluster, as who administers that would install it.
+
+::
+
+    with release(layout) as installed:
+        installed.helm("test", "shop", "--logs")
+
+What it makes of the whole cluster is called after the release, or after the team of its values, so it stands beside
+the plain manifests that the other tests use.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.cluster import images, kubectl, programs
+from tests.cluster.authority import Authority
+from tests.cluster.clearing import MADE
+from tests.cluster.layout import CLAIM, Layout
+
+from muster.volumes.service.client import ServiceStore
+from muster.volumes.service.tokens import operator_token, read_keys
+
+CHART = Path(__file__).parents[2] / "helm" / "muster"
+NAME = "shop"  # of the release, its namespace and its team
+_DAY_SECONDS = 86_400.0
+_SECONDS = 240
+
+VALUES: dict[str, Any] = {
+    "image": "localhost/muster:1",
+    "claim": {"size": "1Gi", "storageClassName": "shared", "volumeName": NAME},
+    "store": {"nodeSelector": {"muster.dev/gpu-class": "cpu"}},
+    "queues": {
+        "topology": {"name": NAME},
+        "flavors": [{"name": f"{NAME}-cpu", "gpuClass": "cpu"}],
+        "teams": [{"name": NAME, "quotas": [{"flavor": f"{NAME}-cpu", "cpu": 16, "memory": "16Gi"}]}],
+        "priorities": [{"name": f"{NAME}-high", "value": 1000}],
+    },
+    "networkPolicy": {"dns": {"peers": [{"ipBlock": {"cidr": "10.77.0.1/32"}}]}},
+}
+
+
+@dataclass(frozen=True)
+class Release:
+    """The chart in its namespace. :param folder: for what is kept on this side."""
+
+    layout: Layout
+    folder: Path
+
+    def helm(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run helm as the cluster's administrator."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "KUBECONFIG": str(self.layout.kubeconfig),
+        }
+        command = [str(self.layout.programs / "helm"), *words, f"--namespace={NAME}"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    def install(self, *words: str, command: str = "install", **values: Any) -> None:
+        """Install, or upgrade, and return when all of it runs."""
+        done = self.helm(command, NAME, str(CHART), *self._values(values), *words, *_WAIT)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def refused(self, **values: Any) -> str:
+        """Return with which words the chart is refused here."""
+        done = self.helm("install", f"{NAME}-2", str(CHART), *self._values(values))
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+    def secret(self) -> bytes:
+        """The keys as they are in the cluster."""
+        found = kubectl.get(self.layout, "secret", f"{NAME}-store", _NAMESPACE)
+        return base64.b64decode(found["data"]["keys"])
+
+    def token(self) -> str:
+        """An operator's token, made with those keys."""
+        path = self.folder / "keys"
+        path.touch(mode=0o600)
+        path.write_bytes(self.secret())
+        return operator_token(read_keys(path), lifetime_seconds=_DAY_SECONDS)
+
+    def url(self) -> str:
+        """Where the store service is for who is beside the cluster: there is no name there."""
+        address = kubectl.get(self.layout, "service", f"{NAME}-store", _NAMESPACE)["spec"]["clusterIP"]
+        return f"http://{address}"
+
+    def store(self, *, token: str | None = None) -> ServiceStore:
+        """Open the store as an operator."""
+        return ServiceStore(self.url(), token=token or self.token(), cache=self.folder / "cache")
+
+    def kubeconfig(self, account: str) -> Path:
+        """Write the kubeconfig of an account of the release, good for a day, and return it."""
+        words = ("create", "token", f"{NAME}-{account}", _NAMESPACE, "--duration=24h")
+        told = {"token": kubectl.run(self.layout, *words).strip()}
+        authority = Authority(folder=self.layout.credentials)
+        return authority.write_kubeconfig(f"{NAME}-{account}", told, namespace=NAME)
+
+    def may(self, account: str, verb: str, resource: str, *, namespace: str | None = NAME) -> bool:
+        """Whether an account of the release may do something; in the whole cluster where `namespace` is None."""
+        where = "--all-namespaces" if namespace is None else f"--namespace={namespace}"
+        who = f"--as=system:serviceaccount:{NAME}:{NAME}-{account}"
+        return kubectl.ask(self.layout, "auth", "can-i", verb, resource, where, who) == "yes"
+
+    def _values(self, changes: dict[str, Any]) -> tuple[str, ...]:
+        path = self.folder / "values.yaml"
+        path.write_text(yaml.safe_dump({**VALUES, **changes}))
+        return (f"--values={path}",)
+
+
+_NAMESPACE = f"--namespace={NAME}"
+_WAIT = ("--wait", f"--timeout={_SECONDS}s")
+
+
+@contextmanager
+def release(of: Layout, folder: Path) -> Iterator[Release]:
+    """Have the chart installed in its own namespace; nothing of it is left afterwards."""
+    programs.build(programs=programs.TOOLS)
+    _clear(of, folder)
+    claim = of.claim / NAME
+    claim.mkdir(mode=0o700, exist_ok=True)
+    os.chown(claim, images.USER, images.USER)
+    kubectl.apply(of, [_namespace(), _volume()])
+    installed = Release(of, folder)
+    try:
+        installed.install()
+        yield installed
+    finally:
+        _clear(of, folder)
+
+
+def _clear(of: Layout, folder: Path) -> None:
+    Release(of, folder).helm("uninstall", NAME, "--ignore-not-found", *_WAIT)
+    words = ("delete", "--ignore-not-found", "--wait", f"--timeout={_SECONDS}s")
+    kubectl.run(of, *words, "namespace", NAME)
+    kubectl.run(of, *words, "persistentvolume", NAME)
+    shutil.rmtree(of.claim / NAME, ignore_errors=True)
+
+
+def _namespace() -> dict[str, Any]:
+    labels = {MADE: "yes", "pod-security.kubernetes.io/enforce": "restricted"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME, "labels": labels}}
+
+
+def _volume() -> dict[str, Any]:
+    """A folder of the shared file system, as a site's own volume would be."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": NAME, "labels": {MADE: "yes"}},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "shared",
+            "hostPath": {"path": str(CLAIM / NAME), "type": "Directory"},
+        },
+    }

@@ -1,0 +1,196 @@
+"""The chart, installed: what it makes works, is kept by upgrades, and may do what it needs and nothing more."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster import kubectl
+from tests.cluster.chart import NAME, Release, release
+from tests.cluster.inside import layout
+
+from muster.core.errors import MusterError
+
+pytestmark = pytest.mark.cluster
+
+MUSTER = Path(sys.executable).with_name("muster")
+_NAMESPACE = f"--namespace={NAME}"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    with release(layout(), tmp_path_factory.mktemp("chart")) as found:
+        yield found
+
+
+def test_helm_test_puts_a_version_into_the_store_and_reads_it(installed: Release) -> None:
+    done = installed.helm("test", NAME, "--logs", "--timeout=180s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok: that token may not look at volumes" in done.stdout
+    assert "ok: and read again, byte for byte" in done.stdout
+
+
+def test_gc_runs(installed: Release) -> None:
+    """Its own pod, with a token that it makes itself."""
+    kubectl.run(installed.layout, "create", "job", "now", f"--from=cronjob/{NAME}-gc", _NAMESPACE)
+    words = ("wait", "--for=condition=complete", "job/now", _NAMESPACE, "--timeout=120s")
+    kubectl.run(installed.layout, *words)
+    assert "deleted " in kubectl.run(installed.layout, "logs", "job/now", _NAMESPACE)
+
+
+def test_what_the_notes_say_is_all_that_a_person_writes_down(installed: Release, tmp_path: Path) -> None:
+    """The file that they print, a token, and muster's doctor finds nothing wrong: with the operator's rights."""
+    notes = installed.helm("get", "notes", NAME).stdout
+    lines = re.findall(r"^     (\w+ = .*)$", notes, re.MULTILINE)
+    told = [line for line in lines if not line.startswith(("store_url", "outside_store_url", "image_prefix"))]
+    account = installed.kubeconfig("operator")
+    told += [f'store_url = "{installed.url()}"', 'image_prefix = "localhost"', f'kubeconfig = "{account}"']
+    (tmp_path / "cluster.toml").write_text("\n".join(told))
+    (tmp_path / "token").write_text(installed.token())
+    environment = os.environ | {
+        "MUSTER_CLUSTER": str(tmp_path / "cluster.toml"),
+        "MUSTER_CACHE": str(tmp_path),
+    }
+    done = subprocess.run(
+        [str(MUSTER), "doctor", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    wrong = {name: each["found"] for name, each in checks.items() if each["state"] == "bad"}
+    assert wrong == {}
+    for name in ("store service", "rights", "reading", "claim", "queue", "flavors", "priorities", "a gang"):
+        assert checks[name]["state"] == "ok", checks[name]
+
+
+MAY = (
+    ("operator", "create", "jobsets.jobset.x-k8s.io"),
+    ("operator", "create", "secrets"),
+    ("operator", "list", "pods"),
+    ("reaper", "delete", "pods"),
+    ("reaper", "patch", "pods/status"),
+)
+MAY_NOT = (
+    ("operator", "get", "secrets"),
+    ("operator", "list", "secrets"),
+    ("operator", "create", "pods"),
+    ("operator", "create", "pods/exec"),
+    ("operator", "create", "pods/proxy"),  # nothing is served here
+    ("operator", "create", "roles.rbac.authorization.k8s.io"),
+    ("operator", "create", "rolebindings.rbac.authorization.k8s.io"),
+    ("operator", "update", "localqueues.kueue.x-k8s.io"),
+    ("operator", "create", "networkpolicies.networking.k8s.io"),
+    ("operator", "delete", "persistentvolumeclaims"),
+    ("reaper", "create", "pods"),
+    ("reaper", "get", "secrets"),
+    ("job", "get", "pods"),
+    ("store", "get", "secrets"),
+    ("store", "get", "pods"),
+)
+MAY_NOWHERE_ELSE = (
+    ("operator", "create", "jobsets.jobset.x-k8s.io"),
+    ("operator", "list", "pods"),
+    ("reaper", "delete", "pods"),
+    ("operator", "patch", "clusterqueues.kueue.x-k8s.io"),
+    ("operator", "create", "namespaces"),
+    ("reaper", "patch", "nodes"),
+)
+
+
+@pytest.mark.parametrize(("account", "verb", "resource"), MAY)
+def test_an_account_may_do_its_work(account: str, verb: str, resource: str, installed: Release) -> None:
+    assert installed.may(account, verb, resource)
+
+
+@pytest.mark.parametrize(("account", "verb", "resource"), MAY_NOT)
+def test_an_account_may_do_nothing_else(account: str, verb: str, resource: str, installed: Release) -> None:
+    assert not installed.may(account, verb, resource)
+
+
+@pytest.mark.parametrize(("account", "verb", "resource"), MAY_NOWHERE_ELSE)
+def test_an_account_may_do_nothing_elsewhere(
+    account: str, verb: str, resource: str, installed: Release
+) -> None:
+    assert not installed.may(account, verb, resource, namespace=None)
+    assert not installed.may(account, verb, resource, namespace="muster-jobs")
+
+
+def test_reading_is_for_the_whole_cluster(installed: Release) -> None:
+    assert installed.may("operator", "list", "nodes", namespace=None)
+    assert installed.may("operator", "list", "clusterqueues.kueue.x-k8s.io", namespace=None)
+
+
+def test_what_the_cluster_lacks_is_said_before_anything_is_made(installed: Release) -> None:
+    serving = {"enabled": True, "platform": "seldon"}
+    said = installed.refused(serving=serving, networkPolicy={"enabled": False})
+    assert "the cluster does not have what serving.platform names, seldon" in said
+    found = kubectl.get(installed.layout, "deployments", _NAMESPACE)["items"]
+    assert {each["metadata"]["name"] for each in found} == {f"{NAME}-store", f"{NAME}-reaper"}
+
+
+def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call(
+    installed: Release, tmp_path: Path
+) -> None:
+    """Who uses the store all the while waits for it, and is refused nothing."""
+    keys, token = installed.secret(), installed.token()
+    (tmp_path / "hello").write_text("hello")
+    with installed.store(token=token) as store:
+        version = store.add("chart/kept", tmp_path / "hello")
+    over, calls, wrong = threading.Event(), [], []
+
+    def ask() -> None:
+        with installed.store(token=token) as asking:
+            while not over.is_set():
+                try:
+                    calls.append(asking.resolve("chart/kept@latest")[0].address)
+                except MusterError as error:
+                    wrong.append(str(error))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        requests = {"requests": {"cpu": "90m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}}
+        placed = {"nodeSelector": {"muster.dev/gpu-class": "cpu"}}
+        installed.install(command="upgrade", store={**placed, "resources": requests})
+        assert installed.secret() == keys
+        done = installed.helm("rollback", NAME, "1", "--wait", "--timeout=240s")
+        assert done.returncode == 0, done.stderr
+    finally:
+        over.set()
+        asker.join()
+    assert wrong == []
+    assert set(calls) == {version.address}
+    assert installed.secret() == keys
+
+
+def test_an_uninstall_keeps_what_cannot_be_made_again(installed: Release, tmp_path: Path) -> None:
+    keys, token = installed.secret(), installed.token()
+    (tmp_path / "hello").write_text("hello")
+    with installed.store(token=token) as store:
+        version = store.add("chart/outlives", tmp_path / "hello")
+    done = installed.helm("uninstall", NAME, "--wait", "--timeout=240s")
+    assert done.returncode == 0, done.stderr
+    assert installed.secret() == keys
+    left = kubectl.run(
+        installed.layout, "get", "deployments,pods,services,roles", _NAMESPACE, "--output=name"
+    )
+    assert [name for name in left.split() if NAME in name] == []
+    assert kubectl.get(installed.layout, "persistentvolumeclaim", f"{NAME}-store", _NAMESPACE)
+    for kind in ("clusterqueues.kueue.x-k8s.io", "resourceflavors.kueue.x-k8s.io", "clusterroles"):
+        found = kubectl.run(installed.layout, "get", kind, "--output=name").split()
+        assert [name for name in found if f"/{NAME}" in name] == []
+
+    installed.install()
+    assert installed.secret() == keys
+    with installed.store(token=token) as store:
+        assert store.resolve("chart/outlives@latest")[0].digest == version.digest
