@@ -109,7 +109,7 @@ class Front:
     async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         try:
-            target = self._find(call)
+            target = (call is self._usual and self._revisions.pick()) or self._find(call)
         except RequestError as error:
             await self._refuse(send, str(error), error.status)
             return
@@ -117,8 +117,10 @@ class Front:
             body = await read_body(scope, receive, self._budget)
             if isinstance(target, Elsewhere):
                 target, status, payload = await self._pass_on(target, call, body)
+            elif len(body) <= BIG_BODY_BYTES:
+                status, payload = self._compute(target, call.verb, body)
             else:
-                status, payload = await self._respond(target, call, body)
+                status, payload = await self._compute_apart(target, call.verb, body)
             counted_as = status
         except RequestError as error:
             status, payload = error.status, protocol.error(str(error))
@@ -140,15 +142,15 @@ class Front:
             here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
             if (instead := next(here, None)) is None:
                 return None, 503, protocol.error(str(error))
-        return instead, *(await self._respond(instead, call, body))
-
-    async def _respond(self, loaded: Loaded, call: Call, body: bytes) -> tuple[int, bytes]:
-        """Answer here. :raises RequestError: there is no room for so long a body."""
         if len(body) <= BIG_BODY_BYTES:
-            return self._compute(loaded, call.verb, body)
-        with self._budget.holding() as take:  # the small ones must not wait behind it
+            return instead, *self._compute(instead, call.verb, body)
+        return instead, *(await self._compute_apart(instead, call.verb, body))
+
+    async def _compute_apart(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
+        """Answer in a thread: small bodies must not wait behind it. :raises RequestError: there is no room."""
+        with self._budget.holding() as take:
             take(len(body))
-            return await asyncio.to_thread(self._compute, loaded, call.verb, body)
+            return await asyncio.to_thread(self._compute, loaded, verb, body)
 
     def _compute(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
         try:

@@ -15,7 +15,10 @@ from muster.core.resources import Resources
 
 
 class RevisionState(str, Enum):
-    """Where a revision is: it comes up beside the others, and only once it answers may it have traffic."""
+    """Where a revision is: it comes up beside the others, and only once it answers may it have traffic.
+
+    One that has traffic is STARTING again while its platform brings it back: then that is not held against it.
+    """
 
     STARTING = "starting"
     READY = "ready"

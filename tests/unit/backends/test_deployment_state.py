@@ -170,12 +170,13 @@ def test_what_the_keeper_sees() -> None:
     assert [(one.ready, one.restarts, one.reason) for one in died.revisions] == [
         (0, 1, "ended by SIGKILL")
     ] * 2
-    assert died.ports == {}
+    assert (died.ports, {one.state for one in died.revisions}) == ({}, {STARTING})
     assert died.down(["r1"], reason="ended by SIGKILL") is died
     assert died.down(["r1"], reason="loading").called("r1").restarts == 1
     back = died.up("r2", port=5).up("r1", port=6)
     assert states(back) == states(state)
     assert [(one.ready, one.reason) for one in back.revisions] == [(1, "")] * 2
+    assert [one.since for one in back.revisions] == [one.since for one in state.revisions]
     over = state.withdrawn("r1", state=RETIRED, reason="by hand")
     assert over.up("r1", port=7) is over.failed("r1", reason="x") is over  # it comes too late
 

@@ -23,7 +23,8 @@ from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
 NOTHING: Any = None
-SERVING, FAILED, RETIRED = RevisionState.SERVING, RevisionState.FAILED, RevisionState.RETIRED
+STARTING, SERVING = RevisionState.STARTING, RevisionState.SERVING
+FAILED, RETIRED = RevisionState.FAILED, RevisionState.RETIRED
 
 
 def spec(number: int, **more: Any) -> DeploymentSpec:
@@ -191,7 +192,7 @@ def test_what_serves_is_tried_again_and_again_and_clients_are_refused_meanwhile(
     keeper = keep(served().down(["r1"], reason="it is being brought back"), server)
     state = looks(keeper, folder)
     assert state.reason == "volume://f/model@1 cannot be served: the disk is gone; trying again"
-    assert (state.called("r1").state, keeper._door.closed > 0) == (SERVING, True)
+    assert (state.called("r1").state, keeper._door.closed > 0) == (STARTING, True)
     server.error = None
     state = looks(keeper, folder, 12)
     assert (state.reason, state.called("r1").ready) == ("", 1)

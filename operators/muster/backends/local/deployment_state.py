@@ -15,6 +15,7 @@ from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Pinned
 
 HISTORY = 50
+_UP = (RevisionState.READY, RevisionState.SERVING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class DeploymentState:
     :param made: how many revisions there ever were, of which the latest that are over are remembered.
     :param revisions: newest first.
     :param specs: of the revisions that are not over, by name.
+    :param tried: those of them that have been up, and are tried apart no more when they come up again.
     :param ports: where the servers of those that are up answer in private, by name.
     :param reason: what it suffers from now.
     """
@@ -35,6 +37,7 @@ class DeploymentState:
     made: int = 0
     revisions: tuple[Revision, ...] = ()
     specs: Mapping[str, DeploymentSpec] = field(default_factory=dict)
+    tried: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     release: Release | None = None
     reason: str = ""
@@ -124,6 +127,7 @@ class DeploymentState:
             self._with({name: gone}),
             generation=self.generation + 1,
             specs={key: spec for key, spec in self.specs.items() if key != name},
+            tried=tuple(each for each in self.tried if each != name),
             ports={key: port for key, port in self.ports.items() if key != name},
         )._forgetting()
 
@@ -135,14 +139,21 @@ class DeploymentState:
         if one.state.over:
             return self
         state = RevisionState.SERVING if one.percent else RevisionState.READY
-        since = one.since if state is one.state else time.time()
+        since = one.since if name in self.tried else time.time()
         found = replace(one, state=state, ready=1, reason="", since=since)
-        return replace(self._with({name: found}), ports={**self.ports, name: port})
+        tried = self.tried if name in self.tried else (*self.tried, name)
+        return replace(self._with({name: found}), ports={**self.ports, name: port}, tried=tried)
 
     def down(self, names: Iterable[str], *, reason: str, died: bool = False) -> DeploymentState:
-        """Revisions do not answer; `died` where they did before."""
+        """Revisions are not up, or not any more; `died` where they did."""
         several = {
-            one.name: replace(one, ready=0, reason=reason, restarts=one.restarts + died)
+            one.name: replace(
+                one,
+                ready=0,
+                reason=reason,
+                restarts=one.restarts + died,
+                state=RevisionState.STARTING if one.state in _UP else one.state,
+            )
             for one in self.live
             if one.name in names and (one.ready or died or one.reason != reason)
         }
@@ -190,7 +201,7 @@ Change = Callable[[DeploymentState], DeploymentState]
 def _shared(one: Revision, percent: int | None) -> Revision:
     """Return a revision with its share; None is none, and not kept either."""
     state = one.state
-    if state in (RevisionState.READY, RevisionState.SERVING):
+    if state in _UP:
         state = RevisionState.SERVING if percent else RevisionState.READY
     since = one.since if (state, percent or 0) == (one.state, one.percent) else time.time()
     return replace(one, percent=percent or 0, kept=percent == 0, state=state, since=since)

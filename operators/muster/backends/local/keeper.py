@@ -126,7 +126,9 @@ class Keeper:
             if one.name in up or one.state is RevisionState.FAILED:
                 continue
             if one.name not in self._arriving and self._due(one.name):
-                self._arriving[one.name] = self._bring_up(one, state.specs[one.name])
+                self._arriving[one.name] = self._bring_up(
+                    one.name, state.specs[one.name], tried=one.name in state.tried
+                )
             if one.name in self._arriving:
                 self._go_on(one, state)
                 if one.percent and one is state.live[0] and one.name in self._arriving:
@@ -153,25 +155,25 @@ class Keeper:
             return
         del self._arriving[one.name]
 
-    def _bring_up(self, one: Revision, spec: DeploymentSpec) -> Generator[None, None, None]:
-        """Load a revision into the server of its environment; one that never served is tried apart first."""
+    def _bring_up(self, name: str, spec: DeploymentSpec, *, tried: bool) -> Generator[None, None, None]:
+        """Load a revision into the server of its environment; one that never was up is tried apart first."""
         python = yield from deployment_image.ensure(
             self._environments,
             self._cache,
             name=spec.image,
             lock=self._folder.lock(spec.image_digest),
             digest=spec.image_digest,
-            log=self._folder.path / f"image-{one.name}.log",
-            say=lambda line: self._progress(one.name, line),
+            log=self._folder.path / f"image-{name}.log",
+            say=lambda line: self._progress(name, line),
         )
         deadline = time.monotonic() + spec.load_timeout_seconds
         model = self._model(spec)
-        if one.state is RevisionState.STARTING:
-            self._progress(one.name, "it is tried in a process of its own")
-            yield from try_apart(spec, python, model, self._folder.path, revision=one.name, deadline=deadline)
+        if not tried:
+            self._progress(name, "it is tried in a process of its own")
+            yield from try_apart(spec, python, model, self._folder.path, revision=name, deadline=deadline)
         server = self._servers.server(spec, python)
-        self._progress(one.name, "it is being loaded")
-        yield from server.load(one.name, model, deadline=deadline)
+        self._progress(name, "it is being loaded")
+        yield from server.load(name, model, deadline=deadline)
 
     def _try_again(self, one: Revision, reason: str) -> None:
         """Wait a while before the next try. Clients wait as well at first; from now on they are refused."""
@@ -247,7 +249,7 @@ def _keeps(state: DeploymentState | None) -> bool:
 def _expendable(state: DeploymentState, one: Revision) -> bool:
     """Whether a revision fails where it does not come up, rather than being tried again."""
     release = state.release
-    if one.state is RevisionState.STARTING:
+    if one.name not in state.tried:
         return True
     return release is not None and release.revision == one.name and release.champion not in (None, one.name)
 

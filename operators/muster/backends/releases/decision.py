@@ -187,7 +187,8 @@ def _broken(sight: Sight, plan: Plan, release: Release) -> str:
     if mine.state is RevisionState.FAILED:
         return mine.reason or f"{mine.name} failed"
     champion = sight.status.called(str(release.champion))
-    if mine.percent and not mine.ready and champion and champion.ready:  # else it is not the revision's fault
+    down = mine.state is RevisionState.SERVING and not mine.ready
+    if down and champion and champion.ready:  # else it is not the revision's fault
         return f"none of its {mine.wanted} replicas answers" + (f": {mine.reason}" if mine.reason else "")
     if mine.restarts > sight.restarts:
         return f"{mine.restarts - sight.restarts} of its replicas died" + (

@@ -209,6 +209,19 @@ def test_where_the_champion_is_down_too_it_is_not_the_revisions_fault(world: Wor
     assert drive(world, driver).ending is Ending.DONE
 
 
+def test_what_its_platform_brings_back_is_waited_for(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 25)
+    world.change("r2", state=RevisionState.STARTING, ready=0)
+    for _ in range(40):
+        world.pass_time(0.25, requests=0)
+        assert driver.step() is None
+    assert world.called("r2").percent == 25
+    world.change("r2", state=RevisionState.SERVING, ready=1)
+    assert drive(world, driver).ending is Ending.DONE
+
+
 def test_a_release_is_superseded_by_the_next_which_clears_it_away(world: World) -> None:
     one = start(world, 2, by="one")
     world.come_up("r2")
