@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.cluster.survey import Survey
+from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deciding import (
     begin,
@@ -61,15 +61,16 @@ class ClusterDeployments:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._client = client
+        quick = client.patient(QUICK_SECONDS)  # whoever drives asks again by himself
+        self._client = quick
         self._site = site
         self._store = store
         self._survey = Survey(client, site)
         self._now = now
         self._sleep = sleep
-        self._routes = Routes(client, site, clock=now, sleep=sleep)
-        self._revisions = Revisions(client, site, self._survey, now=now, sleep=sleep)
-        self._replicas = Replicas(client)
+        self._routes = Routes(quick, site, clock=now, sleep=sleep)
+        self._revisions = Revisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
+        self._replicas = Replicas(quick)
         self._tally = Tally()
 
     @property

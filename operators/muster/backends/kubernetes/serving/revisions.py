@@ -28,6 +28,7 @@ _GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
 class Revisions:
     """The revisions of one namespace's deployments. Safe to share between threads.
 
+    :param maker: what makes them: a webhook of KServe's may be away for as long as it takes to start.
     :param now: seconds since the epoch.
     """
 
@@ -37,12 +38,14 @@ class Revisions:
         site: ClusterSite,
         survey: Survey,
         *,
+        maker: Client,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
         self._site = site
         self._survey = survey
+        self._maker = maker
         self._now = now
         self._sleep = sleep
 
@@ -52,7 +55,7 @@ class Revisions:
         :raises SpecError: one of them refuses it.
         """
         with suppress(Conflict):  # it is there
-            self._client.create(inference_service(self._server(live)), dry_run=True)
+            self._maker.create(inference_service(self._server(live)), dry_run=True)
 
     def make(self, live: Live) -> None:
         """Make what there is not of a revision: its InferenceService, and the code that its pods wait for.
@@ -62,11 +65,11 @@ class Revisions:
         server = self._server(live)
         document = inference_service(server)
         try:
-            made = self._client.create(document)
+            made = self._maker.create(document)
         except Conflict:
             made = self._there(server, document)
         with suppress(Conflict):  # it is there
-            self._client.create(code(server, made))
+            self._maker.create(code(server, made))
 
     def standing(self, route: Route) -> tuple[Revision, ...]:
         """Say how every revision of a route stands, newest first."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from muster.backends.kubernetes.api.kinds import Document
@@ -56,19 +57,18 @@ def standing(live: Live, objects: Objects, *, percent: int | None, since: float,
     :param since: when it got that share.
     """
     wanted = live.spec.replicas
-    ready = _ready(objects)
+    endpoints = len(_endpoints(objects.slices))
+    # One that serves is not doubted while its Deployment is scaled, or a pod of it is replaced.
+    ready = min(_available(objects), endpoints) if percent is None else endpoints
     restarts = sum(_restarts(pod) for pod in objects.present)
     reason = "" if ready >= wanted else _waits_for(objects)
     state = RevisionState.SERVING if percent else RevisionState.READY
-    if not percent:
-        fault = _fault(live, restarts=restarts if percent is None else 0, ready=ready, now=now)
-        if fault:
-            state, reason = (
-                RevisionState.FAILED,
-                one_line(f"{fault}: {reason or _last_end(objects)}".rstrip(": ")),
-            )
-        elif ready < wanted:
-            state = RevisionState.STARTING
+    fault = _fault(live, objects, restarts=restarts, ready=ready, now=now) if percent is None else ""
+    if fault:
+        state = RevisionState.FAILED
+        reason = one_line(f"{fault}: {reason or _last_end(objects)}".rstrip(": "))
+    elif not percent and ready < wanted:
+        state = RevisionState.STARTING
     return Revision(
         name=live.name,
         model=live.spec.model,
@@ -83,19 +83,26 @@ def standing(live: Live, objects: Objects, *, percent: int | None, since: float,
     )
 
 
-def _fault(live: Live, *, restarts: int, ready: int, now: float) -> str:
-    """Why a revision without traffic will not do: it ends by itself, or takes too long."""
+def _fault(live: Live, objects: Objects, *, restarts: int, ready: int, now: float) -> str:
+    """Why a revision that never had traffic will not do: it ends by itself, or takes too long."""
     if restarts:
         return f"it ended {restarts} time{'s' if restarts > 1 else ''} before it had any traffic"
-    if ready < live.spec.replicas and now > live.since + live.spec.load_timeout_seconds:
+    began = max([live.since, *map(_made, objects.present)])  # one that was moved has its time again
+    if ready < live.spec.replicas and now > began + live.spec.load_timeout_seconds:
         return (
             f"{ready} of {live.spec.replicas} replicas are ready after {live.spec.load_timeout_seconds:g} s"
         )
     return ""
 
 
-def _ready(objects: Objects) -> int:
-    """How many replicas answer: what Deployment and endpoints both say; none while either is behind."""
+def _made(pod: Document) -> float:
+    """When a pod was made, in seconds since the epoch; 0 where it does not say."""
+    text = pod["metadata"].get("creationTimestamp")
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _available(objects: Objects) -> int:
+    """How many replicas KServe and the Deployment hold for available; none while either is behind."""
     if objects.service is None or objects.workload is None or not holds(objects.service, "PredictorReady"):
         return 0
     workload, status = objects.workload, objects.workload.get("status") or {}
@@ -105,8 +112,7 @@ def _ready(objects: Objects) -> int:
         workload["spec"].get("replicas"),
         *(status.get(key, 0) for key in ("replicas", "updatedReplicas")),
     }
-    available = int(status.get("availableReplicas", 0)) if len(settled) == 1 else 0
-    return min(available, len(_endpoints(objects.slices)))
+    return int(status.get("availableReplicas", 0)) if len(settled) == 1 else 0
 
 
 def _endpoints(slices: Sequence[Document]) -> set[str]:

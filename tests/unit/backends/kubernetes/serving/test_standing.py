@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -120,11 +121,25 @@ def test_one_that_ended_and_came_back_will_not_do_either() -> None:
 
 def test_one_that_has_or_had_traffic_is_not_judged_by_that() -> None:
     once = objects(pods=(pod("a", restartCount=1), pod("b")))
-    assert seen(once, percent=0).state is RevisionState.READY
+    assert seen(once, percent=0, after_seconds=9999).state is RevisionState.READY
     assert seen(once, percent=0).kept
     serving = seen(objects(slices=(), pods=(pod("a", **ended()),)), percent=80)
     assert (serving.state, serving.ready, serving.restarts) == (RevisionState.SERVING, 0, 3)
     assert "exit code 1" in serving.reason
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        {"service": service("False")},
+        {"workload": workload(generation=2)},
+        {"workload": workload(replicas=3)},
+        {"workload": workload(availableReplicas=1)},
+    ],
+)
+def test_one_that_serves_is_not_doubted_while_it_is_scaled_or_a_pod_is_replaced(behind: Document) -> None:
+    found = seen(objects(**behind), percent=20)
+    assert (found.state, found.ready, found.reason) == (RevisionState.SERVING, 2, "")
 
 
 def test_one_that_takes_longer_than_it_may_will_not_do() -> None:
@@ -135,6 +150,19 @@ def test_one_that_takes_longer_than_it_may_will_not_do() -> None:
         RevisionState.FAILED,
         "0 of 2 replicas are ready after 120 s: its replicas start",
     )
+
+
+def test_one_whose_pod_was_moved_has_its_time_again() -> None:
+    moved = pod("a", ready=False)
+    moved["metadata"]["creationTimestamp"] = datetime.fromtimestamp(NOW + 100, timezone.utc).isoformat()
+    found = objects(workload=workload(availableReplicas=1), slices=(endpoints("b"),), pods=(moved, pod("b")))
+    assert seen(found, after_seconds=121).state is RevisionState.STARTING
+    assert seen(found, after_seconds=221).state is RevisionState.FAILED
+
+
+def test_one_that_is_kept_waits_for_its_pods_as_long_as_it_takes() -> None:
+    away = objects(slices=(endpoints("a"),))
+    assert seen(away, percent=0, after_seconds=9999).state is RevisionState.STARTING
 
 
 @pytest.mark.parametrize(
