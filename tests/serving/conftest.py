@@ -68,8 +68,10 @@ def run_server() -> Callable[..., Any]:
     """Runs a command until the path answers, and ends the command and all that it started."""
 
     @contextmanager
-    def run(command: list[str], *, port: int, ready: str, log: Path, **options: Any) -> Iterator[Server]:
-        environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+    def run(
+        command: list[str], *, port: int, ready: str, log: Path, code: Path | None = None, **options: Any
+    ) -> Iterator[Server]:
+        environment = {**os.environ, "PYTHONPATH": str(code or shipped("serving"))}
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command, env=environment, stdout=out, stderr=out, start_new_session=True, **options
