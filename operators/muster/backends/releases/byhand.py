@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Deployments
 
 _TRIES = 10
+_MOST = 100
 
 T = TypeVar("T")
 
@@ -94,8 +95,9 @@ def tidy(deployments: Deployments, name: str) -> tuple[str, ...]:
             deployments.shift(name, move.shares, token=status.token, release=move.release)
         return move is None
 
-    while not _insisting(deployments, name, write):
-        pass
+    for _ in range(_MOST):  # each look does one thing, and there are not so many
+        if _insisting(deployments, name, write):
+            break
     return tuple(withdrawn)
 
 
