@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -17,7 +18,7 @@ from muster.backends.local import keeper as room
 from muster.backends.local.deployment_folder import DeploymentFolder
 from muster.backends.local.deployment_state import DeploymentState
 from muster.core.deployment import DeploymentSpec, RevisionState
-from muster.core.errors import DeploymentError
+from muster.core.errors import BackendError, DeploymentError
 from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
@@ -225,6 +226,29 @@ def test_a_server_that_is_lost_is_held_against_all_that_it_held(keep: Any, folde
     )
     state = looks(keeper, folder)
     assert (state.called("r1").ready, state.called("r1").restarts, state.reason) == (1, 1, "")
+
+
+def test_what_could_not_be_written_is_written_later(
+    keep: Any, folder: DeploymentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LOOK_SECONDS", 0.0)
+    server = Server()
+    keeper = keep(served().down(["r1"], reason="gone"), server)
+    change, full = folder.change, [True] * 3
+
+    def fill(*arguments: Any) -> Any:
+        if full:
+            full.pop()
+            raise BackendError("the disk is full")
+        return change(*arguments)
+
+    monkeypatch.setattr(folder, "change", fill)
+    for _ in range(12):
+        with contextlib.suppress(BackendError):
+            keeper._look()
+    state = folder.read()
+    assert state is not None
+    assert (full, state.called("r1").ready, state.ports) == ([], 1, {"r1": 9001})
 
 
 def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> None:

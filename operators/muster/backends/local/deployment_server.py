@@ -98,6 +98,7 @@ class ModelServer:
             if self.given_up or not self.alive():
                 raise DeploymentError(f"load revision {revision}: {self.ended()}")
             if time.monotonic() > deadline:
+                self.given_up = not self.loaded  # it may never have come up
                 raise DeploymentError(f"load revision {revision}: no answer in time")
             yield
             self.listen()

@@ -21,6 +21,8 @@ from muster.core.deployment import DeploymentSpec
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
 
+_HANGS = "the model server does not answer: another one is brought up beside it"
+
 Environment = tuple[str, str]
 
 
@@ -58,16 +60,16 @@ class ModelServers:
         """Look after the servers, and return the revisions that were lost with one, and why."""
         now = time.monotonic()
         self._leaving = [(due, server) for due, server in self._leaving if not server.leave(since=now - due)]
+        for _, server in self._leaving:
+            server.listen()
         found = []
         for key, server in list(self._running.items()):
             server.listen()
             if not server.alive():
                 found.append((server.loaded, f"restarting: {server.ended()}"))
                 server.close()
-            elif not server.answers():
-                found.append(
-                    (server.loaded, "the model server does not answer: another one is brought up beside it")
-                )
+            elif server.given_up or (server.loaded and not server.answers()):
+                found.append((server.loaded, _HANGS))
                 server.given_up = True
                 self._hung.append((key, server))
             else:
@@ -96,7 +98,7 @@ class ModelServers:
         self._door.open()
         ports = {name: server.port for name, server in up.items()}
         holding = set(up.values())
-        for server in holding:
+        for server in holding | {server for _, server in self._leaving}:
             server.route(shares, ports)
         if not all(server.settled for server in holding):
             return
@@ -128,7 +130,7 @@ class ModelServers:
         still = []
         for key, server in self._hung:
             mine = [one for one in state.live if environment(state.specs[one.name]) == key]
-            if all(one.name in up or not one.percent for one in mine):
+            if not server.loaded or all(one.name in up or not one.percent for one in mine):
                 self._leaving.append((now, server))
             else:
                 still.append((key, server))

@@ -27,7 +27,7 @@ from muster.backends.local.deployment_state import DeploymentState, past_models,
 from muster.backends.local.environments import Environments
 from muster.backends.local.processes import Process
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
-from muster.core.errors import Corrupt, MusterError, NotFound
+from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.volumes.base import Store
@@ -107,6 +107,7 @@ class Keeper:
             return
         self._servers.limit_memory(state)
         self._arrive(state)
+        self._publish(state)
         self._servers.direct(state, waiting=self._waiting(state))
         self._servers.clear(state)
         self._unpin_past(state)
@@ -136,13 +137,12 @@ class Keeper:
 
     def _go_on(self, one: Revision, state: DeploymentState) -> None:
         """Let one revision come up a bit further."""
+        arriving = self._arriving.pop(one.name)
         try:
-            next(self._arriving[one.name])
+            next(arriving)
         except StopIteration:
-            port = self._servers.up()[one.name].port
             self._failures.pop(one.name, None)
-            self._folder.change(lambda now: now.up(one.name, port=port))
-        except OSError as error:
+        except (OSError, BackendError) as error:  # a full disk, say
             self._try_again(one, str(error))
         except Exception as error:  # whatever a revision meets, the others go on
             reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
@@ -152,8 +152,18 @@ class Keeper:
             else:
                 self._try_again(one, reason)
         else:
-            return
-        del self._arriving[one.name]
+            self._arriving[one.name] = arriving
+
+    def _publish(self, state: DeploymentState) -> None:
+        """Write down what is up, and where."""
+        up = {name: server.port for name, server in self._servers.up().items()}
+        for one in state.live:
+            port = up.get(one.name)
+            if port is not None and (not one.ready or state.ports.get(one.name) != port):
+                self._folder.change(lambda now, name=one.name, port=port: now.up(name, port=port))  # type: ignore[misc]
+        lost = [one.name for one in state.live if one.ready and one.name not in up]
+        if lost:
+            self._folder.change(lambda now: now.down(lost, reason="it is being brought back"))
 
     def _bring_up(self, name: str, spec: DeploymentSpec, *, tried: bool) -> Generator[None, None, None]:
         """Load a revision into the server of its environment; one that never was up is tried apart first."""

@@ -30,14 +30,14 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
         for sample in samples:
-            if sample.name not in (_REQUESTS, _BUCKET) or sample.labels["model"] != name:
+            if sample.name not in (_REQUESTS, _BUCKET) or sample.labels.get("model") != name:
                 continue
             revision, number = sample.labels["revision"], int(sample.value)
             if sample.name == _BUCKET:
                 seconds[revision][float(sample.labels["le"])] = number
             else:
                 requests[revision] += number
-                failed[revision] += number * (sample.labels["outcome"] == _FAILED)
+                failed[revision] += number * (sample.labels.get("outcome") == _FAILED)
     except (ValueError, KeyError, IndexError) as error:
         raise BackendError(f"deployment {name}: its metrics cannot be read ({error!r:.200})") from error
     return {

@@ -37,7 +37,7 @@ def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["muster_requests_total{", 'muster_requests_total{outcome="failed"} 1', "a b c d e"]
+    "text", ["muster_requests_total{", 'muster_requests_total{model="line"} 1', "a b c d e"]
 )
 def test_what_is_no_metrics_page_says_so(text: str) -> None:
     with pytest.raises(BackendError, match="deployment line: its metrics cannot be read"):
