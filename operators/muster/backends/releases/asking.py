@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from muster.backends.releases.plan import Comparison, Plan
     from muster.core.deployment import DeploymentSpec
 
+_TRIES = 2
 MOMENT_SECONDS = 0.2  # of asking at a stretch: errors of users' requests must not wait behind it
+
+
+class Unanswered(Exception):
+    """A replica gave no answer, or none that is one."""
 
 
 class Questions:
@@ -41,6 +46,7 @@ class Questions:
         """Begin a step: everything is to be asked anew, and the comparison where it is wanted."""
         self.found: str | None = None
         self._champion: str | None = None
+        self._unanswered = 0
         self._left: deque[Callable[[], str]] = deque(partial(self._smoke, each) for each in self._spec.smoke)
         if compare and self._comparison:
             self._left.append(partial(self._add_comparison, self._comparison))
@@ -50,13 +56,26 @@ class Questions:
         self._champion = champion
         until = time.monotonic() + MOMENT_SECONDS
         while self._left and not self.found and time.monotonic() < until:
-            self.found = self._left[0]() or None
+            try:
+                self.found = self._left[0]() or None
+            except Unanswered as error:  # asked again at the next look: by then it may be known to be down
+                self._unanswered += 1
+                self.found = str(error) if self._unanswered == _TRIES else None
+                return
+            self._unanswered = 0
             self._left.popleft()
         if not self._left and self.found is None:
             self.found = ""
 
+    def _answers(self, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        """Ask every replica of a revision. :raises Unanswered: one gives no answer."""
+        answers = self._deployments.ask(self._spec.name, revision, request)
+        if any(answer.error for answer in answers):
+            raise Unanswered(broken_by_answers(request, answers))
+        return answers
+
     def _smoke(self, request: SmokeRequest) -> str:
-        return broken_by_answers(request, self._deployments.ask(self._spec.name, self._revision, request))
+        return broken_by_answers(request, self._answers(self._revision, request))
 
     def _add_comparison(self, comparison: Comparison) -> str:
         """Have the comparison's requests asked next, one by one."""
@@ -71,7 +90,7 @@ class Questions:
         return ""
 
     def _fill(self, column: Column, revision: str, request: SmokeRequest) -> str:
-        answers = self._deployments.ask(self._spec.name, revision, request)
+        answers = self._answers(revision, request)
         wrong = broken_by_answers(request, answers) or column.add(answers[0])
         return f"in the comparison, {revision}: {wrong}" if wrong else ""
 

@@ -13,7 +13,7 @@ from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Comparison, Plan, Rules
-from muster.core.deployment import RevisionState, SmokeRequest
+from muster.core.deployment import Answer, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, DeploymentError, Forbidden, NotFound, SpecError, Unreachable
 
 STEPS = Plan(steps=(5, 25, 100), hold_seconds=(2.0,))
@@ -450,6 +450,24 @@ def test_a_question_that_could_not_be_asked_is_asked_again(world: World) -> None
 
     world.ask = flaky  # type: ignore[method-assign]
     assert drive(world, driver).ending is Ending.ROLLED_BACK
+
+
+@pytest.mark.parametrize(("times", "ending"), [(1, Ending.DONE), (2, Ending.ROLLED_BACK)])
+def test_a_replica_that_gives_no_answer_is_asked_twice(world: World, times: int, ending: Ending) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    ask, left = world.ask, [True] * times
+
+    def flaky(*arguments: Any) -> Any:
+        if left:
+            left.pop()
+            return (Answer(replica="a", outputs=None, error="connection refused"),)
+        return ask(*arguments)
+
+    world.ask = flaky  # type: ignore[method-assign]
+    outcome = drive(world, driver)
+    assert outcome.ending is ending
+    assert outcome.reason in ("", "smoke request 'two': connection refused")
 
 
 def test_the_route_edited_by_somebody_else_ends_the_release(world: World) -> None:
