@@ -208,6 +208,8 @@ class LocalDeployments:
             assert known is not None
             state = change(known)
             handle = folder.claim_keeper() if state.live else None
+            if handle is not None:  # what the last keeper saw is not so any more
+                state = state.down([one.name for one in state.live], reason="it is being brought up")
             door = self._door(state) if handle is not None and not state.shares else None
             if door:
                 opened.enter_context(door)

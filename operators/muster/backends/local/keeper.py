@@ -67,9 +67,6 @@ class Keeper:
 
     def run(self, handle: int) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
-        self._folder.change(
-            lambda state: state.down([one.name for one in state.live], reason="it is being brought back")
-        )
         try:
             while not self._over(handle):
                 try:
