@@ -65,6 +65,8 @@ def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _up(layout: Layout, asked: argparse.Namespace) -> int:
     cluster.build(layout)
+    if asked.serving:
+        serving.build()
     cluster.up(layout, _say)
     if asked.serving:
         serving.up(layout)
@@ -79,9 +81,11 @@ def _packages(_layout: Layout, _: argparse.Namespace) -> int:
     return 0
 
 
-def _build(_layout: Layout, _: argparse.Namespace) -> int:
+def _build(_layout: Layout, asked: argparse.Namespace) -> int:
     programs.build(programs=(*programs.PROGRAMS, *programs.TOOLS))
     environments.build()
+    if asked.serving:
+        serving.build()
     return 0
 
 
@@ -112,6 +116,8 @@ def _exec(layout: Layout, asked: argparse.Namespace) -> int:
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
     layouts = _side_by_side(layout, asked.clusters)
+    if serving.is_asked_for(asked.words):
+        serving.build()
     command = [sys.executable, "-m", "pytest", "-p", figures.__name__, "-m", "cluster and not soak"]
     with ExitStack() as stack:
         stack.enter_context(machine.more_watchers(clusters=len(layouts)))
@@ -176,8 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, parents=[common], help=text, description=text, allow_abbrev=False)
         command.set_defaults(do=do)
-        if do is _up:
-            text = "with KServe and Traefik, which are built the first time"
+        if do in (_up, _build):
+            text = "with KServe and Traefik, which serve models"
             command.add_argument("--serving", action="store_true", help=text)
         if do is _test:
             text = "share the test files out among so many clusters, side by side (1 unless given)"

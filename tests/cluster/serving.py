@@ -2,7 +2,7 @@
 
 ::
 
-    serving.up(layout)  # some 10 s; the first time its programs and its environment are built
+    serving.up(layout)  # some 10 s
     daemons.stop(layout, "traefik")  # nobody is served
     serving.start(layout, "traefik")
 
@@ -13,6 +13,7 @@ a tenth of a second and what its controller needs; the programs go with the clus
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.cluster.layout import API_URL, CONTROL_ADDRESS, NODES, Layout
 from tests.cluster.probes import answers
 
 from muster.backends.local.places import locked
+from muster.core.errors import BackendError
 
 GATEWAY = "gateways/public"
 GATEWAY_SECONDS = 0.6  # Traefik collects changes for a tenth of a second
@@ -32,6 +34,7 @@ _HEALTH, _METRICS, _TRAEFIK = 8086, 8446, 8088
 _MANIFESTS = Path(__file__).with_name("manifests")
 _CONFIG = "inferenceservice-config"
 _NAMES = ("kserve", "traefik")
+_TESTS = ("test_deployments.py", "test_bad_revisions.py")
 
 
 def build() -> None:
@@ -40,9 +43,23 @@ def build() -> None:
     environments.build(names=environments.SERVING)
 
 
+def is_asked_for(words: Sequence[str]) -> bool:
+    """Whether tests that need it are among those that pytest is told to run: all of them, or some files."""
+    paths = [Path(word.partition("::")[0]) for word in words]
+    named = [path for path in paths if path.exists()]
+    tests = [Path(__file__).with_name(name) for name in _TESTS]
+    return not named or any(test.resolve().is_relative_to(path.resolve()) for test in tests for path in named)
+
+
 def up(layout: Layout) -> None:
-    """Have it in a cluster that is up, whoever else brings it up at the same time."""
-    build()
+    """Have it in a cluster that is up, whoever else brings it up at the same time.
+
+    :raises BackendError: it was not built, and nothing can be inside a cluster, which has no way out.
+    """
+    if not all((layout.programs / name).exists() for name in _NAMES):
+        raise BackendError(
+            "KServe and Traefik are not built: `python -m tests.cluster build --serving` first"
+        )
     with locked(layout.root.with_name(f".{layout.root.name}.serving.lock")):
         if not all(daemons.running(layout, name) for name in _NAMES):
             _bring_up(layout)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.kubernetes.written import read_file, read_settings
 from muster.core.errors import SpecError
 
@@ -31,6 +31,10 @@ partial_starts = true
 elastic = true
 user = "any"
 image_pull_secrets = ["registry"]
+serving = "kserve"
+gateway = "gateways/public"
+serving_url = "https://{name}.models.example.com"
+gateway_seconds = 1
 
 [images]
 etl = "registry/other/etl:3"
@@ -56,6 +60,10 @@ def test_a_file(file: Path) -> None:
         partial_starts=True,
         elastic=True,
         user=None,
+        serving=Platform.KSERVE,
+        gateway="gateways/public",
+        serving_url="https://{name}.models.example.com",
+        gateway_seconds=1.0,
     )
     assert found.settings.store_url == "http://127.0.0.1:8470"
     assert found.settings.token == TOKEN

@@ -1,0 +1,41 @@
+"""Where deployments are served: the cluster where its file says so, else this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.backends.kubernetes.golden import SITE
+from tests.unit.backends.kubernetes.serving.fake_serving import SITE as SERVED
+from urllib3 import PoolManager
+
+from muster.backends.choose import cluster_backend
+from muster.backends.kubernetes.api.access import PlainAccess
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.written import ClusterSettings
+from muster.core.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("site", "why"),
+    [
+        (SITE, ""),
+        (SERVED, ""),
+        (replace(SERVED, gateway="", serving_url=""), "through no Gateway"),
+    ],
+    ids=["here", "behind a gateway", "behind a service"],
+)
+def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: str) -> None:
+    settings = Settings(home=tmp_path / "home", cache=tmp_path / "cache")
+    written = ClusterSettings(site=site, token="t", store_url=site.store_url)
+    access = PlainAccess(host="https://127.0.0.1:1", pool=PoolManager())
+    backend = cluster_backend(written, access, settings=settings)
+    try:
+        room = type(backend._deployments).__module__
+        assert room == f"muster.backends.{'kubernetes.serving' if site.serving else 'local'}.deployments"
+        assert why in backend.only_whole
+        assert bool(backend.only_whole) == bool(why)
+        assert backend.servers == ("kserve",)
+    finally:
+        backend.close()
