@@ -44,6 +44,7 @@ from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
 
 SERVERS = ("kserve",)
+_TRIES, _PAUSE_SECONDS = 20, 0.1  # of a write that others come before
 
 
 class ClusterDeployments:
@@ -242,7 +243,7 @@ class ClusterDeployments:
 
     def _begin(self, spec: DeploymentSpec, model: Version, *, by: str, allow_older: bool) -> Live:
         """Write into the route that a revision is on its way, and return it."""
-        while True:
+        for _ in range(_TRIES):
             route = self._routes.find(spec.name) or Route(name=spec.name)
             if not allow_older and (why := behind(self._store, model, heads(route), route.notes.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
@@ -255,6 +256,10 @@ class ClusterDeployments:
             with suppress(Conflict):  # somebody else was quicker: what they wrote counts
                 self._routes.write(moved(begun, route, self._now()))
                 return live
+            self._sleep(_PAUSE_SECONDS)
+        raise Conflict(
+            f"the route of {spec.name} is written by others all the time, or is being deleted: try again"
+        )
 
     def _failed(self, route: Route, spec: DeploymentSpec) -> set[str]:
         """Which revisions will not do, where it makes a difference."""

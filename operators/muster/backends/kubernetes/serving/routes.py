@@ -13,6 +13,7 @@ from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict, NotFound, Unreachable
 
 _TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+_REPORTS = 20  # of a gateway that come in between a look and a write
 
 
 class Routes:
@@ -58,16 +59,15 @@ class Routes:
         if route.version is None:
             made = self._client.create(write_route(counted, self._site))
             return read_route(made, name=route.name, site=self._site)
-        while True:
+        for _ in range(_REPORTS):
             try:
                 return self._written(counted)
-            except Conflict as error:
+            except Conflict:
                 found = self.find(route.name)
                 if found is None or found.token != route.token:
-                    raise Conflict(
-                        f"the route of {route.name} was written by somebody else meanwhile: look again"
-                    ) from error
+                    break
                 counted = replace(counted, version=found.version)  # a gateway has reported, no more
+        raise Conflict(f"the route of {route.name} was written by somebody else meanwhile: look again")
 
     def await_taken_up(self, name: str) -> Route:
         """Return a route when its Gateway says that it has read it as it is; that takes some hundredths of a second.
@@ -89,19 +89,20 @@ class Routes:
     def delete(self, route: Route) -> None:
         """Delete a route that was read. :raises Conflict: somebody has written it since."""
         place, called = self._site.namespace, names.route_name(route.name)
-        while True:
+        version = route.version
+        for _ in range(_REPORTS):
             try:
-                self._client.delete(self._kind, called, namespace=place, version=route.version)
-            except Conflict as error:
+                self._client.delete(self._kind, called, namespace=place, version=version)
+            except Conflict:
                 found = self.find(route.name)
-                if found is not None and found.token != route.token:
-                    raise Conflict(
-                        f"the route of {route.name} was written by somebody else meanwhile"
-                    ) from error
-                if found is not None:
-                    route = found  # a gateway has reported, no more
-                    continue
-            return
+                if found is None:
+                    return
+                if found.token != route.token:
+                    break
+                version = found.version  # a gateway has reported, no more
+            else:
+                return
+        raise Conflict(f"the route of {route.name} was written by somebody else meanwhile: look again")
 
     def _written(self, route: Route) -> Route:
         applied = self._client.apply(write_route(route, self._site))

@@ -161,6 +161,12 @@ class TestPrepare:
         with pytest.raises(BackendError, match="another InferenceService lines-r1 is in the way"):
             there.deployments().prepare(there.spec(2), by="ti-2")
 
+    def test_a_route_that_is_still_being_deleted_is_not_waited_for_for_ever(self, there: World) -> None:
+        serve(there)
+        there.route()["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
+        with pytest.raises(Conflict, match="is being deleted: try again"):
+            there.deployments().prepare(there.spec(2), by="ti-2")
+
     def test_a_name_that_somebody_else_has_taken(self, there: World) -> None:
         there.cluster.put(
             {
