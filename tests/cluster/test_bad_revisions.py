@@ -54,6 +54,7 @@ class Line:
     def spec(self, folder: Path | None = None, **changes: Any) -> DeploymentSpec:
         """A spec of a new version. :param folder: what it holds; the good line if it is not given."""
         content = folder or onnx_graph.write_line(self.folder / "line", slope=2.0)
+        (content / "note.txt").write_text(secrets.token_hex())  # no version is another one's copy
         fields: dict[str, Any] = {
             "name": self.name,
             "model": self.served.store.add(f"lines/{self.name}", content).pinned,
