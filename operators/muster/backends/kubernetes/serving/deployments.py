@@ -291,7 +291,8 @@ class ClusterDeployments:
     def _let_go(self, name: str) -> Route:
         """Return the route when the Gateway sends nobody any more to those without a share."""
         route = self._routes.await_taken_up(name)
-        self._sleep(max(0.0, route.notes.moved + self._site.gateway_seconds - self._now()))
+        delay = self._site.gateway_seconds
+        self._sleep(min(delay, max(0.0, route.notes.moved + delay - self._now())))  # clocks differ
         return route
 
     def _clear(self, route: Route) -> None:

@@ -121,7 +121,7 @@ def _endpoints(slices: Sequence[Document]) -> set[str]:
         str((endpoint.get("targetRef") or {}).get("name") or endpoint["addresses"][0])
         for each in slices
         for endpoint in each.get("endpoints") or ()
-        if (endpoint.get("conditions") or {}).get("ready", True)
+        if (endpoint.get("conditions") or {}).get("ready") is not False  # what is not said counts as so
     }
 
 

@@ -292,6 +292,17 @@ class TestWithdraw:
         assert there.store.resolve(there.version(2).address)[0].pins == ("deployment/lines",)
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
 
+    def test_another_ones_clock_makes_nobody_wait_long(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        deployments = there.deployments()
+        status = deployments.deployment("lines")
+        there.now += 3600
+        deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
+        there.now -= 3600
+        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        assert there.slept[-1] == SITE.gateway_seconds
+
     def test_what_is_needed_stays(self, there: World) -> None:
         serve(there)
         deployments = there.deployments()
