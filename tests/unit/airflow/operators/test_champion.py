@@ -21,8 +21,8 @@ def deployments(**served: Any) -> Any:
         if name not in served:
             raise NotFound(name)
         model = Pinned(address=served[name], digest="b3:" + "0" * 64)
-        revision = Revision(model=model, state=RevisionState.SERVING, share=1.0)
-        return DeploymentStatus(name=name, url="u", ready=True, revisions=(revision,))
+        revision = Revision(name="r1", model=model, state=RevisionState.SERVING, percent=100)
+        return DeploymentStatus(name=name, url="u", ready=True, token="1", revisions=(revision,))
 
     return SimpleNamespace(deployment=deployment, deployments=lambda: sorted(served))
 
