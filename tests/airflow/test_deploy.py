@@ -111,10 +111,30 @@ PASSED_BY = [(3, SERVING), (2, RETIRED)]
 @pytest.mark.parametrize(
     ("revisions", "run_type", "end", "says"),
     [
-        (REFUSAL, "manual", "AirflowFailException", "f rolled back: volume://f/model@2\nbecause 2"),
-        (REFUSAL, "backfill", "AirflowFailException", "f rolled back: volume://f/model@2\nbecause 2"),
-        (PASSED_BY, "manual", "AirflowFailException", "f superseded: volume://f/model@2\nbecause 2"),
-        (PASSED_BY, "backfill", "AirflowSkipException", "f superseded: volume://f/model@2\nbecause 2"),
+        (
+            REFUSAL,
+            "manual",
+            "AirflowFailException",
+            "release rolled back: f/model@2 as f\nbecause 2\nf/model@1 serves 100 % of the users\n",
+        ),
+        (
+            REFUSAL,
+            "backfill",
+            "AirflowFailException",
+            "release rolled back: f/model@2 as f\nbecause 2\nf/model@1 serves 100 % of the users\n",
+        ),
+        (
+            PASSED_BY,
+            "manual",
+            "AirflowFailException",
+            "release superseded: f/model@2 as f\nbecause 2\nf/model@3 serves 100 % of the users\n",
+        ),
+        (
+            PASSED_BY,
+            "backfill",
+            "AirflowSkipException",
+            "release superseded: f/model@2 as f\nbecause 2\nf/model@3 serves 100 % of the users\n",
+        ),
     ],
 )
 def test_a_release_that_will_not_serve_is_not_waited_for(

@@ -27,6 +27,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "ValidateOperator": {"volume": "x/y"},
     "GateOperator": {"volume": "x/y", "require": {"auc": "> 0.5"}},
     "DeployOperator": {"name": "x", "model": "x/y"},
+    "RollbackOperator": {"name": "x"},
 }
 NONSENSE = {
     "a number": 7,
@@ -47,12 +48,12 @@ NONSENSE = {
     "empty": (),
 }
 MEANT = {  # what of this is sense after all
-    "a number": {"max_restarts", "ranks", "replicas", "retries", "retry_delay", "tolerance"},
+    "a number": {"max_restarts", "ranks", "most_replicas", "replicas", "retries", "retry_delay", "tolerance"},
     "a fraction": {"retry_delay", "tolerance"},
     "true": {"allow_older", "lower_is_better", "require_gpus", "retire_failed"},
     "long": {"metric"},
-    "above": {"airflow_queue", "code", "metric"},  # code may lie beside the Dag's folder
-    "absolute": {"airflow_queue", "metric"},
+    "above": {"airflow_queue", "code", "metric", "reason"},  # code may lie beside the Dag's folder
+    "absolute": {"airflow_queue", "metric", "reason"},
     "list": {"code", "command"},
     "empty": {"code"},
 }
@@ -210,6 +211,7 @@ def test_defaults_for_musters_tasks_reach_every_one_of_them_and_no_other(home: E
         )
         assert task.pod_override == SHARED["pod_override"]
         assert (task.require_gpus, task.queue, task.retries) == (True, "default", 5), name
+    assert found.pop("RollbackOperator").retries == 5  # it runs nothing
     assert {name: task.job_resources for name, task in found.items()} == dict.fromkeys(
         found, Resources(cpus=4)
     )

@@ -12,7 +12,7 @@ import pytest
 
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
-from muster.core.job import Pinned
+from muster.core.job import Origin, Pinned
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import dumps
 
@@ -78,7 +78,12 @@ def release(*, deadline: float | None = None) -> Any:
         name="d", model=Pinned(address=MODEL, digest="b3:" + "0" * 64), image="serve", image_digest="b3:1"
     )
     return DeploymentTrigger(
-        spec=dumps(spec), plan=dumps(Plan()), revision="r1", by="me", deadline=deadline or time.time() + NEVER
+        spec=dumps(spec),
+        plan=dumps(Plan()),
+        revision="r1",
+        by="me",
+        origin=dumps(Origin(dag_id="d", task_id="deploy", run_id="r")),
+        deadline=deadline or time.time() + NEVER,
     )
 
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from muster.airflow.operators.gate import GateOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
     from muster.airflow.operators.retention import RetentionOperator
+    from muster.airflow.operators.rollback import RollbackOperator
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
+    from muster.backends.releases.plan import Rules
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
 
@@ -31,6 +33,8 @@ __all__ = [
     "Resources",
     "RetentionOperator",
     "Role",
+    "RollbackOperator",
+    "Rules",
     "SecretRef",
     "SweepOperator",
     "ValidateOperator",
@@ -48,6 +52,8 @@ _MODULES = {
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",
     "Role": "muster.core.job",
+    "RollbackOperator": "muster.airflow.operators.rollback",
+    "Rules": "muster.backends.releases.plan",
     "SecretRef": "muster.core.job",
     "SweepOperator": "muster.airflow.operators.sweep",
     "ValidateOperator": "muster.airflow.operators.validate",

@@ -14,13 +14,46 @@ from muster.core.address import SCHEME
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.core.deployment import DeploymentStatus, Revision
     from muster.core.status import JobStatus
     from muster.volumes.base import Store, Version
+
+DEPLOYMENT = "deployment://"
 
 
 def asset_of(volume: str) -> Asset:
     """The asset of a volume, to schedule a Dag by: the same as ``Asset("volume://flights/model")``."""
     return Asset(f"{SCHEME}{volume}")
+
+
+def deployment_asset(name: str) -> Asset:
+    """The asset of a deployment, what is served under a name: the same as ``Asset("deployment://flights")``.
+
+    Each release and each rollback is an event: its ``extra`` holds ``version``, ``digest``, ``partition`` and
+    ``revision`` of what serves from then on, and ``rolled_back``, the version that was taken away, or None.
+    """
+    return Asset(f"{DEPLOYMENT}{name}")
+
+
+def announce_served(
+    context: Context, status: DeploymentStatus, champion: Revision | None, *, rolled_back: str | None = None
+) -> None:
+    """Tell who schedules by a deployment what serves now; nobody where that did not change (None)."""
+    asset, task = deployment_asset(status.name), context["task"]
+    if champion is None:
+        task.outlets = [each for each in task.outlets if each != asset]
+    if asset not in task.outlets or champion is None:
+        return
+    context["outlet_events"][asset].extra.update(
+        {
+            "name": status.name,
+            "version": champion.model.address,
+            "digest": champion.model.digest,
+            "partition": champion.model.partition,
+            "revision": champion.name,
+            "rolled_back": rolled_back,
+        }
+    )
 
 
 def outlets_of(outputs: Mapping[str, Mapping[str, Any]]) -> list[Asset]:

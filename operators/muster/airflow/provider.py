@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                     "muster.airflow.operators.gate",
                     "muster.airflow.operators.deploy",
                     "muster.airflow.operators.retention",
+                    "muster.airflow.operators.rollback",
                     "muster.airflow.operators.sweep",
                 ],
             }

@@ -136,6 +136,7 @@ class Release:
     :param by: who asked for it: a task instance's id, or a person.
     :param since: when the revision got the share that it has, in seconds since the epoch.
     :param failed: why it is taken back; empty as long as it goes forward.
+    :param held: all that was asked for is done, and it waits at its share for somebody who asks for more.
     """
 
     revision: str
@@ -143,6 +144,7 @@ class Release:
     by: str
     since: float
     failed: str = ""
+    held: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

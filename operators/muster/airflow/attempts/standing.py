@@ -7,6 +7,7 @@ from muster.core.job import Origin
 GONE = "gone"
 
 _OVER = frozenset({"success", "failed", "skipped", "removed", "upstream_failed", GONE})
+FAILED = frozenset({"failed", GONE})  # by somebody who marked it, if it is told to stop then
 _CLEARED_WHILE_RUNNING = "restarting"
 
 

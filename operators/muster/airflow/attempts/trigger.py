@@ -6,11 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-_LOOK_SECONDS = 0.25
+if TYPE_CHECKING:
+    from muster.backends.base import Backend
+    from muster.backends.releases.driver import Driver
+
 # A scheduler that hears of the end of a task's process only when its trigger has fired already takes
 # that for the end of the try, and it costs a retry (Airflow 3.3.2: "finished with state success, but
 # the task instance's state attribute is queued"). So no trigger fires before this.
@@ -102,20 +105,22 @@ class DeploymentTrigger(BaseTrigger):
 
     :param spec: of the release, and its `plan`, as :func:`muster.core.wire.dumps` writes them.
     :param revision: what is released, in the name of `by`.
+    :param origin: the task instance that asks, written likewise.
     :param deadline: when it has to have ended, in seconds since the epoch.
     """
 
-    def __init__(self, *, spec: str, plan: str, revision: str, by: str, deadline: float) -> None:
+    def __init__(self, *, spec: str, plan: str, revision: str, by: str, origin: str, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.spec = spec
         self.plan = plan
         self.revision = revision
         self.by = by
+        self.origin = origin
         self.deadline = deadline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the database keeps of it."""
-        fields = ("spec", "plan", "revision", "by", "deadline")
+        fields = ("spec", "plan", "revision", "by", "origin", "deadline")
         return (
             "muster.airflow.attempts.trigger.DeploymentTrigger",
             {name: getattr(self, name) for name in fields},
@@ -135,19 +140,53 @@ class DeploymentTrigger(BaseTrigger):
         await _until(soonest)
         yield event(revision=self.revision, outcome=outcome, deadline=self.deadline)
 
+    async def on_kill(self) -> None:
+        """Give the traffic back if somebody ended the task: nobody would watch the release any more.
+
+        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
+        """
+        if await asyncio.to_thread(self._take_back_unless_wanted):
+            self.log.info("the task was ended by hand, so %s is taken back", self.revision)
+
     async def _drive(self) -> str:
-        from muster.airflow.site import open_backend
+        from muster.airflow.attempts.fleet import fleet
+        from muster.core.wire import dumps
+
+        ours = fleet()
+        async with ours.joined() as backend:
+            driver = self._driver(backend)
+            while (outcome := await ours.look(driver.step)) is None:
+                pass
+            return dumps(outcome)
+
+    def _driver(self, backend: Backend) -> Driver:
         from muster.backends.releases.driver import Driver
         from muster.backends.releases.plan import Plan
         from muster.core.deployment import DeploymentSpec
-        from muster.core.wire import dumps, loads
+        from muster.core.wire import loads
 
         spec, plan = loads(DeploymentSpec, self.spec), loads(Plan, self.plan)
-        with closing(await asyncio.to_thread(open_backend)) as backend:
-            driver = Driver(backend, spec, plan, revision=self.revision, by=self.by, say=self.log.info)
-            while (outcome := await asyncio.to_thread(driver.step)) is None:
-                await asyncio.sleep(_LOOK_SECONDS)
-            return dumps(outcome)
+        return Driver(backend, spec, plan, revision=self.revision, by=self.by, say=self._say)
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
+
+    def _take_back_unless_wanted(self) -> bool:
+        """Have the release taken back where its task was marked failed or deleted; whether that was so."""
+        from muster.airflow.attempts.standing import FAILED, ask
+        from muster.airflow.site import open_backend
+        from muster.backends.releases.byhand import tidy
+        from muster.core.deployment import DeploymentSpec
+        from muster.core.job import Origin
+        from muster.core.wire import loads
+
+        if ask(loads(Origin, self.origin)) not in FAILED:
+            return False
+        with closing(open_backend()) as backend:
+            driver = self._driver(backend)
+            driver.give_up("its task was ended by hand")
+            tidy(backend, loads(DeploymentSpec, self.spec).name)
+        return True
 
 
 def event(**payload: Any) -> TriggerEvent:

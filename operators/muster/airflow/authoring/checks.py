@@ -99,6 +99,43 @@ def check_share(value: Any) -> None:
         raise SpecError(f"{value!r:.40}: expected a number, 0 or more")
 
 
+def check_count(value: Any) -> None:
+    """Refuse what is no whole number from 1 on. :raises SpecError: it says what was found."""
+    if is_known(value) and (type(value) is not int or value < 1):
+        raise SpecError(f"{_shown(value)}: expected a whole number, 1 or more")
+
+
+def check_steps(value: Any) -> None:
+    """Refuse what is no list of percents; which ones, the plan of a release says. :raises SpecError: as above."""
+    if is_known(value) and not isinstance(value, (list, tuple)):
+        raise SpecError(f"{_shown(value)}: expected percents of the traffic, such as [5, 25, 100]")
+
+
+def check_hold(value: Any) -> None:
+    """Refuse what is no time to hold a step, nor one for each. :raises SpecError: it says what was found."""
+    each = value if isinstance(value, (list, tuple)) else [value]
+    if is_known(value) and not all(isinstance(one, timedelta) and one >= timedelta(0) for one in each):
+        raise SpecError(
+            f"{_shown(value)}: expected a timedelta from 0 on, such as timedelta(minutes=10), or one a step"
+        )
+
+
+def check_rules(value: Any) -> None:
+    """Refuse what is no :class:`Rules`. :raises SpecError: it says what was found."""
+    from muster.backends.releases.plan import Rules
+
+    if is_known(value) and not isinstance(value, Rules):
+        raise SpecError(f"expected Rules(max_error_share=…, max_p95_ratio=…), found {_shown(value)}")
+
+
+def check_text(value: Any) -> None:
+    """Refuse what is no line of text. :raises SpecError: it says what was found."""
+    if not is_known(value):
+        return
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > _LONGEST:
+        raise SpecError(f"{_shown(value)}: expected one line of text, at most {_LONGEST} characters")
+
+
 def check_flag(value: Any) -> None:
     """Refuse what is neither True nor False. :raises SpecError: it says what was found."""
     if not isinstance(value, bool):

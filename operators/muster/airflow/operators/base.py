@@ -129,6 +129,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         if self.listener is not None:
             self.listener.lines(self.task_id, [f"[muster] {text}"])
 
+    def tell(self, text: str) -> None:
+        """Put what happens into the task's log, and before whoever watches a ``muster run``."""
+        self.log.info("%s", text)
+        if self.listener is not None:
+            self.listener.lines(self.task_id, [f"[muster] {text}"])
+
     @property
     def wait(self) -> Wait:
         """The wait of this try, which :meth:`on_kill` ends."""

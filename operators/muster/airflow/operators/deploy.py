@@ -1,4 +1,4 @@
-"""DeployOperator: a model answers under a name, after it was asked the smoke requests."""
+"""DeployOperator: a model answers under a name, step by step, or is taken back; users are served all the while."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from muster.airflow.assets import announce_served, deployment_asset
+from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.authoring.checks import (
     check_all,
+    check_count,
     check_file,
     check_flag,
+    check_hold,
     check_image,
     check_name,
     check_one,
     check_resources,
+    check_rules,
     check_span,
+    check_steps,
     optional,
 )
 from muster.airflow.authoring.references import is_known
@@ -25,8 +31,12 @@ from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import (
     asker,
     curl_line,
+    plan_of,
+    read_comparison,
     read_smoke,
     refusal_text,
+    serving,
+    short,
     smoke_digest,
 )
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, SmokeRequest
@@ -45,7 +55,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.releases.decision import Outcome
     from muster.backends.releases.driver import Driver
-    from muster.backends.releases.plan import Plan
+    from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.volumes.base import Store, Version
 
 LOOK_SECONDS = 0.25
@@ -56,14 +66,26 @@ TAKING_BACK_SECONDS = 60.0
 class DeployOperator(MusterOperator):
     """Deploy a model version under a name and wait until it serves, or is refused.
 
-    The version comes up beside what serves, answers the smoke requests and takes over; one that
-    does not, never gets a request, and the old one serves on. One that is older than what serves, or
-    than what another run is just bringing there, is refused; in a backfill the task is skipped.
+    The version comes up beside what serves, answers the smoke requests and takes over, at once or in
+    `steps`; one that does not answer rightly never gets a request, and one that breaks a rule loses its
+    share at once: the task fails and says which, while the old one serves on. One that is older than what
+    serves, or than what another run is just bringing there, is refused; in a backfill the task is skipped.
+
+    A release of a version that users see already, by a task that ended below 100 %, goes on from there.
 
     :param name: of the deployment.
     :param model: the version: a gate's ``.passed`` or an address. (templated)
     :param smoke: a JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]},
         "expect": {output: {"min": …, "max": …}}}``; None asks nothing.
+    :param steps: percents of the traffic, ``[5, 25, 100]``: at each one it is watched. Where the last is
+        below 100, the task ends there, and another DeployOperator of the same version goes on.
+    :param hold: how long each step is watched, or one time for each; None is five minutes each, and nothing
+        where all of the traffic moves at once.
+    :param rules: what must hold at each step, ``Rules(max_error_share=0.01, max_p95_ratio=2.0)``.
+    :param comparison: a JSON file of the Dag's folder: ``{"requests": [{"inputs": …, "labels": [0, 1]}],
+        "output": "probability", "metric": "auc", "worse_by": 0.01, "agreement": 0.9, "tolerance": 0.1}``;
+        candidate and champion are asked before the first step.
+    :param replicas: how many answer, on a cluster; up to `most_replicas` under load.
     :param image: the model server's environment; `server` is which one runs in it.
     :param allow_older: serve it although it is older than what serves now.
     :param resources: what the server asks for. `load_timeout` is for loading and smoke together.
@@ -80,6 +102,12 @@ class DeployOperator(MusterOperator):
         name: str,
         model: str | VersionReference,
         smoke: str | None = "smoke.json",
+        steps: Sequence[int] = (100,),
+        hold: timedelta | Sequence[timedelta] | None = None,
+        rules: Rules | None = None,
+        comparison: str | None = None,
+        replicas: int = 1,
+        most_replicas: int | None = None,
         image: str = "serve",
         server: str = "kserve",
         allow_older: bool = False,
@@ -90,23 +118,43 @@ class DeployOperator(MusterOperator):
         self.name = name
         self.model = model
         self.smoke = smoke
+        self.steps = steps
+        self.hold = hold
+        self.rules = rules
+        self.comparison = comparison
+        self.replicas = replicas
+        self.most_replicas = most_replicas
         self.image = image
         self.server = server
         self.allow_older = allow_older
         self.job_resources = Resources() if resources is None else resources
         self.load_timeout = load_timeout
+        self._compared: Comparison | None = None  # read when it runs
+        self._revision: str | None = None
         super().__init__(**kwargs)
         check_all(
             self,
             name=check_name,
             model=check_one,
             smoke=optional(check_file),
+            steps=check_steps,
+            hold=optional(check_hold),
+            rules=optional(check_rules),
+            comparison=optional(check_file),
+            replicas=check_count,
+            most_replicas=optional(check_count),
             image=check_image,
             server=check_name,
             allow_older=check_flag,
             resources=check_resources,
             load_timeout=check_span,
         )
+        with self.refusing("steps"):
+            self._plan()
+        with self.refusing("most_replicas"):
+            self._check_replicas()
+        if is_known(name) and deployment_asset(name) not in self.outlets:
+            self.add_outlets([deployment_asset(name)])
 
     def images(self) -> tuple[str, ...]:
         """The server's."""
@@ -120,6 +168,12 @@ class DeployOperator(MusterOperator):
                 raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
         with self.refusing("smoke"):
             read_smoke(folder, self.smoke)
+        with self.refusing("comparison"):
+            read_comparison(folder, self.comparison)
+        from muster.backends.releases.driver import check_steps as check_plan
+
+        with self.refusing("steps"):
+            check_plan(backend, self._plan())
 
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:  # noqa: ARG002
         """Name the smoke requests if they read differently now."""
@@ -127,7 +181,7 @@ class DeployOperator(MusterOperator):
         return str(self.smoke) if then and then != smoke_digest(folder, self.smoke) else ""
 
     def perform(self, context: Context) -> dict[str, Any]:
-        """Deploy, wait, and return where it answers."""
+        """Release, wait, and return where it answers."""
         from muster.airflow.attempts.run import TaskRun
         from muster.airflow.authoring.code import DagFolder
         from muster.airflow.operators.request import image_digest
@@ -136,18 +190,21 @@ class DeployOperator(MusterOperator):
         backend, folder = task.backend, DagFolder.of(context["dag"])
         model = self._version(backend.store)
         smoke = read_smoke(folder, self.smoke)
+        self._compared = read_comparison(folder, self.comparison)
         spec = self._spec(model, smoke, image_digest(self.image, folder, task))
         status = self._await(task, spec, self._begin(task, spec))
+        percent = status.shares.get(str(self._revision), 0)
+        digest = smoke_digest(folder, self.smoke)
+        result = {"name": self.name, "version": model.address, "percent": percent, "smoke": digest}
+        if percent < 100 and self.steps[-1] < 100:
+            self.log.info("%s has %d %%; %s", short(model.address), percent, serving(status))
+            announce_served(context, status, None)
+            return result
         curl = curl_line(status, smoke)
         self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
         self.log.info("try it: %s", curl)
-        return {
-            "name": self.name,
-            "url": status.url,
-            "version": model.address,
-            "curl": curl,
-            "smoke": smoke_digest(folder, self.smoke),
-        }
+        announce_served(context, status, status.champion)
+        return result | {"url": status.url, "curl": curl}
 
     def _version(self, store: Store) -> Version:
         versions = store.resolve(self.model) if isinstance(self.model, str) else ()
@@ -163,6 +220,8 @@ class DeployOperator(MusterOperator):
             image_digest=image_digest,
             server=self.server,
             smoke=smoke,
+            replicas=self.replicas,
+            most_replicas=self.most_replicas,
             resources=self.job_resources,
             load_timeout_seconds=self.load_timeout.total_seconds(),
         )
@@ -175,7 +234,7 @@ class DeployOperator(MusterOperator):
         """
         from muster.backends.releases.driver import Driver, begin
 
-        by, say, plan = asker(task.origin), self.log.info, self._plan()
+        by, say, plan = asker(task.origin), self.tell, self._plan()
         if revision := self.news.get("revision"):  # asked for already, and a trigger went on with it
             return Driver(task.backend, spec, plan, revision=revision, by=by, say=say)
         try:
@@ -188,9 +247,17 @@ class DeployOperator(MusterOperator):
             ) from error
 
     def _plan(self) -> Plan:
-        from muster.backends.releases.plan import Plan
+        known = is_known(self.steps) and is_known(self.hold) and is_known(self.rules)
+        return (
+            plan_of(self.steps, self.hold, self.rules, self._compared)
+            if known
+            else plan_of((100,), None, None)
+        )
 
-        return Plan()
+    def _check_replicas(self) -> None:
+        known = is_known(self.replicas) and is_known(self.most_replicas)
+        if known and self.most_replicas is not None and self.most_replicas < self.replicas:
+            raise SpecError(f"{self.most_replicas} is below its {self.replicas} replicas")
 
     def _skipped(self, text: str) -> AirflowSkipException:
         from airflow.sdk.exceptions import AirflowSkipException
@@ -201,12 +268,17 @@ class DeployOperator(MusterOperator):
     def _await(self, task: TaskRun, spec: DeploymentSpec, driver: Driver) -> DeploymentStatus:
         """Drive the release to its end, a while longer than it may take: its environment may be built first."""
         patience, began = self._patience(task), time.monotonic()
-        outcome = self._seen()
-        while outcome is None:
-            outcome = driver.step()
-            if outcome is None:
-                self._hand_over(task, spec, driver, patience, waited=time.monotonic() - began)
-                self.wait.pause(LOOK_SECONDS)
+        outcome, self._revision = self._seen(), driver.revision
+        try:
+            while outcome is None:
+                outcome = driver.step()
+                if outcome is None:
+                    self._hand_over(task, spec, driver, patience, waited=time.monotonic() - began)
+                    self.wait.pause(LOOK_SECONDS)
+        except Stopped:
+            if task.abandoned():
+                driver.give_up("its task was ended by hand")
+            raise
         return self._ended(task, spec, outcome)
 
     def _seen(self) -> Outcome | None:
@@ -227,14 +299,14 @@ class DeployOperator(MusterOperator):
             status = task.backend.deployment(spec.name)
         except NotFound:
             status = None
-        if outcome.ending is Ending.DONE and status is not None:
+        if outcome.ending in (Ending.DONE, Ending.HELD) and status is not None:
             return status
         text = refusal_text(status, outcome, name=spec.name, model=spec.model.address)
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)
 
     def _patience(self, task: TaskRun) -> Patience:
-        longest = (self.load_timeout + MARGIN).total_seconds()
+        longest = (self.load_timeout + MARGIN).total_seconds() + self._plan().longest_seconds
         ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
         return replace(task.patience(), deadline=min(end for end in ends if end is not None))
 
@@ -250,8 +322,8 @@ class DeployOperator(MusterOperator):
         now = time.time()
         if patience.overdue(now):
             reason = (
-                f"it does not serve in the time that it has (load_timeout {self.load_timeout} and {MARGIN}, "
-                "or execution_timeout)"
+                f"it does not serve in the time that it has (load_timeout {self.load_timeout}, what its steps "
+                f"are held and {MARGIN}, or execution_timeout)"
             )
             if patience.overdue(now - TAKING_BACK_SECONDS):
                 raise DeploymentError(
@@ -266,6 +338,7 @@ class DeployOperator(MusterOperator):
                     plan=dumps(self._plan()),
                     revision=driver.revision,
                     by=asker(task.origin),
+                    origin=dumps(task.origin),
                     deadline=patience.deadline or now,
                 )
             )

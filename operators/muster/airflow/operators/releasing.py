@@ -4,32 +4,60 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import DagFolder
+from muster.core.address import SCHEME
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import SpecError
+from muster.core.verdict import one_line
 
 if TYPE_CHECKING:
     from muster.backends.releases.decision import Outcome
+    from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.job import Origin
+
+HOLD = timedelta(minutes=5)  # of each step, where an author says nothing
+MOST_BYTES = 1 << 20  # of a comparison: it goes along with the trigger that drives the release
+_COMPARISON = {"requests", "output", "agreement", "tolerance", "metric", "worse_by"}
 
 
 def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
     """Read the smoke requests. :raises SpecError: it names the file and what is wrong in it."""
     if name is None:
         return ()
-    text = folder.read(name, what="smoke requests")
-    try:
-        requests = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"smoke requests {name} are not JSON: {error}") from error
+    requests = _json(f"smoke requests {name}", folder.read(name, what="smoke requests"))
     if not isinstance(requests, list) or not requests:
         raise SpecError(
             f'smoke requests {name}: expected a list of {{"name", "inputs", "expect"}}, one or more'
         )
-    return tuple(_smoke_request(name, number, each) for number, each in enumerate(requests, 1))
+    return tuple(_request(f"smoke requests {name}", number, each) for number, each in enumerate(requests, 1))
+
+
+def read_comparison(folder: DagFolder, name: str | None) -> Comparison | None:
+    """Read what candidate and champion are both asked. :raises SpecError: it names the file and what is wrong."""
+    from muster.backends.releases.plan import Comparison
+
+    if name is None:
+        return None
+    what = f"comparison {name}"
+    text = folder.read(name, what="comparison")
+    if len(text) > MOST_BYTES:
+        raise SpecError(f"{what} has {len(text)} bytes, at most {MOST_BYTES}: a sample of the rows will do")
+    found = _json(what, text)
+    if not isinstance(found, dict) or not isinstance(found.get("requests"), list):
+        raise SpecError(f'{what}: expected {{"requests": [{{"inputs", "labels"}}, …], "output": …}}')
+    if unknown := sorted(set(found) - _COMPARISON):
+        raise SpecError(f"{what} has an unknown field {unknown[0]!r:.40}; known are {', '.join(_COMPARISON)}")
+    labels = [each.pop("labels", None) for each in found["requests"] if isinstance(each, dict)]
+    requests = tuple(_request(what, number, each) for number, each in enumerate(found.pop("requests"), 1))
+    with _named(what):
+        labelled = tuple(_labels(number, each) for number, each in enumerate(labels, 1) if each is not None)
+        _check_comparison(found)
+        return Comparison(requests=requests, labels=labelled, **found)
 
 
 def smoke_digest(folder: DagFolder, name: str | None) -> str | None:
@@ -57,32 +85,97 @@ def asker(origin: Origin) -> str:
 
 
 def refusal_text(status: DeploymentStatus | None, outcome: Outcome, *, name: str, model: str) -> str:
-    """Three lines: what was not released, why, and what serves now.
+    """Four lines: what was not released, what was broken with its figures, what serves now, where to look.
 
     :param status: None where the deployment is gone.
     """
-    champion = status.champion if status else None
-    serves = f"{champion.model.address} serves on" if champion else "nothing serves under this name"
     return (
-        f"deployment {name} {outcome.ending.value}: {model}\n"
-        f"{outcome.reason or 'no reason was given'}\n"
-        f"{serves}; see muster deployments show {name}"
+        f"release {outcome.ending.value}: {short(model)} as {name}\n"
+        f"{one_line(outcome.reason or 'no reason was given')}\n"
+        f"{serving(status)}\n"
+        f"all of it: muster deployments show {name}"
     )
 
 
-def _smoke_request(file: str, number: int, each: Any) -> SmokeRequest:
+def serving(status: DeploymentStatus | None) -> str:
+    """Say what users are answered by now."""
+    champion = status.champion if status else None
+    if status is None or champion is None:
+        return "nothing serves under this name"
+    down = (
+        "" if status.ready else ", which does not answer now" + (f": {status.reason}" * bool(status.reason))
+    )
+    return one_line(f"{short(champion.model.address)} serves {champion.percent} % of the users{down}")
+
+
+def short(address: str) -> str:
+    """An address as people write it, ``flights/model@7``."""
+    return address.removeprefix(SCHEME)
+
+
+def plan_of(
+    steps: Sequence[int],
+    hold: timedelta | Sequence[timedelta] | None,
+    rules: Rules | None,
+    comparison: Comparison | None = None,
+) -> Plan:
+    """Build the plan of a release from an author's keywords. :raises SpecError: they do not fit."""
+    from muster.backends.releases.plan import Plan, Rules
+
+    whole = list(steps) == [100]
+    usual = timedelta(0) if whole else HOLD
+    holds = [usual] if hold is None else [hold] if isinstance(hold, timedelta) else list(hold)
+    return Plan(
+        steps=tuple(steps),
+        hold_seconds=tuple(each.total_seconds() for each in holds),
+        rules=rules or Rules(),
+        comparison=comparison,
+    )
+
+
+def _json(what: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"{what}: not JSON: {error}") from error
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Name a file in front of what is wrong in it."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{what}: {error}") from None
+
+
+def _labels(number: int, found: Any) -> tuple[float, ...]:
+    if not isinstance(found, list) or not all(type(each) in (int, float) for each in found):
+        raise SpecError(f"request {number}: labels is {found!r:.60}, need a list of numbers, one a row")
+    return tuple(map(float, found))
+
+
+def _check_comparison(found: Mapping[str, Any]) -> None:
+    if not isinstance(found.get("output"), str):
+        raise SpecError(f"output is {found.get('output')!r:.60}, need the name of one")
+    for name in _COMPARISON & {"agreement", "tolerance", "worse_by"}:
+        if type(found.get(name, 0)) not in (int, float):
+            raise SpecError(f"{name} is {found[name]!r:.60}, need a number")
+
+
+def _request(where: str, number: int, each: Any) -> SmokeRequest:
     if not isinstance(each, dict) or not isinstance(each.get("inputs"), dict):
-        raise SpecError(f"smoke requests {file}: number {number} has no inputs: found {each!r:.80}")
+        raise SpecError(f"{where}: number {number} has no inputs: found {each!r:.80}")
     unknown = sorted(set(each) - {"name", "inputs", "expect"})
     if unknown:
-        raise SpecError(f"smoke requests {file}: number {number} has an unknown field {unknown[0]!r:.40}")
+        raise SpecError(f"{where}: number {number} has an unknown field {unknown[0]!r:.40}")
     for column, values in each["inputs"].items():
         if not isinstance(values, list):
-            raise SpecError(f"smoke requests {file}: number {number}: {column!r:.40} needs a list of values")
+            raise SpecError(f"{where}: number {number}: {column!r:.40} needs a list of values")
     return SmokeRequest(
         name=str(each.get("name") or f"request {number}"),
         inputs={column: tuple(values) for column, values in each["inputs"].items()},
-        expect=_expected(f"smoke requests {file}: number {number}", each.get("expect") or {}),
+        expect=_expected(f"{where}: number {number}", each.get("expect") or {}),
     )
 
 

@@ -27,25 +27,44 @@ _MOST = 100
 T = TypeVar("T")
 
 
-def roll_back(deployments: Deployments, name: str, *, by: str, reason: str = "") -> str:
+def roll_back(
+    deployments: Deployments, name: str, *, by: str, reason: str = "", revision: str | None = None
+) -> str:
     """Give the traffic back, in force with one write, and return the revision that has it.
 
     A release that is under way ends, and its champion has all traffic; where none is, the revision that is
-    kept takes over from the one that serves. What is rolled back is refused, with who did it and why.
+    kept takes over from the one that serves. What is rolled back is refused, with who did it and why. Of two
+    at once who mean the same, one does it and both are told what serves: nobody goes back twice.
 
+    :param revision: what is to be rolled back, and nothing is done where it has gone; what serves, or is on
+        its way to, as it is now if not given.
     :raises NotFound: no such deployment, or nothing is kept that could serve.
     :raises DeploymentError: what is kept does not answer.
     """
+    meant = [revision] if revision else []
 
     def write(status: DeploymentStatus) -> str:
+        if meant and not _in_force(status, meant[0]):
+            return status.champion.name if status.champion else ""
         release = _failed(status, by=by, reason=reason)
+        meant[:] = meant or [release.revision]
         shares = shares_back(status, release)
         deployments.shift(name, shares, token=status.token, release=release)
         return str(release.champion)
 
-    champion = _insisting(deployments, name, write)
+    champion = insisting(deployments, name, write)
     tidy(deployments, name)
     return champion
+
+
+def to_be_rolled_back(status: DeploymentStatus) -> str:
+    """The revision that a rollback would refuse now. :raises NotFound: nothing is kept that could serve."""
+    return _failed(status, by="", reason="").revision
+
+
+def rolled_back_by(by: str) -> str:
+    """What a revision that was rolled back in somebody's name has as its reason, or begins it with."""
+    return f"rolled back by {by}"
 
 
 def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> None:
@@ -70,7 +89,7 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
         deployments.shift(name, kept | {revision: 100}, token=status.token, release=None)
         return release.revision if release and release.revision not in (revision, champion) else None
 
-    passed_by = _insisting(deployments, name, write)
+    passed_by = insisting(deployments, name, write)
     if passed_by:
         reason = f"{by} gave all traffic to {revision}"
         with contextlib.suppress(Conflict):  # somebody has asked for it again
@@ -96,14 +115,14 @@ def tidy(deployments: Deployments, name: str) -> tuple[str, ...]:
         return move is None
 
     for _ in range(_MOST):  # each look does one thing, and there are not so many
-        if _insisting(deployments, name, write):
+        if insisting(deployments, name, write):
             break
     return tuple(withdrawn)
 
 
 def _failed(status: DeploymentStatus, *, by: str, reason: str) -> Release:
     """What is under way when what serves, or is on its way to, is taken back."""
-    why = f"rolled back by {by}" + (f": {reason}" if reason else "")
+    why = rolled_back_by(by) + (f": {reason}" if reason else "")
     release = status.release
     if release and release.champion not in (None, release.revision):
         return release if release.failed else replace(release, failed=why, since=time.time())
@@ -118,13 +137,21 @@ def _failed(status: DeploymentStatus, *, by: str, reason: str) -> Release:
     return Release(revision=champion.name, champion=kept.name, by=by, since=time.time(), failed=why)
 
 
+def _in_force(status: DeploymentStatus, revision: str) -> bool:
+    """Whether a revision serves, or is on its way to."""
+    release, champion = status.release, status.champion
+    if release and release.champion not in (None, release.revision):
+        return release.revision == revision
+    return champion is not None and champion.name == revision
+
+
 def _other_kept(status: DeploymentStatus, revision: str) -> dict[str, int]:
     return {
         one.name: 0 for one in status.revisions if one.kept and one.name != revision and not one.state.over
     }
 
 
-def _insisting(deployments: Deployments, name: str, write: Callable[[DeploymentStatus], T]) -> T:
+def insisting(deployments: Deployments, name: str, write: Callable[[DeploymentStatus], T]) -> T:
     """Do what follows from the route as it is, again where somebody else wrote it meanwhile."""
     for left in reversed(range(_TRIES)):
         try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from muster.backends.releases.judging import broken_by_counts
+from muster.backends.releases.judging import broken_by_counts, told
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import Counts, DeploymentStatus, Release, Revision, RevisionState
 
@@ -18,6 +18,7 @@ class Ending(str, Enum):
     """How a release ended."""
 
     DONE = "done"
+    HELD = "held"
     ROLLED_BACK = "rolled back"
     SUPERSEDED = "superseded"
 
@@ -94,10 +95,15 @@ def decide(sight: Sight, plan: Plan, *, revision: str, by: str) -> Move:
     if release.failed:
         return taking_back(status, release)
     if why := _broken(sight, plan, release):
+        percent = _percent(status, revision)
+        why = f"at {percent} % of the traffic, {why}" if percent else why
         release = replace(release, failed=why, since=sight.now)
         return Shift(shares=shares_back(status, release), release=release, why=f"taken back: {why}")
     if left := leftover(status):
         return left
+    percent = _percent(status, revision)
+    if release.held and plan.after(percent) <= percent:
+        return Outcome(ending=Ending.HELD, revision=revision, reason=f"held at {percent} %")
     return _forward(sight, plan, release)
 
 
@@ -222,17 +228,34 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
             return Wait(why="")
     percent = 100 if alone else plan.after(mine.percent)
     if percent == 100 and (alone or mine.percent == 100 or not plan.hold(100)):
-        return _finish(sight.status, release)
+        return _finish(sight.status, release, seen=_seen(sight, release))
+    if percent <= mine.percent:
+        why = f"held at {mine.percent} % until somebody asks for more{_seen(sight, release)}"
+        shares = shares_at(sight.status, release, mine.percent)
+        return Shift(shares=shares, release=replace(release, held=True), why=why)
     shares = shares_at(sight.status, release, percent)
-    why = f"{percent} % of the traffic, held for {plan.hold(percent):g} s"
-    return Shift(shares=shares, release=replace(release, since=sight.now), why=why)
+    why = f"{percent} % of the traffic, held for {plan.hold(percent):g} s{_seen(sight, release)}"
+    return Shift(shares=shares, release=replace(release, since=sight.now, held=False), why=why)
 
 
-def _finish(status: DeploymentStatus, release: Release) -> Shift:
+def _percent(status: DeploymentStatus, revision: str) -> int:
+    return status.shares.get(revision, 0)
+
+
+def _seen(sight: Sight, release: Release) -> str:
+    """Say what was counted at the step that is over; empty where it had no traffic."""
+    percent = _percent(sight.status, release.revision)
+    if not percent or not sight.counts:
+        return ""
+    ours, theirs = (sight.counts.get(str(name), Counts()) for name in (release.revision, release.champion))
+    return f" (at {percent} %: {told(ours, theirs)})"
+
+
+def _finish(status: DeploymentStatus, release: Release, *, seen: str) -> Shift:
     """Give the revision everything, and keep the champion for a rollback, instead of what was kept before."""
     replaced = release.champion is not None and release.champion != release.revision
     kept = {str(release.champion): 0} if replaced else _kept(status, release)
-    return Shift(shares={release.revision: 100} | kept, release=None, why="all of the traffic")
+    return Shift(shares={release.revision: 100} | kept, release=None, why=f"all of the traffic{seen}")
 
 
 def _progress(revision: Revision) -> str:

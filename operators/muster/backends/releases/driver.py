@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.releases.asking import Questions
+from muster.backends.releases.byhand import insisting
 from muster.backends.releases.counting import since
 from muster.backends.releases.decision import (
     Ending,
@@ -24,6 +25,7 @@ from muster.backends.releases.decision import (
     Wait,
     Withdraw,
     decide,
+    shares_at,
     shares_back,
 )
 from muster.core.errors import (
@@ -55,7 +57,7 @@ def begin(
     allow_older: bool = True,
     say: Say = lambda _line: None,
 ) -> Driver:
-    """Begin a release, or go on with the one that was begun in the same name; do not wait.
+    """Begin a release, or go on with one of the same version that users see already; do not wait.
 
     :param by: who asks, the same for every process that drives this release.
     :param say: is told what happens, a line a change.
@@ -63,8 +65,22 @@ def begin(
     :raises Conflict: a newer version serves, or will, and it must not be older.
     """
     check_steps(deployments, plan)
+    with suppress(NotFound):
+        insisting(deployments, spec.name, lambda status: _take_over(deployments, status, spec, by=by))
     revision = deployments.prepare(spec, by=by, allow_older=allow_older)
     return Driver(deployments, spec, plan, revision=revision.name, by=by, restarts=revision.restarts, say=say)
+
+
+def _take_over(deployments: Deployments, status: DeploymentStatus, spec: DeploymentSpec, *, by: str) -> None:
+    """Go on in somebody's name with another's release of the same version, from the share that it has."""
+    release = status.release
+    mine = status.called(release.revision) if release else None
+    if release is None or mine is None or release.failed or release.by == by:
+        return
+    if mine.percent and mine.model == spec.model:
+        shares = shares_at(status, release, mine.percent)
+        release = replace(release, by=by, held=False)
+        deployments.shift(spec.name, shares, token=status.token, release=release)
 
 
 def check_steps(deployments: Deployments, plan: Plan) -> None:

@@ -29,6 +29,14 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
     return _too_slow(rules, ours, theirs)
 
 
+def told(ours: Counts, theirs: Counts) -> str:
+    """Say for people what a step has counted, of the revision and beside it of the champion."""
+    own, champions = percentile(ours, _P95), percentile(theirs, _P95)
+    slow = "" if own is None else f", 95 % within {own * 1000:.3g} ms"
+    beside = "" if own is None or champions is None else f", the champion's within {champions * 1000:.3g} ms"
+    return f"{ours.requests} requests, {ours.failed} failed{slow}{beside}"
+
+
 def _too_slow(rules: Rules, ours: Counts, theirs: Counts) -> str:
     if rules.max_p95_ratio is None or min(ours.requests, theirs.requests) < rules.fewest_requests:
         return ""

@@ -26,6 +26,10 @@ class Rules:
     fewest_requests: int = 50
 
     def __post_init__(self) -> None:
+        for name in ("max_error_share", "max_p95_ratio", "p95_slack_seconds", "fewest_requests"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) and not (name == "max_p95_ratio" and value is None):
+                raise SpecError(f"{name} is {value!r:.60}: need a number")
         if not 0 <= self.max_error_share <= 1:
             raise SpecError(f"max_error_share is {self.max_error_share!r}: need a share, 0 to 1")
         if self.max_p95_ratio is not None and not self.max_p95_ratio >= 1:
@@ -74,8 +78,9 @@ class Comparison:
 class Plan:
     """How a revision comes to have all traffic.
 
-    :param steps: its share in percent at each step, rising, the last 100.
-    :param hold_seconds: how long each step lasts, or one for all of them. Where the last is 0, the release
+    :param steps: its share in percent at each step, rising. Where the last is below 100, the release stays
+        there when it was held, and waits for somebody who asks for more.
+    :param hold_seconds: how long each step lasts, or one for all of them. Where that of 100 is 0, the release
         ends with the write that gives it everything.
     :param comparison: what it must be beside the champion before the first step; None asks nothing.
     """
@@ -87,8 +92,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         steps = self.steps
-        if list(steps) != sorted({*steps}) or not steps or steps[-1] != 100 or steps[0] < 1:
-            raise SpecError(f"steps is {list(steps)!r:.60}: need percents that rise, the last 100")
+        if not all(type(step) is int and 1 <= step <= 100 for step in steps) or not steps:
+            raise SpecError(f"steps is {list(steps)!r:.60}: need percents, whole numbers from 1 to 100")
+        if list(steps) != sorted({*steps}):
+            raise SpecError(f"steps is {list(steps)!r:.60}: need percents that rise")
         if len(self.hold_seconds) not in (1, len(steps)):
             raise SpecError(f"hold_seconds is {list(self.hold_seconds)!r:.60}: need one, or {len(steps)}")
         if not all(0 <= seconds < float("inf") for seconds in self.hold_seconds):
@@ -100,13 +107,18 @@ class Plan:
         return self.steps == (100,)
 
     def after(self, percent: int) -> int:
-        """The step that comes after a share."""
-        return next((step for step in self.steps if step > percent), 100)
+        """The step that comes after a share; the last one where none does."""
+        return next((step for step in self.steps if step > percent), self.steps[-1])
 
     def hold(self, percent: int) -> float:
         """How many seconds a share is held."""
         if len(self.hold_seconds) == 1:
             return self.hold_seconds[0]
-        return next(
-            seconds for step, seconds in zip(self.steps, self.hold_seconds, strict=True) if step >= percent
-        )
+        holds = zip(self.steps, self.hold_seconds, strict=True)
+        return next((seconds for step, seconds in holds if step >= percent), self.hold_seconds[-1])
+
+    @property
+    def longest_seconds(self) -> float:
+        """How long its steps last in all, where the longest of them is begun anew once: a driver was killed."""
+        holds = [self.hold(step) for step in self.steps]
+        return sum(holds) + max(holds)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
-from muster.airflow.operators.releasing import asker, curl_line, read_smoke, refusal_text
+from muster.airflow.operators.releasing import (
+    asker,
+    curl_line,
+    plan_of,
+    read_comparison,
+    read_smoke,
+    refusal_text,
+)
 from muster.backends.releases.decision import Ending, Outcome
-from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.backends.releases.plan import Comparison, Plan, Rules
+from muster.core.deployment import DeploymentStatus, Revision, RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 from muster.core.job import Origin, Pinned
 
@@ -42,7 +52,7 @@ def test_the_curl_line_sends_the_first_smoke_request(folder: DagFolder) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[", "are not JSON: .*line 1"),
+        ("[", "smoke requests smoke.json: not JSON: .*line 1"),
         ("{}", "expected a list"),
         ("[]", "one or more"),
         ('[{"name": "x"}]', "number 1 has no inputs"),
@@ -66,18 +76,74 @@ MODEL = "volume://f/model@2"
 
 @pytest.mark.parametrize(
     ("champion", "last"),
-    [(100, "volume://f/model@1 serves on"), (0, "nothing serves under this name"), (None, "nothing serves")],
+    [
+        (100, "f/model@1 serves 100 % of the users"),
+        (95, "f/model@1 serves 95 % of the users, which does not answer now: its keeper is gone"),
+        (0, "nothing serves under this name"),
+        (None, "nothing serves under this name"),
+    ],
 )
 def test_what_was_not_released_says_why_and_what_serves_on(champion: int | None, last: str) -> None:
     model = Pinned(address="volume://f/model@1", digest=DIGEST)
     serving = Revision(name="r1", model=model, state=RevisionState.SERVING, percent=champion or 0)
-    status = DeploymentStatus(name="f", url="u", ready=True, token="1", revisions=(serving,))
+    status = DeploymentStatus(name="f", url="u", ready=champion != 95, token="1", revisions=(serving,))
+    status = replace(status, reason="" if status.ready else "its keeper is gone")
     outcome = Outcome(ending=Ending.ROLLED_BACK, revision="r2", reason="p is 7")
     text = refusal_text(None if champion is None else status, outcome, name="f", model=MODEL)
-    first, second, third = text.splitlines()
-    assert (first, second) == (f"deployment f rolled back: {MODEL}", "p is 7")
-    assert third.startswith(last)
-    assert third.endswith("; see muster deployments show f")
+    assert text.splitlines() == [
+        "release rolled back: f/model@2 as f",
+        "p is 7",
+        last,
+        "all of it: muster deployments show f",
+    ]
+
+
+COMPARISON = {"requests": [{"inputs": {"x": [1, 2]}, "labels": [0, 1]}], "output": "p", "metric": "auc"}
+
+
+def test_a_comparison_is_read_with_its_labels(folder: DagFolder) -> None:
+    (folder.path / "c.json").write_text(json.dumps(COMPARISON | {"worse_by": 0.01, "agreement": 0.9}))
+    found = read_comparison(folder, "c.json")
+    assert found == Comparison(
+        requests=(SmokeRequest(name="request 1", inputs={"x": (1, 2)}),),
+        output="p",
+        metric="auc",
+        labels=((0.0, 1.0),),
+        worse_by=0.01,
+        agreement=0.9,
+    )
+    assert read_comparison(folder, None) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"requests": 3}, 'comparison c.json: expected {"requests"'),
+        ({"requests": [{}]}, "comparison c.json: number 1 has no inputs"),
+        ({"requests": []}, "comparison c.json: a comparison needs requests"),
+        ({"metrics": "auc"}, "comparison c.json has an unknown field 'metrics'"),
+        ({"metric": "f1"}, "comparison c.json: metric 'f1' is unknown"),
+        ({"output": 1}, "output is 1, need the name of one"),
+        ({"worse_by": "x"}, "worse_by is 'x', need a number"),
+        ({"requests": [{"inputs": {"x": [1]}, "labels": ["a"]}]}, r"request 1: labels is \['a'\]"),
+        ({"requests": [{"inputs": {"x": [1]}}]}, "labels: auc needs as many as there are rows"),
+        ({"requests": [{"inputs": {"x": ["y" * (1 << 20)]}}]}, "a sample of the rows will do"),
+    ],
+)
+def test_a_comparison_that_is_wrong_is_named(folder: DagFolder, changes: dict[str, Any], says: str) -> None:
+    (folder.path / "c.json").write_text(json.dumps(COMPARISON | changes))
+    with pytest.raises(SpecError, match=says):
+        read_comparison(folder, "c.json")
+
+
+def test_an_authors_steps_and_holds_are_a_plan() -> None:
+    minute = timedelta(minutes=1)
+    assert plan_of((100,), None, None) == Plan()
+    assert plan_of([5, 100], None, None) == Plan(steps=(5, 100), hold_seconds=(300.0,))
+    assert plan_of([5, 100], [minute, 2 * minute], None).hold_seconds == (60.0, 120.0)
+    assert plan_of([5], minute, Rules(max_p95_ratio=None)).rules.max_p95_ratio is None
+    with pytest.raises(SpecError, match="need one, or 2"):
+        plan_of([5, 100], [minute] * 3, None)
 
 
 def test_who_asks_is_the_same_for_every_try() -> None:

@@ -433,7 +433,7 @@ def test_without_counts_a_revision_is_not_widened_but_taken_back_all_the_same(
         assert driver.step() is None
     assert world.called("r2").percent == 5
     world.change("r2", state=RevisionState.FAILED, reason="exit 3")
-    assert drive(world, driver).reason == "exit 3"
+    assert drive(world, driver).reason == "at 5 % of the traffic, exit 3"
 
 
 def test_a_question_that_could_not_be_asked_is_asked_again(world: World) -> None:
@@ -625,3 +625,98 @@ def _drive_once(
             running[by] = Driver(world, spec(number), STEPS, revision=dead.revision, by=by, clock=world.clock)
     except (Conflict, Unreachable):
         return
+
+
+CANARY = Plan(steps=(5,), hold_seconds=(2.0,))
+
+
+def test_steps_that_end_below_everything_leave_the_revision_there(world: World) -> None:
+    said = list[str]()
+    driver = start(world, 2, CANARY, say=said.append)
+    world.come_up("r2")
+    assert drive(world, driver) == Outcome(ending=Ending.HELD, revision="r2", reason="held at 5 %")
+    status = world.deployment(NAME)
+    assert status.shares == {"r1": 95, "r2": 5}
+    assert status.release is not None
+    assert (status.release.held, status.release.by) == (True, "task")
+    assert said == [
+        "r2: 5 % of the traffic, held for 2 s",
+        (
+            "r2: held at 5 % until somebody asks for more "
+            "(at 5 %: 16 requests, 0 failed, 95 % within 9.5 ms, the champion's within 9.5 ms)"
+        ),
+    ]
+    again = start(world, 2, CANARY)
+    assert again.step() == Outcome(ending=Ending.HELD, revision="r2", reason="held at 5 %")
+
+
+def test_who_asks_for_more_goes_on_from_the_share_that_is_held(world: World) -> None:
+    held = released(world, 2, plan=CANARY)
+    assert held.ending is Ending.HELD
+    world.history.clear()
+    assert released(world, 2, plan=STEPS, by="another task").ending is Ending.DONE
+    assert all(each.get("r2", 0) >= 5 for each in world.history)
+    assert world.deployment(NAME).shares == {"r2": 100}
+
+
+def test_the_one_before_hears_that_another_goes_on_with_its_release(world: World) -> None:
+    first = start(world, 2, STEPS)
+    world.come_up("r2")
+    until_share(world, first, 5)
+    second = start(world, 2, STEPS, by="another task")
+    outcome = drive(world, first)
+    assert (outcome.ending, outcome.reason) == (
+        Ending.SUPERSEDED,
+        "superseded by r2, which another task asked for",
+    )
+    assert drive(world, second).ending is Ending.DONE
+
+
+def test_what_is_held_and_dies_is_taken_back_by_who_looks_next(world: World) -> None:
+    released(world, 2, plan=CANARY)
+    world.change("r2", state=RevisionState.FAILED, ready=0, reason="exit code 139")
+    again = Driver(world, spec(2), CANARY, revision="r2", by="task", clock=world.clock)
+    outcome = drive(world, again)
+    assert outcome == Outcome(
+        ending=Ending.ROLLED_BACK, revision="r2", reason="at 5 % of the traffic, exit code 139"
+    )
+    assert world.deployment(NAME).shares == {"r1": 100}
+
+
+def test_a_release_of_another_version_ends_what_is_held(world: World) -> None:
+    released(world, 2, plan=CANARY)
+    assert released(world, 3, by="another task").ending is Ending.DONE
+    assert world.called("r2").state is RevisionState.RETIRED
+
+
+def test_a_first_release_is_not_held_back_from_users_who_have_nothing_else() -> None:
+    world = World()
+    assert released(world, 1, plan=CANARY) == Outcome(ending=Ending.DONE, revision="r1")
+    assert world.deployment(NAME).shares == {"r1": 100}
+
+
+def test_of_two_who_take_back_the_same_nobody_goes_back_twice(world: World) -> None:
+    released(world, 2)
+    canary = start(world, 3, CANARY)
+    world.come_up("r3")
+    until_share(world, canary, 5)
+    rivals = [lambda: roll_back(world, NAME, by="bob")]
+
+    shift = world.shift
+
+    def late(*arguments: Any, **more: Any) -> str:
+        if rivals:  # bob writes between ann's look and her write
+            rivals.pop()()
+        return shift(*arguments, **more)
+
+    world.shift = late  # type: ignore[method-assign]
+    assert roll_back(world, NAME, by="ann") == "r2"
+    assert world.deployment(NAME).shares == {"r2": 100}
+    assert world.called("r3").reason == "rolled back by bob"
+    assert world.called("r1").kept
+
+
+def test_what_is_named_to_be_rolled_back_and_is_gone_stays_so(world: World) -> None:
+    released(world, 2)
+    assert roll_back(world, NAME, by="ann", revision="r1") == "r2"
+    assert world.deployment(NAME).shares == {"r2": 100}

@@ -12,9 +12,11 @@ from muster.core.wire import dumps, loads
 ASKED = (SmokeRequest(name="two", inputs={"x": (2.0, 3.0)}),)
 
 
-@pytest.mark.parametrize("steps", [(), (50,), (5, 25), (25, 5, 100), (5, 5, 100), (0, 100), (5, 100, 101)])
-def test_steps_that_do_not_rise_to_everything_are_refused(steps: tuple[int, ...]) -> None:
-    with pytest.raises(SpecError, match="percents that rise, the last 100"):
+@pytest.mark.parametrize(
+    "steps", [(), (25, 5, 100), (5, 5, 100), (0, 100), (5, 100, 101), (2.5, 100), ("5",)]
+)
+def test_steps_that_are_no_rising_percents_are_refused(steps: Any) -> None:
+    with pytest.raises(SpecError, match=r"steps is .*: need percents"):
         Plan(steps=steps)
 
 
@@ -31,6 +33,7 @@ def test_holds_that_do_not_fit_are_refused(hold: tuple[float, ...]) -> None:
         ({"max_p95_ratio": 0.5}, "max_p95_ratio is 0.5"),
         ({"p95_slack_seconds": -1.0}, "p95_slack_seconds is -1.0"),
         ({"fewest_requests": 0}, "fewest_requests is 0"),
+        ({"max_error_share": "1 %"}, "max_error_share is '1 %': need a number"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(fields: dict[str, Any], words: str) -> None:
@@ -59,6 +62,9 @@ def test_what_comes_after_a_share_and_how_long_it_is_held() -> None:
     assert [plan.hold(percent) for percent in (5, 7, 25, 100)] == [1.0, 2.0, 2.0, 3.0]
     assert not plan.whole
     assert Plan().whole
+    assert plan.longest_seconds == 9.0
+    held = Plan(steps=(5, 25), hold_seconds=(1.0, 2.0))
+    assert ([held.after(p) for p in (0, 5, 25, 50)], held.hold(50)) == ([5, 25, 25, 25], 2.0)
 
 
 def test_a_plan_crosses_processes() -> None:

@@ -1,0 +1,111 @@
+"""Drives every release of a triggerer: one backend and a few threads, however many there are.
+
+The backend is open for as long as anything is released; where a look fails for good another is opened for
+those that come after, since a token may have been renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from muster.backends.base import Backend
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.25
+# However many there are, all looks together leave the triggerer's process this many times what they take.
+IDLE_SHARE = 3.0
+MOST_SECONDS = 2.0  # between two looks at one release all the same
+_THREADS = 4
+
+
+@dataclass(eq=False)
+class _Opened:
+    """A backend and how many releases use it."""
+
+    backend: Backend
+    users: int = 0
+
+
+class Fleet:
+    """What the releases of one event loop share.
+
+    :param open_backend: opens a backend; called in a thread.
+    """
+
+    def __init__(self, open_backend: Callable[[], Backend]) -> None:
+        self._open = open_backend
+        self._opened: _Opened | None = None
+        self._opening = asyncio.Lock()
+        self._members = 0
+        self._took = 0.0
+        # Its own: the loop's threads are few, and other triggers may hold them all.
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="muster-release")
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[Backend]:
+        """Lend the backend to a release; :meth:`look` looks after it."""
+        used = await self._use()
+        self._members += 1
+        try:
+            yield used.backend
+        except Exception:
+            if used is self._opened:
+                self._opened = None  # whoever comes next opens one anew
+            raise
+        finally:
+            self._members -= 1
+            used.users -= 1
+            if not used.users:
+                self._opened = None if used is self._opened else self._opened
+                await self._in_thread(used.backend.close)
+
+    async def _use(self) -> _Opened:
+        async with self._opening:
+            if self._opened is None:
+                self._opened = _Opened(await self._in_thread(self._open))
+            self._opened.users += 1
+            return self._opened
+
+    async def look(self, step: Callable[[], T]) -> T:
+        """Pause, and take one look."""
+        await asyncio.sleep(self.pause)
+        return await self._in_thread(self._timed, step)
+
+    def _timed(self, step: Callable[[], T]) -> T:
+        began = time.thread_time()
+        try:
+            return step()
+        finally:
+            self._took += (time.thread_time() - began - self._took) / 8
+
+    @property
+    def pause(self) -> float:
+        """Seconds until a release is looked at again: longer where many looks cost much."""
+        return min(max(LOOK_SECONDS, self._members * self._took * IDLE_SHARE), MOST_SECONDS)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        context = contextvars.copy_context()  # Airflow's log of this trigger
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: context.run(function, *arguments))
+
+
+_fleets: WeakKeyDictionary[asyncio.AbstractEventLoop, Fleet] = WeakKeyDictionary()
+
+
+def fleet() -> Fleet:
+    """The fleet of the loop that runs now."""
+    from muster.airflow.site import open_backend
+
+    loop = asyncio.get_running_loop()
+    if loop not in _fleets:
+        _fleets[loop] = Fleet(open_backend)
+    return _fleets[loop]

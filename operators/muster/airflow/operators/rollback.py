@@ -1,0 +1,123 @@
+"""RollbackOperator: what was released is taken back by hand, from a Dag or from Airflow's page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.assets import announce_served, deployment_asset
+from muster.airflow.authoring.checks import check_all, check_name, check_one, check_text, optional
+from muster.airflow.authoring.references import is_known
+from muster.airflow.links import DeploymentLink, EndpointLink
+from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.releasing import asker, serving, short
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.authoring.references import VersionReference
+    from muster.backends.base import Backend
+    from muster.core.deployment import DeploymentStatus, Revision
+
+
+class RollbackOperator(MusterOperator):
+    """Give the traffic back: of a release under way to its champion, else to the revision that is kept.
+
+    In force with one write, in seconds. What is rolled back is refused and goes. A task does this once: its
+    retry sees that it was done, and goes back no further. It returns ``version``, what serves now, and
+    ``rolled_back``, what was taken back.
+
+    :param name: of the deployment.
+    :param model: take back this version, and only this one: where it neither serves nor is on its way to,
+        the task is skipped. Whatever does, where not given. (templated)
+    :param reason: one line; it is kept with the revision. (templated)
+    """
+
+    template_fields: Sequence[str] = ("model", "reason")
+    ui_color = "#fce8e6"
+    operator_extra_links = (DeploymentLink(), EndpointLink())
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: str | VersionReference | None = None,
+        reason: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.reason = reason
+        super().__init__(**kwargs)
+        check_all(self, name=check_name, model=optional(check_one), reason=optional(check_text))
+        if is_known(name) and deployment_asset(name) not in self.outlets:
+            self.add_outlets([deployment_asset(name)])
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Take it back, and return what serves from now on."""
+        from muster.airflow.attempts.run import TaskRun
+        from muster.backends.releases.byhand import roll_back, rolled_back_by, tidy
+
+        task = TaskRun.of(self, context)
+        backend, by = task.backend, asker(task.origin)
+        before = backend.deployment(self.name)
+        taken = _taken_by(before, rolled_back_by(by))
+        if taken is None:
+            taken = self._meant(backend, before)
+            roll_back(backend, self.name, by=by, reason=self.reason or "", revision=taken.name)
+        else:
+            self.log.info("%s was rolled back by a try of this task before", short(taken.model.address))
+            tidy(backend, self.name)
+        return self._told(context, backend.deployment(self.name), taken)
+
+    def _meant(self, backend: Backend, status: DeploymentStatus) -> Revision:
+        """What is to be taken back. :raises AirflowSkipException: it is not there to be."""
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        from muster.backends.releases.byhand import to_be_rolled_back
+
+        meant = status.called(to_be_rolled_back(status)) if self.model is None else self._under_way(status)
+        if meant is None or (self.model is not None and meant.model.address != self._address(backend)):
+            text = f"nothing is rolled back: {short(str(self.model))} neither serves nor is on its way to"
+            self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
+            raise AirflowSkipException(text)
+        return meant
+
+    @staticmethod
+    def _under_way(status: DeploymentStatus) -> Revision | None:
+        """The revision of a release under way, else what serves."""
+        if status.release and status.release.champion not in (None, status.release.revision):
+            return status.called(status.release.revision)
+        return status.champion
+
+    def _address(self, backend: Backend) -> str:
+        versions = backend.store.resolve(str(self.model))
+        if len(versions) != 1:
+            raise SpecError(
+                f"model {self.model!r:.120} names {len(versions)} versions; one can be rolled back"
+            )
+        return versions[0].address
+
+    def _told(self, context: Context, status: DeploymentStatus, taken: Revision) -> dict[str, Any]:
+        champion = status.champion
+        self.log.info("%s is rolled back; %s", short(taken.model.address), serving(status))
+        announce_served(context, status, champion, rolled_back=taken.model.address)
+        return {
+            "name": self.name,
+            "version": champion.model.address if champion else None,
+            "revision": champion.name if champion else None,
+            "rolled_back": taken.model.address,
+        }
+
+
+def _taken_by(status: DeploymentStatus, words: str) -> Revision | None:
+    """The revision that was taken back with these words, perhaps only half so far."""
+    release = status.release
+    if release and _says(release.failed, words):
+        return status.called(release.revision)
+    return next((one for one in status.revisions if one.state.over and _says(one.reason, words)), None)
+
+
+def _says(reason: str, words: str) -> bool:
+    return reason == words or reason.startswith(f"{words}: ")
