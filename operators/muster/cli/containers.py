@@ -29,6 +29,7 @@ DOCKERFILE = "Dockerfile"
 _GENERIC = "python"
 _TAG_DIGITS = 12  # of the lock's digest, as a cluster's backend writes it
 _LAST_LINES = 15
+_LONGEST_LINE = 400
 _LEAST_FREE_BYTES = 2 << 30
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*\Z")
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*\Z")
@@ -299,11 +300,20 @@ def _open(root: Path) -> None:
 
 def _failure(program: str, doing: str, code: int, said: Sequence[str]) -> str:
     text = "\n".join(said).lower()
-    shown = "\n".join(f"  {line[:300]}" for line in said)
+    shown = "\n".join(f"  {_cut(line)}" for line in said)
     advice = next(
         (words for signs, words in _ADVICE if any(sign in text for sign in signs)), "see its words above"
     )
     return f"{program} failed while {doing} (exit code {code})\n{shown}\n{advice.format(program=program)}"
+
+
+def _cut(line: str) -> str:
+    """A line's head and tail: builders put what they did before what was wrong."""
+    return (
+        line
+        if len(line) <= _LONGEST_LINE
+        else f"{line[: _LONGEST_LINE // 3]} … {line[-_LONGEST_LINE // 2 :]}"
+    )
 
 
 _ADVICE = (

@@ -190,6 +190,14 @@ def test_a_build_that_fails_says_why(said: str, advice: str, muster: Run, builde
     assert advice in answer.err
 
 
+def test_of_a_long_line_the_end_is_shown(muster: Run, builder: Path, home: Path) -> None:
+    (builder / "refuse").write_text(f"Error: pushing {'x' * 1000}: unauthorized: who are you\n")
+    answer = muster("images", "build", "python", "--push", "registry.example/team-a")
+    assert "Error: pushing xxx" in answer.err
+    assert "unauthorized: who are you" in answer.err
+    assert max(map(len, answer.err.splitlines())) < 500
+
+
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
