@@ -165,7 +165,8 @@ def _recipe(name: str, known: dict[str, Image], settings: Settings) -> Recipe:
 def _build_containers(
     wanted: list[Recipe], *, builder: str | None, registry: str | None, base: str | None, as_json: bool
 ) -> None:
-    from muster.cli.containers import Builder, build
+    from muster.cli.builders import Builder
+    from muster.cli.containers import build
 
     program, found = Builder.find(builder), []
     for recipe in wanted:
