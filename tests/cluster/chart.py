@@ -109,7 +109,9 @@ class Release:
         """Whether an account of the release may do something; in the whole cluster where `namespace` is None."""
         where = "--all-namespaces" if namespace is None else f"--namespace={namespace}"
         who = f"--as=system:serviceaccount:{NAME}:{NAME}-{account}"
-        return kubectl.ask(self.layout, "auth", "can-i", verb, resource, where, who) == "yes"
+        kind, _, part = resource.partition("/")  # kubectl would take the part for an object's name
+        words = ("auth", "can-i", verb, kind, f"--subresource={part}", where, who)
+        return kubectl.ask(self.layout, *words) == "yes"
 
     def _values(self, changes: dict[str, Any]) -> tuple[str, ...]:
         path = self.folder / "values.yaml"

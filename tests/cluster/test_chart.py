@@ -173,6 +173,12 @@ def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call(
     assert installed.secret() == keys
 
 
+def _left(installed: Release) -> set[str]:
+    kinds = "deployments,pods,services,roles,cronjobs,networkpolicies"
+    found = kubectl.run(installed.layout, "get", kinds, _NAMESPACE, "--output=name")
+    return {name for name in found.split() if f"/{NAME}" in name}
+
+
 def test_an_uninstall_keeps_what_cannot_be_made_again(installed: Release, tmp_path: Path) -> None:
     keys, token = installed.secret(), installed.token()
     (tmp_path / "hello").write_text("hello")
