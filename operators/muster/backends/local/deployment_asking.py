@@ -12,7 +12,7 @@ from muster.backends.local.deployment_state import DeploymentState
 from muster.backends.releases.asking import infer_request, read_answer
 from muster.backends.releases.counting import added, read_counts
 from muster.core.deployment import Answer, Counts, SmokeRequest
-from muster.core.errors import DeploymentError
+from muster.core.errors import BackendError, DeploymentError
 
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
@@ -34,12 +34,17 @@ def ask(state: DeploymentState, revision: str, request: SmokeRequest) -> tuple[A
 
 
 def counts(state: DeploymentState) -> Mapping[str, Counts]:
-    """Add up what the servers have counted, those that answer."""
-    return added(
-        read_counts(page, name=state.name)
-        for port in sorted(set(state.ports.values()))
-        if (page := _page(port, "/metrics")) is not None
-    )
+    """Add up what the servers have counted.
+
+    :raises BackendError: one that holds a revision with traffic does not say, so nobody knows how that is.
+    """
+    pages = {port: _page(port, "/metrics") for port in sorted(set(state.ports.values()))}
+    silent = [name for name in state.shares if name in state.ports and pages[state.ports[name]] is None]
+    if silent:
+        raise BackendError(
+            f"deployment {state.name}: the server of {', '.join(silent)} does not say what it has answered"
+        )
+    return added(read_counts(page, name=state.name) for page in pages.values() if page is not None)
 
 
 def answers(state: DeploymentState) -> bool:
@@ -58,7 +63,10 @@ def _call(port: int, method: str, path: str, body: object = None) -> dict[str, A
         raise DeploymentError(f"{method} {path}: no answer ({type(error).__name__}: {error})") from error
     if response.status != http.HTTPStatus.OK:
         raise DeploymentError(f"HTTP {response.status}: {_error_of(text)}")
-    answer: dict[str, Any] = json.loads(text)
+    try:
+        answer: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise DeploymentError(f"{method} {path}: the answer is not JSON ({text[:60]!r})") from error
     return answer
 
 

@@ -1,0 +1,117 @@
+"""What a deployment's servers are asked, some of which do not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from muster.backends.local import deployment_asking
+from muster.backends.local.deployment_state import DeploymentState
+from muster.core.deployment import DeploymentSpec, SmokeRequest
+from muster.core.errors import BackendError, NotFound
+from muster.core.job import Pinned
+
+PAGE = """# TYPE muster_requests counter
+muster_requests_total{model="f",outcome="answered",revision="r1"} 3.0
+"""
+METADATA = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}]}
+ASKED = SmokeRequest(name="one", inputs={"x": (1.0,)})
+
+
+@contextlib.contextmanager
+def serving(answer: Any) -> Iterator[int]:
+    """A server that has a metrics page, a model's metadata and one answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(200, PAGE if self.path == "/metrics" else json.dumps(METADATA))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.reply(*answer)
+
+        def reply(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def state(*ports: int) -> DeploymentState:
+    """A deployment whose first revision serves, and whose others are kept."""
+    found = DeploymentState(name="f", port=1)
+    for number, port in enumerate(ports, 1):
+        model = Pinned(address=f"volume://f/model@{number}", digest=f"b3:{number:064}")
+        spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
+        found = found.prepared(spec, by="task")[0].up(f"r{number}", port=port)
+        found = found.shifted({"r1": 100}, token=found.token, release=None)
+    return found
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of a server that accepts and never answers."""
+    monkeypatch.setattr(deployment_asking, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(deployment_asking, "ASK_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_what_has_no_traffic_and_does_not_answer_is_left_out(silent: int) -> None:
+    with serving(None) as port:
+        counted = deployment_asking.counts(state(port, silent))
+    assert {name: each.requests for name, each in counted.items()} == {"r1": 3}
+
+
+def test_what_has_traffic_and_does_not_answer_leaves_nobody_to_judge(silent: int) -> None:
+    with serving(None) as port, pytest.raises(BackendError, match="the server of r1 does not say"):
+        deployment_asking.counts(state(silent, port))
+
+
+@pytest.mark.parametrize(
+    ("answer", "outputs", "error"),
+    [
+        ((200, '{"outputs": [{"name": "y", "data": [2.0]}]}'), {"y": (2.0,)}, ""),
+        ((500, '{"error": "no luck"}'), None, "HTTP 500: no luck"),
+        ((500, "<html>"), None, "HTTP 500: <html>"),
+        ((200, "<html>"), None, "the answer is not JSON (b'<html>')"),
+        ((200, "{}"), None, "it answers {}, expected outputs"),
+    ],
+)
+def test_an_answer_is_told_as_it_is(answer: Any, outputs: Any, error: str) -> None:
+    with serving(answer) as port:
+        (found,) = deployment_asking.ask(state(port), "r1", ASKED)
+    assert (found.outputs, found.replica) == (outputs, f"127.0.0.1:{port}")
+    assert found.error.endswith(error)
+    assert bool(found.error) == bool(error)
+
+
+def test_what_is_not_there_to_be_asked_says_why(silent: int) -> None:
+    (found,) = deployment_asking.ask(state(silent), "r1", ASKED)
+    assert "no answer (TimeoutError: timed out)" in found.error
+    down = replace(state(silent).down(["r1"], reason="it is being loaded"))
+    (found,) = deployment_asking.ask(down, "r1", ASKED)
+    assert found.error == "it is not loaded: it is being loaded"
+    with pytest.raises(NotFound, match="r9"):
+        deployment_asking.ask(state(silent), "r9", ASKED)
