@@ -780,6 +780,7 @@ def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
     """Have the page read other stores from then on, each from when it opens one anew."""
     from starlette.routing import Mount
 
+    from muster.airflow.plugin.answering import Answering
     from muster.airflow.plugin.board import Board
     from muster.airflow.plugin.routes import Site
 
@@ -788,7 +789,9 @@ def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
         monkeypatch.setitem(
-            mount.app.state._state, "site", cache(lambda: Site(at := next(backends), Board(at)))
+            mount.app.state._state,
+            "site",
+            cache(lambda: Site(at := next(backends), Board(at), Answering(at))),
         )
 
     return go

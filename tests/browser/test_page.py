@@ -166,3 +166,82 @@ def test_it_is_light_or_dark_as_the_person_or_airflow_says(
     if chosen:
         page.evaluate("name => { document.documentElement.dataset.theme = name; }", chosen)
     expect(page.locator("body")).to_have_css("background-color", shown)
+
+
+def revision(name: str, number: int, state: str, percent: int, **more: Any) -> dict[str, Any]:
+    model = {"address": f"volume://flights/model@{number}", "digest": "b3:0", "partition": f"2013-0{number}"}
+    known = {"kept": False, "ready": 1, "wanted": 1, "restarts": 0, "since": 1.0, "reason": ""}
+    return {"name": name, "model": model, "state": state, "percent": percent} | known | more
+
+
+def canary(*, percent: int = 20, **release: Any) -> dict[str, Any]:
+    """Where @3 is on its way, @2 serves, and @1 was refused in words of markup."""
+    under_way = {"revision": "r3", "champion": "r2", "by": "flights.deploy, manual", "since": 1.0}
+    figures = {
+        "r3": {"requests": 1200, "failed": 7, "p95_seconds": 0.0123},
+        "r2": {"requests": 51000, "failed": 0, "p95_seconds": 0.011},
+    }
+    return {
+        "name": "flights",
+        "url": "http://127.0.0.1:8081",
+        "ready": True,
+        "token": "1",
+        "reason": "",
+        "revisions": [
+            revision("r3", 3, "serving", percent),
+            revision("r2", 2, "serving", 100 - percent),
+            revision("r1", 1, "refused", 0, ready=0, reason="<b>p is 7</b>"),
+        ],
+        "release": under_way | {"failed": "", "held": False} | release,
+        "figures": figures,
+        "lately": {"r3": {"requests": 50, "failed": 1, "p95_seconds": 0.02}},
+        "lately_seconds": 10.0,
+    }
+
+
+def test_a_canary_is_seen_with_its_share_and_its_figures(page: Page, server: Server) -> None:
+    server.answers["/muster/api/deployments"] = (200, {"deployments": [canary()]})
+    page.goto(f"{HOST}/muster/#/deployments")
+    expect(page.get_by_role("img", name="r2 80 %, r3 20 %")).to_be_visible()
+    (wide,) = page.locator("svg.shares rect.coming").evaluate_all(
+        "all => all.map(r => r.getAttribute('width'))"
+    )
+    assert wide == "20"
+    row = page.get_by_role("row").nth(1)
+    for text in ("serving", "52,200", "12.3 ms", "flights/model@3 is on its way at 20 %"):
+        expect(row).to_contain_text(text)
+    server.answers["/muster/api/deployments"] = (200, {"deployments": [canary(percent=60)]})
+    page.clock.run_for(5_000)
+    expect(page.get_by_role("img", name="r2 40 %, r3 60 %")).to_be_visible()
+
+
+def test_one_deployment_shows_what_each_revision_answered_and_what_is_under_way(
+    page: Page, server: Server
+) -> None:
+    server.answers["/muster/api/deployments/flights"] = (200, canary())
+    page.goto(f"{HOST}/muster/#/deployments/flights")
+    main = page.locator("main")
+    expect(main).to_contain_text("asked for by")
+    expect(main).to_contain_text("flights.deploy, manual")
+    rows = page.get_by_role("table", name="Revisions of flights, newest first").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("20 %1 of 11,200712.3 ms")
+    expect(rows.nth(3)).to_contain_text("<b>p is 7</b>")
+    expect(page.get_by_role("table", name="What was answered lately")).to_contain_text("r3505120 ms")
+    server.answers["/muster/api/deployments/flights"] = (200, canary(held=True) | {"figures": None})
+    page.clock.run_for(3_000)
+    expect(main).to_contain_text("flights/model@3 is held at 20 %")
+    expect(main).to_contain_text("its servers do not say now what they answered")
+    server.answers["/muster/api/deployments/flights"] = (200, canary(failed="7 of 90 requests failed"))
+    page.clock.run_for(3_000)
+    expect(main).to_contain_text("is taken back")
+    expect(main).to_contain_text("7 of 90 requests failed")
+
+
+def test_what_nobody_looks_at_is_not_asked_for(page: Page, server: Server) -> None:
+    server.answers["/muster/api/deployments"] = (200, {"deployments": []})
+    page.goto(f"{HOST}/muster/#/deployments")
+    expect(page.get_by_text("No deployments yet")).to_be_visible()
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
+    asked = server.asked.count("/muster/api/deployments")
+    page.clock.run_for(60_000)
+    assert server.asked.count("/muster/api/deployments") == asked

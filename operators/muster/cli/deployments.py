@@ -1,7 +1,11 @@
-"""``muster deployments``: what answers predictions now."""
+"""``muster deployments``: what answers predictions now, and what a person does about it."""
 
 from __future__ import annotations
 
+import getpass
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,56 +18,156 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
-    from muster.core.deployment import DeploymentStatus
+    from muster.backends.releases.looking import Figures, Seen
+    from muster.core.deployment import DeploymentStatus, Revision
 
-app = group("Deployments: names that answer predictions.")
+WINDOW_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+_CLEAR = "\x1b[H\x1b[2J"
+
+app = group("Deployments: names that answer predictions, released step by step and taken back.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A deployment's name, such as flights.")]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", help=f"Look every second until Ctrl-C; figures of the last {WINDOW_SECONDS:g} s."
+    ),
+]
 
 
 @app.command("ls", epilog=example("muster deployments ls", "muster deployments ls --json | jq -r '.[].url'"))
-def list_deployments(*, as_json: Json = False) -> None:
-    """List the deployments and what each serves."""
+def list_deployments(*, watch: Watch = False, as_json: Json = False) -> None:
+    """List the deployments: what each serves, what is under way, and what its users were answered."""
+    from muster.backends.releases.looking import look_at_all
+
     backend = open_backend()
-    found = [backend.deployment(name) for name in backend.deployments()]
-    if as_json:
-        emit([_document(status) for status in found])
-        return
-    table = Table(["deployment", "state", "serves", "since", "url"])
-    for status in found:
-        champion = status.champion
+
+    def all_of_them() -> list[Seen]:
+        return look_at_all(backend, backend.deployments())
+
+    for found in _looks(all_of_them, watch=watch):
+        if as_json:
+            emit([_document(seen) for seen in found])
+        else:
+            _show_list(found)
+
+
+def _show_list(found: list[Seen]) -> None:
+    table = Table(
+        ["deployment", "state", "serves", "under way", ">requests", ">errors", ">p95", "since", "url"]
+    )
+    for seen in found:
+        status, champion = seen.status, seen.status.champion
         table.add(
             status.name,
             _state(status),
             champion and _model(champion.model.address),
+            _under_way(status),
+            *_figures(seen.total),
             when(champion.since) if champion else None,
             status.url,
         )
     table.show(empty="no deployments yet")
 
 
-@app.command("show", epilog=example("muster deployments show flights"))
-def show(name: Name, *, as_json: Json = False) -> None:
-    """Show one deployment: its address and its revisions, newest first."""
-    status = _known(open_backend(), name)
-    if as_json:
-        emit(_document(status))
-        return
+@app.command(
+    "show", epilog=example("muster deployments show flights", "muster deployments show flights --watch")
+)
+def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
+    """Show one deployment: what is under way, and its revisions with shares and figures, newest first."""
+    from muster.backends.releases.looking import look
+
+    backend = open_backend()
+    _known(backend, name)
+    for (seen,) in _looks(lambda: [look(backend, name)], watch=watch):
+        if as_json:
+            emit(_document(seen))
+        else:
+            _show_one(seen)
+
+
+def _show_one(seen: Seen) -> None:
+    status = seen.status
     say(typer.style(safe(status.name), bold=True))
-    fields([("state", _state(status)), ("url", status.url), ("reason", status.reason)])
+    fields(
+        [
+            ("state", _state(status)),
+            ("url", status.url),
+            ("under way", _release(status)),
+            ("reason", status.reason),
+        ]
+    )
     say()
-    table = Table(["revision", "model", "digest", "state", ">share", "since", "reason"])
+    table = Table(
+        [
+            *("revision", "model", "digest", "state", ">share", ">ready"),
+            *(">requests", ">errors", ">p95", "since", "reason"),
+        ]
+    )
+    figures = seen.figures
     for revision in status.revisions:
         table.add(
             revision.name,
             _model(revision.model.address),
             digest(revision.model.digest),
-            revision.state.value,
+            _standing(revision),
             f"{revision.percent} %",
+            None if revision.state.over else f"{revision.ready}/{revision.wanted}",
+            *_figures(figures.get(revision.name)),
             when(revision.since),
             revision.reason,
         )
     table.show(empty="no revisions")
+
+
+@app.command(
+    "promote",
+    epilog=example("muster deployments promote flights", "muster deployments promote flights r7"),
+)
+def promote(
+    name: Name,
+    revision: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[REVISION]", help="Such as r7 or flights/model@7; what is under way if not given."
+        ),
+    ] = None,
+) -> None:
+    """Give a revision all traffic at once; the one that had it is kept for a rollback. No rule is looked at."""
+    from muster.backends.releases.byhand import promote as give_everything
+
+    backend = open_backend()
+    chosen = _chosen(_known(backend, name), revision)
+    give_everything(backend, name, chosen.name, by=_by())
+    note(f"{name}: {chosen.name} ({_model(chosen.model.address)}) has all of the traffic")
+    note(f"back: muster deployments rollback {name}")
+
+
+@app.command(
+    "rollback",
+    epilog=example(
+        "muster deployments rollback flights",
+        "muster deployments rollback flights --reason 'too many alarms'",
+    ),
+)
+def rollback(
+    name: Name,
+    *,
+    reason: Annotated[str, typer.Option(help="One line, kept with what is rolled back.")] = "",
+) -> None:
+    """Give the traffic back: of a release under way to its champion, else to the revision that is kept."""
+    from muster.backends.releases.byhand import roll_back, to_be_rolled_back
+
+    backend = open_backend()
+    before = _known(backend, name)
+    bad = to_be_rolled_back(before)
+    roll_back(backend, name, by=_by(), reason=safe(reason), revision=bad)
+    after = backend.deployment(name)
+    serves = after.champion
+    note(f"{name}: {bad} ({_model_of(before, bad)}) is rolled back")
+    if serves:
+        note(f"{serves.name} ({_model(serves.model.address)}) has {serves.percent} % of the traffic")
 
 
 @app.command("retire", epilog=example("muster deployments retire flights"))
@@ -75,6 +179,28 @@ def retire(name: Name) -> None:
     note(f"{name} no longer answers")
 
 
+def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen]]:
+    """Yield one look, or one a second with what was answered in the last few."""
+    earlier: list[tuple[float, dict[str, Seen]]] = []
+    while True:
+        now, found = time.monotonic(), look()
+        if not watch:
+            yield found
+            return
+        earlier.append((now, {seen.status.name: seen for seen in found}))
+        while len(earlier) > 1 and earlier[1][0] <= now - WINDOW_SECONDS:
+            del earlier[0]
+        first = earlier[0][1]
+        if sys.stdout.isatty():
+            say(_CLEAR)
+        yield [seen.after(first.get(seen.status.name, seen)) for seen in found]
+        _pause(LOOK_SECONDS)
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def _known(backend: Backend, name: str) -> DeploymentStatus:
     known = backend.deployments()
     if check_label("deployment", name) not in known:
@@ -83,13 +209,73 @@ def _known(backend: Backend, name: str) -> DeploymentStatus:
     return backend.deployment(name)
 
 
-def _document(status: DeploymentStatus) -> dict[str, Any]:
-    return plain(status)  # type: ignore[no-any-return]
+def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
+    """The revision that was named, or that is under way. :raises NotFound: there is none."""
+    if wanted is None and status.release:
+        wanted = status.release.revision
+    there = [one for one in status.revisions if not one.state.over]
+    for one in there:
+        if wanted is not None and wanted.removeprefix("volume://") in (one.name, _model(one.model.address)):
+            return one
+    names = ", ".join(f"{one.name} ({_model(one.model.address)})" for one in there) or "none"
+    if wanted is None:
+        raise NotFound(f"deployment {status.name}: nothing is under way; name a revision, there is {names}")
+    raise NotFound(f"deployment {status.name} has no revision {wanted!r:.60}; there is {names}")
+
+
+def _by() -> str:
+    """Who asks, as it is kept with a revision."""
+    try:
+        return f"{getpass.getuser()} at the command line"
+    except (KeyError, OSError):  # a container's user has no name
+        return "somebody at the command line"
+
+
+def _document(seen: Seen) -> dict[str, Any]:
+    status: dict[str, Any] = plain(seen.status)
+    return {**status, "figures": plain(seen.figures)}
 
 
 def _state(status: DeploymentStatus) -> str:
     return "serving" if status.ready else "down"
 
 
+def _standing(revision: Revision) -> str:
+    return "kept" if revision.kept and revision.state.value == "ready" else revision.state.value
+
+
+def _under_way(status: DeploymentStatus) -> str:
+    """What is on its way, in a few words: ``@8 at 5 %, held``."""
+    release = status.release
+    if release is None:
+        return ""
+    mine = status.called(release.revision)
+    name = "@" + mine.model.address.rpartition("@")[2] if mine else release.revision
+    ends = ", taken back" if release.failed else ", held" if release.held else ""
+    return f"{name} at {mine.percent if mine else 0} %{ends}"
+
+
+def _release(status: DeploymentStatus) -> str:
+    release = status.release
+    if release is None:
+        return ""
+    said = f"{release.revision} at {status.shares.get(release.revision, 0)} % since {when(release.since)}"
+    why = f"; it is taken back: {release.failed}" if release.failed else ""
+    waits = "; it is held there until somebody asks for more" if release.held else ""
+    return f"{said}, asked for by {release.by}{waits}{why}"
+
+
+def _figures(figures: Figures | None) -> tuple[object, object, object]:
+    if figures is None:
+        return None, None, None
+    p95 = figures.p95_seconds
+    return figures.requests, figures.failed, None if p95 is None else f"{p95 * 1000:.3g} ms"
+
+
 def _model(address: str) -> str:
     return address.removeprefix("volume://")
+
+
+def _model_of(status: DeploymentStatus, name: str) -> str:
+    found = status.called(name)
+    return _model(found.model.address) if found else "gone"

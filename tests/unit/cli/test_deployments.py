@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.unit.backends.releases.world import NAME, World, spec
 
-from muster.core.deployment import DeploymentStatus, Revision, RevisionState
+from muster.backends.releases.byhand import promote
+from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
+from muster.core.errors import Unreachable
 from muster.core.job import Pinned
 
 Run = Callable[..., Any]
@@ -18,8 +23,13 @@ def revision(number: int, state: RevisionState, **changes: Any) -> Revision:
     return Revision(name=f"r{number}", model=model, state=state, since=1_800_000_000.0, **changes)
 
 
+COUNTED = Counts(requests=200, failed=3, seconds={0.01: 150, 0.1: 200, float("inf"): 200})
+
+
 class Serving:
     """The half of a backend that is about deployments."""
+
+    counted: Mapping[str, Counts] | None = None
 
     def __init__(self) -> None:
         revisions = (
@@ -38,8 +48,30 @@ class Serving:
     def deployment(self, name: str) -> DeploymentStatus:
         return self.known[name]
 
+    def counts(self, name: str) -> Mapping[str, Counts]:
+        if self.counted is None:
+            raise Unreachable("no metrics")
+        return self.counted
+
     def retire(self, name: str) -> None:
         del self.known[name]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Where @2 serves, @1 is kept, and @3 has 5 %."""
+    world = World()
+    monkeypatch.setattr("muster.cli.deployments.open_backend", lambda: world)
+    for number in (1, 2):
+        made = world.prepare(spec(number), by="task")
+        world.come_up(made.name)
+        promote(world, NAME, made.name, by="task")
+    world.prepare(spec(3), by="flights.deploy, manual")
+    world.come_up("r3")
+    status = world.deployment(NAME)
+    shares = {"r2": 95, "r3": 5, "r1": 0}
+    world.shift(NAME, shares, token=status.token, release=status.release)
+    return world
 
 
 @pytest.fixture
@@ -78,3 +110,71 @@ def test_an_unknown_name_says_what_there_is(muster: Run) -> None:
     answer = muster("deployments", "show", "flight")
     assert (answer.code, answer.out) == (1, "")
     assert "there is flights" in answer.err
+
+
+def test_the_figures_stand_beside_each_revision(muster: Run, serving: Serving) -> None:
+    serving.counted = {"r2": COUNTED}
+    out = muster("deployments", "show", "flights").out
+    row = next(line for line in out.splitlines() if line.startswith("r2"))
+    assert row.split()[4:11] == ["100", "%", "0/1", "200", "3", "82", "ms"]
+    assert muster("deployments", "ls").out.splitlines()[1].split()[3:8] == ["-", "200", "3", "82", "ms"]
+    (document,) = muster("deployments", "ls", "--json").json()
+    assert document["figures"] == {"r2": {"requests": 200, "failed": 3, "p95_seconds": 0.082}}
+
+
+@pytest.mark.usefixtures("world")
+def test_what_is_under_way_is_told(muster: Run) -> None:
+    out = muster("deployments", "show", NAME).out
+    assert "r3 at 5 % since" in out
+    assert "asked for by flights.deploy, manual" in out
+    assert [line.split()[4] for line in out.splitlines() if line[1:2].isdigit()] == ["5", "95", "0"]
+    assert "@3 at 5 %" in muster("deployments", "ls").out
+
+
+def test_rollback_gives_the_traffic_back_and_says_what_serves(muster: Run, world: World) -> None:
+    said = muster("deployments", "rollback", NAME, "--reason", "too many\x1b[2Jalarms").err
+    assert said.splitlines() == [
+        "line: r3 (lines/model@3) is rolled back",
+        "r2 (lines/model@2) has 100 % of the traffic",
+    ]
+    assert world.called("r3").reason.endswith(r"at the command line: too many\x1b[2Jalarms")
+    assert "r2 (lines/model@2) is rolled back" in muster("deployments", "rollback", NAME).err
+    answer = muster("deployments", "rollback", NAME)
+    assert (answer.code, "keeps no revision to go back to" in answer.err) == (1, True)
+
+
+@pytest.mark.parametrize("named", [(), ("r3",), ("lines/model@3",), ("volume://lines/model@3",)])
+def test_promote_gives_everything_to_what_is_named_or_under_way(
+    muster: Run, world: World, named: tuple[str, ...]
+) -> None:
+    said = muster("deployments", "promote", NAME, *named).err
+    assert said.splitlines()[0] == "line: r3 (lines/model@3) has all of the traffic"
+    assert world.deployment(NAME).shares == {"r3": 100}
+    assert world.called("r2").kept
+
+
+def test_promote_names_what_there_is(muster: Run, world: World) -> None:
+    there = "there is r3 (lines/model@3), r2 (lines/model@2), r1 (lines/model@1)"
+    assert there in muster("deployments", "promote", NAME, "r9").err
+    promote(world, NAME, "r3", by="ann")
+    assert "nothing is under way; name a revision" in muster("deployments", "promote", NAME).err
+
+
+def test_watching_shows_the_last_seconds_until_it_is_ended(
+    muster: Run, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count(1)
+    clock = itertools.count(0.0, 4.0)
+
+    def pause(_: float) -> None:
+        number = next(numbers)
+        if number == 5:
+            raise KeyboardInterrupt
+        serving.counted = {"r2": Counts(requests=100 * number)}
+
+    serving.counted = {"r2": Counts()}
+    monkeypatch.setattr("muster.cli.deployments._pause", pause)
+    monkeypatch.setattr("muster.cli.deployments.time.monotonic", lambda: next(clock))
+    out = muster("deployments", "show", "flights", "--watch", "--json").out
+    seen = [json.loads(line)["figures"]["r2"]["requests"] for line in out.splitlines()]
+    assert seen == [0, 100, 200, 300, 300]

@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
 
 from muster.airflow.plugin.access import plugins
+from muster.airflow.plugin.answering import Answering
 from muster.airflow.plugin.board import Board
 from muster.airflow.plugin.routes import Json, Site, api, documents
 from muster.core.errors import Conflict, MusterError, NotFound, SpecError
@@ -80,7 +81,7 @@ def open_site() -> Site:
     from muster.airflow.site import open_backend
 
     backend = open_backend(resolve=_no_secret)
-    return Site(backend, Board(backend))
+    return Site(backend, Board(backend), Answering(backend))
 
 
 def _no_secret(secret: SecretRef) -> str:

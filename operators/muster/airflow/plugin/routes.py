@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -15,11 +14,11 @@ from fastapi.responses import FileResponse, JSONResponse
 
 from muster.airflow.plugin import board, versions
 from muster.airflow.plugin.access import Who, assets, same_site
+from muster.airflow.plugin.answering import Answering
 from muster.backends.base import Backend
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import NotFound
 from muster.core.names import check_job_id, check_label, check_volume
-from muster.core.wire import plain
 from muster.volumes.documents import parse, show
 
 MOST_ROWS = 200
@@ -41,10 +40,11 @@ class Json(JSONResponse):
 
 @dataclass(frozen=True)
 class Site:
-    """What the page reads: a backend with its store, and the jobs known so far."""
+    """What the page reads: a backend with its store, the jobs known so far, and what answers predictions."""
 
     backend: Backend
     board: board.Board
+    answering: Answering
 
 
 def site(request: Request) -> Site:
@@ -127,7 +127,7 @@ def version(here: Here, who: Who, address: Text) -> Json:
         permitted=who.may,
         readable=partial(who.may, entity=DagAccessEntity.XCOM),
     )
-    served = [status.name for status in _deployments(here) if _serves(status, found["address"])]
+    served = [each.name for each in here.answering.statuses() if _serves(each, found["address"])]
     return Json({**found, "served_by": served})
 
 
@@ -139,24 +139,16 @@ def lineage(here: Here, who: Who, address: Text) -> Json:
 
 @api.get("/deployments", dependencies=[assets])
 def deployments(here: Here) -> Json:
-    """What answers predictions, each with its revisions."""
-    return Json({"deployments": plain(_deployments(here))})
+    """What answers predictions, each with its revisions and what they answered."""
+    return Json({"deployments": here.answering.all()})
 
 
 @api.get("/deployments/{name}", dependencies=[assets])
 def deployment(here: Here, name: str) -> Json:
-    """One deployment, with its revisions."""
+    """One deployment, with its revisions and what they answered."""
     if check_label("deployment", name) not in here.backend.deployments():
         raise NotFound(f"no deployment {name}: `muster deployments ls` lists what there is")
-    return Json(plain(here.backend.deployment(name)))
-
-
-def _deployments(here: Site) -> list[DeploymentStatus]:
-    found = []
-    for name in here.backend.deployments():
-        with suppress(NotFound):  # retired meanwhile
-            found.append(here.backend.deployment(name))
-    return found
+    return Json(here.answering.one(name))
 
 
 def _serves(status: DeploymentStatus, address: str) -> bool:

@@ -1,14 +1,20 @@
-// What answers predictions, and which model versions stand behind each name.
+// What answers predictions, which model versions stand behind each name, and what users were answered.
 
 import { get } from "./api.js";
-import { ago, crumbs, facts, h, state, table, toDeployment, toVersion, under } from "./dom.js";
+import {
+  ago, crumbs, facts, h, milliseconds, number, shares, span, state, table, toDeployment, toVersion, under,
+} from "./dom.js";
 import { watch } from "./watch.js";
 
-const serving = (each) => each.percent > 0;
-const coming = (each) => each.state === "starting";
 const gone = (each) => ["retired", "refused"].includes(each.state);
-const champion = ({ revisions }) => revisions.filter(serving).sort((one, other) => other.percent - one.percent)[0];
+const called = ({ revisions }, name) => revisions.find((each) => each.name === name);
 const standing = (each) => state(each.ready ? "serving" : "down");
+const kept = (each) => (each.kept && each.state === "ready" ? "kept" : each.state);
+
+function champion({ revisions, release }) {
+  const order = (one, other) => other.percent - one.percent || (other.name === release?.champion) - 0.5;
+  return revisions.filter((each) => each.percent > 0).sort(order)[0];
+}
 
 export async function deployments(screen) {
   await changes(screen, 5, "deployments", (found) => list(found.deployments));
@@ -28,20 +34,52 @@ async function changes(screen, seconds, where, draw) {
   });
 }
 
+// The one that had the traffic before last: what comes stands at the end of the bar.
+function bar(found) {
+  const coming = found.release?.revision;
+  const parts = found.revisions.map(({ name, percent }) => ({
+    name, percent, kind: name === coming ? "coming" : "serving",
+  }));
+  return shares(parts.sort((one, other) => (one.kind === "coming") - (other.kind === "coming")));
+}
+
+function underWay(found) {
+  if (!found.release) return found.reason;
+  const { revision, failed, held } = found.release;
+  const mine = called(found, revision);
+  const how = failed ? "is taken back" : held ? "is held" : mine?.percent ? "is on its way" : "comes up";
+  return [mine ? toVersion(mine.model.address) : revision, ` ${how} at ${mine?.percent ?? 0} %`];
+}
+
+// Of all revisions together: the slowest counts, since percentiles cannot be added up.
+function together(figures) {
+  const all = Object.values(figures ?? {});
+  if (!all.length) return ["", "", ""];
+  const sum = (name) => all.reduce((total, each) => total + each[name], 0);
+  return [number(sum("requests")), number(sum("failed")), milliseconds(Math.max(...all.map((f) => f.p95_seconds ?? 0)))];
+}
+
+const answered = (figures) => [
+  figures ? number(figures.requests) : "", figures ? number(figures.failed) : "", milliseconds(figures?.p95_seconds),
+];
+
 function list(found) {
   const columns = [
-    ["State", "tight"], ["Deployment"], ["Serves"], ["Partition"], ["Since", "tight"], ["Answers at"], ["Says"],
+    ["State", "tight"], ["Deployment"], ["Serves"], ["Partition"], ["Shares", "tight"], ["Requests", "number"],
+    ["Errors", "number"], ["Slowest p95", "number"], ["Since", "tight"], ["Answers at"], ["Under way"],
   ];
   const rows = found.map((each) => {
-    const [best, next] = [champion(each), each.revisions.find(coming)];
+    const best = champion(each);
     return [[
       standing(each),
       toDeployment(each.name),
       best ? toVersion(best.model.address) : "nothing",
       best?.model.partition ?? "",
+      bar(each),
+      ...together(each.figures),
       ago(best?.since),
       h("code", {}, each.url),
-      next ? [toVersion(next.model.address), ` is coming: ${next.state}`] : each.reason,
+      underWay(each),
     ]];
   });
   const empty = "No deployments yet: a DeployOperator makes one.";
@@ -50,23 +88,50 @@ function list(found) {
 
 function describe(found) {
   const columns = [
-    ["State", "tight"], ["Revision"], ["Model"], ["Partition"], ["Share", "number"], ["Since", "tight"], ["Why"],
+    ["State", "tight"], ["Revision"], ["Model"], ["Partition"], ["Share", "number"], ["Ready", "number"],
+    ["Requests", "number"], ["Errors", "number"], ["p95", "number"], ["Since", "tight"], ["Why"],
   ];
-  const cells = (each) => [
-    state(each.state),
+  const cells = (figures) => (each) => [
+    state(kept(each)),
     each.name,
     toVersion(each.model.address),
     each.model.partition ?? "",
     `${each.percent} %`,
+    gone(each) ? "" : `${each.ready} of ${each.wanted}`,
+    ...answered(figures?.[each.name]),
     ago(each.since),
     each.reason,
   ];
-  const rows = found.revisions.map((each) => [cells(each), gone(each) && "gone"]);
-  const known = [["state", standing(found)], ["answers at", h("code", {}, found.url)], ["says", found.reason]];
+  const rows = found.revisions.map((each) => [cells(found.figures)(each), gone(each) && "gone"]);
+  const { release } = found;
+  const known = [
+    ["state", standing(found)],
+    ["shares", bar(found)],
+    ["under way", release && underWay(found)],
+    ["asked for by", release?.by],
+    ["at this share", release && ago(release.since)],
+    ["taken back", release?.failed],
+    ["answers at", h("code", {}, found.url)],
+    ["says", found.reason],
+    ["counted", found.figures ? null : "its servers do not say now what they answered"],
+  ];
   return [
     crumbs(h("a", { href: "#/deployments" }, "Deployments")),
     h("h1", { tabindex: -1 }, found.name),
     facts(known),
     under("Revisions", table(`Revisions of ${found.name}, newest first`, columns, rows, "No revisions.")),
+    lately(found),
   ];
+}
+
+// What was answered while somebody looked at this page.
+function lately({ lately: figures, lately_seconds: seconds, revisions }) {
+  const busy = revisions.filter(({ name }) => figures?.[name]?.requests);
+  if (!busy.length) return null;
+  const columns = [["Revision"], ["Requests", "number"], ["A second", "number"], ["Errors", "number"], ["p95", "number"]];
+  const rows = busy.map(({ name }) => {
+    const [requests, failed, p95] = answered(figures[name]);
+    return [[name, requests, number(figures[name].requests / seconds), failed, p95]];
+  });
+  return under(`The last ${span(seconds)}`, table("What was answered lately", columns, rows, ""));
 }

@@ -106,4 +106,20 @@ export function ago(seconds) {
 export const number = (value) =>
   Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(5)).toString();
 
+// The shares of a deployment's traffic as one bar; each part says whose it is, and the whole says it in words.
+export function shares(parts) {
+  let x = 0;
+  const boxes = parts.filter(({ percent }) => percent).map(({ name, percent, kind }) => {
+    const box = s("rect", { x, y: 0, width: percent, height: 8, class: kind }, s("title", {}, `${name} ${percent} %`));
+    x += percent;
+    return box;
+  });
+  const said = parts.filter(({ percent }) => percent).map(({ name, percent }) => `${name} ${percent} %`).join(", ");
+  const words = { role: "img", "aria-label": said || "nothing serves", class: "shares" };
+  return s("svg", { ...words, viewBox: "0 0 100 8", preserveAspectRatio: "none" }, boxes);
+}
+
+export const milliseconds = (seconds) =>
+  seconds === null || seconds === undefined ? "" : `${Number((seconds * 1000).toPrecision(3))} ms`;
+
 export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many ?? `${one}s`}`;

@@ -1,0 +1,293 @@
+"""Releases driven by a real Airflow on real servers, while users ask: what they saw, and what the task says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e import faulty
+from tests.serving import onnx_graph
+from tests.serving.load import Load
+from tests.site import Site
+from tests.waiting import eventually, until
+
+from muster.backends.local.backend import LocalBackend
+from muster.core.deployment import DeploymentStatus
+from muster.core.settings import Settings
+from muster.volumes.folder import FolderStore
+
+NAME = "line"
+SMOKE = '[{"name": "two", "inputs": {"x": [2]}}]'
+COMPARISON = '{"requests": [{"inputs": {"x": [2, 3]}}], "output": "y", "agreement": 1, "tolerance": 900}'
+DAGS = """
+    from datetime import datetime, timedelta
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+    from airflow.sdk import Asset, dag, task
+    from muster.airflow import DeployOperator, RollbackOperator, Rules
+
+    START = dict(schedule=None, start_date=datetime(2024, 1, 1), params={"model": ""})
+    MODEL = "{{ params.model }}"
+    SECOND = timedelta(seconds=1)
+    RULES = Rules(fewest_requests=20, max_p95_ratio=None)
+
+
+    @dag(**START)
+    def stepwise():
+        DeployOperator(
+            task_id="deploy", name="line", model=MODEL, steps=[20, 60, 100], hold=SECOND, rules=RULES,
+            comparison="comparison.json", retry_delay=SECOND,
+        )
+
+
+    @dag(**START)
+    def patient():
+        DeployOperator(
+            task_id="deploy", name="line", model=MODEL, steps=[20, 100], hold=[timedelta(minutes=10), SECOND],
+            rules=RULES, retries=30, retry_delay=SECOND,
+        )
+
+
+    @dag(**START)
+    def asked():
+        canary = DeployOperator(
+            task_id="canary", name="line", model=MODEL, steps=[20], hold=SECOND, rules=RULES
+        )
+        approved = ApprovalOperator(
+            task_id="approve", subject="Give {{ params.model }} to everybody?", fail_on_reject=True
+        )
+        everybody = DeployOperator(
+            task_id="release", name="line", model=MODEL, steps=[60, 100], hold=SECOND, rules=RULES
+        )
+        back = RollbackOperator(
+            task_id="take_back", name="line", model=MODEL, reason="nobody wanted it", trigger_rule="one_failed"
+        )
+        canary >> approved >> everybody
+        approved >> back
+
+
+    @dag(**START)
+    def back():
+        RollbackOperator(task_id="back", name="line", reason="users complain")
+
+
+    @dag(schedule=[Asset("deployment://line")], start_date=datetime(2024, 1, 1))
+    def heard():
+        @task
+        def say(triggering_asset_events=None):
+            (events,) = triggering_asset_events.values()
+            return [dict(each.extra) for each in events]
+
+        say()
+
+
+    stepwise(), patient(), asked(), back(), heard()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        site.write("releases", DAGS)
+        for name, text in (("smoke", SMOKE), ("comparison", COMPARISON)):
+            (site.folder / "dags" / "releases" / f"{name}.json").write_text(text)
+        site.set("muster", inline_wait=0)
+        site.up()
+        yield site
+
+
+class Released:
+    """The deployment of the site, its versions and its users."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.store = FolderStore(site.home / "store")
+        self.backend = LocalBackend(Settings.load(site.environment))
+
+    def version(self, folder: Path, **line: float) -> str:
+        """Commit a model ``y = slope x + offset``."""
+        return str(self.store.add("lines/model", onnx_graph.write_line(folder / "line", **line)).address)
+
+    @property
+    def status(self) -> DeploymentStatus:
+        return self.backend.deployment(NAME)
+
+    def share(self, address: str) -> int:
+        """The percent that a version has now."""
+        found = self.status.revision(address) if NAME in self.backend.deployments() else None
+        return found.percent if found else 0
+
+    @property
+    def champion(self) -> str:
+        assert self.status.champion is not None
+        return self.status.champion.model.address
+
+    def users(self, *, x: float = 3.0) -> Load:
+        port = int(self.status.url.rpartition(":")[2])
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}
+        return Load(port, f"/v2/models/{NAME}/infer", {"inputs": [tensor]})
+
+    def log(self, dag_id: str, run: str, task: str = "deploy", **more: int) -> str:
+        return self.site.task_log(dag_id, run, task, **more)
+
+
+@pytest.fixture(scope="module")
+def released(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Released:
+    """One whose first version serves everybody."""
+    released = Released(site)
+    first = released.version(tmp_path_factory.mktemp("first"), slope=2.0)
+    assert site.wait("stepwise", site.trigger("stepwise", {"model": first})) == "success"
+    assert released.champion == first
+    return released
+
+
+@pytest.fixture
+def version(released: Released, tmp_path: Path) -> Callable[..., str]:
+    numbers = iter(range(100))
+    return lambda **line: released.version(tmp_path / str(next(numbers)), **line)
+
+
+def events(site: Site) -> list[dict[str, Any]]:
+    """What was told of the deployment's asset, oldest first."""
+    assets = site.ask_api("GET", "assets", params={"uri_pattern": "deployment://line"})["assets"]
+    asked = {"asset_id": assets[0]["id"], "order_by": "timestamp", "limit": 100}
+    return [each["extra"] for each in site.ask_api("GET", "assets/events", params=asked)["asset_events"]]
+
+
+def test_a_release_in_three_steps_loses_no_request_and_is_an_event(
+    site: Site, released: Released, version: Callable[..., str]
+) -> None:
+    old, new = released.champion, version(slope=3.0)
+    with released.users() as users:
+        run = site.trigger("stepwise", {"model": new})
+        assert site.wait("stepwise", run) == "success"
+        eventually(lambda: users.sent > 3000)
+    assert users.failed == {}
+    assert len(users.answers) == 2
+    log = released.log("stepwise", run)
+    steps = [line for line in log.splitlines() if "% of the traffic" in line or "all of the traffic" in line]
+    assert [step.partition(": ")[2].partition(" ")[0] for step in steps] == ["20", "60", "100", "all"], log
+    assert " requests, 0 failed, 95 % within " in steps[1]
+    assert "the release goes on; the triggerer drives it" in log
+    assert site.xcom("stepwise", run, "deploy")["percent"] == 100
+    told = events(site)[-1]
+    assert (told["version"], told["rolled_back"]) == (new, None)
+    assert released.status.revision(old).kept  # type: ignore[union-attr]
+
+
+def test_one_that_answers_users_wrongly_is_taken_back_and_the_task_says_why(
+    site: Site, released: Released, version: Callable[..., str]
+) -> None:
+    good, bad, told = released.champion, version(slope=500.0, offset=-1000.0), len(events(site))
+    with released.users(x=900.0) as users:  # what it answers is out of the bounds of its signature
+        run = site.trigger("stepwise", {"model": bad})
+        assert site.wait("stepwise", run) == "failed"
+        lost = dict(users.failed)
+        before = users.sent
+        eventually(lambda: users.sent > before + 1000)
+    assert users.failed == lost
+    assert released.status.shares == {released.status.revision(good).name: 100}  # type: ignore[union-attr]
+    first, second, third, fourth = why(site, "stepwise", run)
+    assert first == f"release rolled back: {short(bad)} as line"
+    assert second.startswith("at 20 % of the traffic, ")
+    assert second.endswith("requests failed, above the 1.00% that are allowed")
+    assert (third, fourth) == (
+        f"{short(good)} serves 100 % of the users",
+        "all of it: muster deployments show line",
+    )
+    assert len(events(site)) == told
+
+
+def test_a_person_lets_it_go_on_from_where_it_is_held(
+    site: Site, released: Released, version: Callable[..., str]
+) -> None:
+    new = version(slope=4.0)
+    with released.users() as users:
+        run = site.trigger("asked", {"model": new})
+        site.wait_task("asked", run, "approve", ("awaiting_input",))
+        assert released.share(new) == 20
+        assert released.status.release is not None
+        assert released.status.release.held
+        answer(site, run, "Approve")
+        seen = set[int]()
+        eventually(
+            lambda: seen.add(released.share(new)) or site.run_state("asked", run) in ("success", "failed")
+        )
+    assert site.run_state("asked", run) == "success"
+    assert min(seen) == 20
+    assert users.failed == {}
+    assert released.champion == new
+    assert site.states("asked", run)["take_back"] == "skipped"
+
+
+def test_what_a_person_rejects_is_taken_back_and_the_run_is_red(
+    site: Site, released: Released, version: Callable[..., str]
+) -> None:
+    old, new = released.champion, version(slope=5.0)
+    run = site.trigger("asked", {"model": new})
+    site.wait_task("asked", run, "approve", ("awaiting_input",))
+    answer(site, run, "Reject")
+    assert site.wait("asked", run) == "failed"
+    assert site.states("asked", run)["take_back"] == "success"
+    result = site.xcom("asked", run, "take_back")
+    assert (result["version"], result["rolled_back"]) == (old, new)
+    assert released.status.revision(new).reason.endswith(": nobody wanted it")  # type: ignore[union-attr]
+    assert released.champion == old
+
+
+def test_whoever_is_killed_the_next_one_goes_on_and_another_release_supersedes_it(
+    site: Site, released: Released, version: Callable[..., str]
+) -> None:
+    old, new, newer = released.champion, version(slope=6.0), version(slope=7.0)
+    with released.users() as users:
+        run = site.trigger("patient", {"model": new})
+        eventually(lambda: released.share(new) == 20)
+        triggerer = site.component("triggerer")
+        assert triggerer is not None
+        os.kill(triggerer, signal.SIGKILL)
+        eventually(lambda: site.component("triggerer") not in (None, triggerer))
+        other = site.trigger("stepwise", {"model": newer})
+        assert site.wait("patient", run) == "failed"
+        assert site.wait("stepwise", other) == "success"
+    assert users.failed == {}
+    first, second, *_ = why(site, "patient", run)
+    assert first == f"release superseded: {short(new)} as line"
+    assert "stepwise.deploy, " in second
+    assert (released.champion, released.status.revision(old).kept) == (newer, True)  # type: ignore[union-attr]
+
+
+def test_a_rollback_from_a_dag_goes_back_once_and_says_so(site: Site, released: Released) -> None:
+    status = released.status
+    kept = next(one for one in status.revisions if one.kept)
+    bad = released.champion
+    run = site.trigger("back")
+    assert site.wait("back", run) == "success"
+    assert released.champion == kept.model.address
+    told = events(site)[-1]
+    assert (told["version"], told["rolled_back"]) == (kept.model.address, bad)
+    site.clear("back", run, "back")
+    assert until(lambda: site.task("back", run, "back")["try_number"] == 2)
+    assert site.wait("back", run) == "success"
+    assert released.champion == kept.model.address
+    assert "was rolled back by a try of this task before" in released.log("back", run, "back", try_number=2)
+
+
+def why(site: Site, dag_id: str, run: str, *, task: str = "deploy") -> list[str]:
+    """The verdict of a task as the page shows it."""
+    try_number = int(site.task(dag_id, run, task)["try_number"])
+    lines = faulty.shown(site, run, task, dag=dag_id, try_number=try_number)
+    (begin,) = [number for number, line in enumerate(lines) if ": release " in line]
+    return [line.partition("Good: ")[2] or line for line in lines[begin : begin + 4]]
+
+
+def short(address: str) -> str:
+    return address.removeprefix("volume://")
+
+
+def answer(site: Site, run: str, choice: str) -> None:
+    """Do what a person does on Airflow's page."""
+    path = f"dags/asked/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+    site.ask_api("PATCH", path, json={"chosen_options": [choice], "params_input": {}})
