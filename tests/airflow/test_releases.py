@@ -6,26 +6,17 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.e2e import faulty
-from tests.serving import onnx_graph
-from tests.serving.load import Load
+from tests.airflow.released import Released, events, short, why
+from tests.docs.page import DOCS, File, steps
 from tests.site import Site
 from tests.waiting import eventually, until
 
-from muster.backends.local.backend import LocalBackend
-from muster.core.deployment import DeploymentStatus
-from muster.core.settings import Settings
-from muster.volumes.folder import FolderStore
-
-NAME = "line"
 SMOKE = '[{"name": "two", "inputs": {"x": [2]}}]'
 COMPARISON = '{"requests": [{"inputs": {"x": [2, 3]}}], "output": "y", "agreement": 1, "tolerance": 900}'
 DAGS = """
     from datetime import datetime, timedelta
-    from airflow.providers.standard.operators.hitl import ApprovalOperator
     from airflow.sdk import Asset, dag, task
     from muster.airflow import DeployOperator, RollbackOperator, Rules
 
@@ -52,24 +43,6 @@ DAGS = """
 
 
     @dag(**START)
-    def asked():
-        canary = DeployOperator(
-            task_id="canary", name="line", model=MODEL, steps=[20], hold=SECOND, rules=RULES
-        )
-        approved = ApprovalOperator(
-            task_id="approve", subject="Give {{ params.model }} to everybody?", fail_on_reject=True
-        )
-        everybody = DeployOperator(
-            task_id="release", name="line", model=MODEL, steps=[60, 100], hold=SECOND, rules=RULES
-        )
-        back = RollbackOperator(
-            task_id="take_back", name="line", model=MODEL, reason="nobody wanted it", trigger_rule="one_failed"
-        )
-        canary >> approved >> everybody
-        approved >> back
-
-
-    @dag(**START)
     def back():
         RollbackOperator(task_id="back", name="line", reason="users complain")
 
@@ -84,8 +57,20 @@ DAGS = """
         say()
 
 
-    stepwise(), patient(), asked(), back(), heard()
+    stepwise(), patient(), back(), heard()
 """
+
+
+def careful() -> str:
+    """The Dag of the how-to in which a person decides: held for a second, and not judged by a busy machine's clock."""
+    (file,) = [
+        step
+        for step in steps(DOCS / "howto" / "release.md")
+        if isinstance(step, File) and "ApprovalOperator" in step.text
+    ]
+    text = file.text.replace("minutes=10", "seconds=1").replace('name="price"', 'name="line"')
+    text = text.replace("import DeployOperator,", "import Rules, DeployOperator,")
+    return text.replace("smoke=None,", "smoke=None, rules=Rules(max_p95_ratio=None),")
 
 
 @pytest.fixture(scope="module")
@@ -94,44 +79,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site.write("releases", DAGS)
         for name, text in (("smoke", SMOKE), ("comparison", COMPARISON)):
             (site.folder / "dags" / "releases" / f"{name}.json").write_text(text)
+        site.write("careful", careful())
         site.set("muster", inline_wait=0)
         site.up()
         yield site
-
-
-class Released:
-    """The deployment of the site, its versions and its users."""
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.store = FolderStore(site.home / "store")
-        self.backend = LocalBackend(Settings.load(site.environment))
-
-    def version(self, folder: Path, **line: float) -> str:
-        """Commit a model ``y = slope x + offset``."""
-        return str(self.store.add("lines/model", onnx_graph.write_line(folder / "line", **line)).address)
-
-    @property
-    def status(self) -> DeploymentStatus:
-        return self.backend.deployment(NAME)
-
-    def share(self, address: str) -> int:
-        """The percent that a version has now."""
-        found = self.status.revision(address) if NAME in self.backend.deployments() else None
-        return found.percent if found else 0
-
-    @property
-    def champion(self) -> str:
-        assert self.status.champion is not None
-        return self.status.champion.model.address
-
-    def users(self, *, x: float = 3.0) -> Load:
-        port = int(self.status.url.rpartition(":")[2])
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}
-        return Load(port, f"/v2/models/{NAME}/infer", {"inputs": [tensor]})
-
-    def log(self, dag_id: str, run: str, task: str = "deploy", **more: int) -> str:
-        return self.site.task_log(dag_id, run, task, **more)
 
 
 @pytest.fixture(scope="module")
@@ -150,13 +101,6 @@ def version(released: Released, tmp_path: Path) -> Callable[..., str]:
     return lambda **line: released.version(tmp_path / str(next(numbers)), **line)
 
 
-def events(site: Site) -> list[dict[str, Any]]:
-    """What was told of the deployment's asset, oldest first."""
-    assets = site.ask_api("GET", "assets", params={"uri_pattern": "deployment://line"})["assets"]
-    asked = {"asset_id": assets[0]["id"], "order_by": "timestamp", "limit": 100}
-    return [each["extra"] for each in site.ask_api("GET", "assets/events", params=asked)["asset_events"]]
-
-
 def test_a_release_in_three_steps_loses_no_request_and_is_an_event(
     site: Site, released: Released, version: Callable[..., str]
 ) -> None:
@@ -168,13 +112,13 @@ def test_a_release_in_three_steps_loses_no_request_and_is_an_event(
     assert users.failed == {}
     assert len(users.answers) == 2
     log = released.log("stepwise", run)
-    steps = [line for line in log.splitlines() if "% of the traffic" in line or "all of the traffic" in line]
-    assert [step.partition(": ")[2].partition(" ")[0] for step in steps] == ["20", "60", "100", "all"], log
-    assert " requests, 0 failed, 95 % within " in steps[1]
+    told = [line for line in log.splitlines() if "% of the traffic" in line or "all of the traffic" in line]
+    assert [line.partition(": ")[2].partition(" ")[0] for line in told] == ["20", "60", "100", "all"], log
+    assert " requests, 0 failed, 95 % within " in told[1]
     assert "the release goes on; the triggerer drives it" in log
     assert site.xcom("stepwise", run, "deploy")["percent"] == 100
-    told = events(site)[-1]
-    assert (told["version"], told["rolled_back"]) == (new, None)
+    event = events(site)[-1]
+    assert (event["version"], event["rolled_back"]) == (new, None)
     assert released.status.revision(old).kept  # type: ignore[union-attr]
 
 
@@ -206,33 +150,33 @@ def test_a_person_lets_it_go_on_from_where_it_is_held(
 ) -> None:
     new = version(slope=4.0)
     with released.users() as users:
-        run = site.trigger("asked", {"model": new})
-        site.wait_task("asked", run, "approve", ("awaiting_input",))
-        assert released.share(new) == 20
+        run = site.trigger("careful", {"model": new})
+        site.wait_task("careful", run, "approve", ("awaiting_input",))
+        assert released.share(new) == 5
         assert released.status.release is not None
         assert released.status.release.held
         answer(site, run, "Approve")
         seen = set[int]()
         eventually(
-            lambda: seen.add(released.share(new)) or site.run_state("asked", run) in ("success", "failed")
+            lambda: seen.add(released.share(new)) or site.run_state("careful", run) in ("success", "failed")
         )
-    assert site.run_state("asked", run) == "success"
-    assert min(seen) == 20
+    assert site.run_state("careful", run) == "success"
+    assert min(seen) == 5
     assert users.failed == {}
     assert released.champion == new
-    assert site.states("asked", run)["take_back"] == "skipped"
+    assert site.states("careful", run)["back"] == "skipped"
 
 
 def test_what_a_person_rejects_is_taken_back_and_the_run_is_red(
     site: Site, released: Released, version: Callable[..., str]
 ) -> None:
     old, new = released.champion, version(slope=5.0)
-    run = site.trigger("asked", {"model": new})
-    site.wait_task("asked", run, "approve", ("awaiting_input",))
+    run = site.trigger("careful", {"model": new})
+    site.wait_task("careful", run, "approve", ("awaiting_input",))
     answer(site, run, "Reject")
-    assert site.wait("asked", run) == "failed"
-    assert site.states("asked", run)["take_back"] == "success"
-    result = site.xcom("asked", run, "take_back")
+    assert site.wait("careful", run) == "failed"
+    assert site.states("careful", run)["back"] == "success"
+    result = site.xcom("careful", run, "back")
     assert (result["version"], result["rolled_back"]) == (old, new)
     assert released.status.revision(new).reason.endswith(": nobody wanted it")  # type: ignore[union-attr]
     assert released.champion == old
@@ -275,19 +219,7 @@ def test_a_rollback_from_a_dag_goes_back_once_and_says_so(site: Site, released: 
     assert "was rolled back by a try of this task before" in released.log("back", run, "back", try_number=2)
 
 
-def why(site: Site, dag_id: str, run: str, *, task: str = "deploy") -> list[str]:
-    """The verdict of a task as the page shows it."""
-    try_number = int(site.task(dag_id, run, task)["try_number"])
-    lines = faulty.shown(site, run, task, dag=dag_id, try_number=try_number)
-    (begin,) = [number for number, line in enumerate(lines) if ": release " in line]
-    return [line.partition("Good: ")[2] or line for line in lines[begin : begin + 4]]
-
-
-def short(address: str) -> str:
-    return address.removeprefix("volume://")
-
-
 def answer(site: Site, run: str, choice: str) -> None:
     """Do what a person does on Airflow's page."""
-    path = f"dags/asked/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+    path = f"dags/careful/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
     site.ask_api("PATCH", path, json={"chosen_options": [choice], "params_input": {}})

@@ -23,7 +23,6 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.25
 # However many there are, all looks together leave the triggerer's process this many times what they take.
 IDLE_SHARE = 3.0
-MOST_SECONDS = 2.0  # between two looks at one release all the same
 _THREADS = 4
 
 
@@ -90,7 +89,7 @@ class Fleet:
     @property
     def pause(self) -> float:
         """Seconds until a release is looked at again: longer where many looks cost much."""
-        return min(max(LOOK_SECONDS, self._members * self._took * IDLE_SHARE), MOST_SECONDS)
+        return max(LOOK_SECONDS, self._members * self._took * IDLE_SHARE)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         context = contextvars.copy_context()  # Airflow's log of this trigger

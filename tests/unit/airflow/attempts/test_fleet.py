@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.airflow.attempts import fleet
-from muster.airflow.attempts.fleet import LOOK_SECONDS, MOST_SECONDS, Fleet
+from muster.airflow.attempts.fleet import LOOK_SECONDS, Fleet
 from muster.core.errors import BackendError
 
 
@@ -74,5 +74,3 @@ def test_the_more_there_are_and_the_longer_they_look_the_more_seldom() -> None:
     assert ours.pause == LOOK_SECONDS
     ours._took, ours._members = 0.005, 40
     assert ours.pause == pytest.approx(0.6)
-    ours._members = 4000
-    assert ours.pause == MOST_SECONDS
