@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, Airflo
 
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
 from muster.airflow.attempts.log import StateLog, TaskLog
-from muster.airflow.attempts.standing import FAILED, ask, ended_by_hand
+from muster.airflow.attempts.standing import GIVEN_UP, ask, ended_by_hand
 from muster.airflow.attempts.verdicts import failure, left_running, overdue
 from muster.airflow.attempts.waiting import GoesOn, Overdue, Patience, Stopped, Wait
 from muster.airflow.links import push_job_link
@@ -109,11 +109,11 @@ class TaskRun:
         return _JobRun(self, key).run(build)
 
     def abandoned(self) -> bool:
-        """Whether somebody ended this task, so that no try of it goes on; where Airflow does not say, it may."""
+        """Whether this task was ended, so that no try of it goes on; where Airflow does not say, one may."""
         if self.listener is not None:
             return True
         try:
-            return ask(self.origin) in FAILED
+            return ask(self.origin) in GIVEN_UP
         except AirflowRuntimeError:
             return False
 

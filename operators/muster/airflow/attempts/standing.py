@@ -7,7 +7,9 @@ from muster.core.job import Origin
 GONE = "gone"
 
 _OVER = frozenset({"success", "failed", "skipped", "removed", "upstream_failed", GONE})
-FAILED = frozenset({"failed", GONE})  # by somebody who marked it, if it is told to stop then
+GIVEN_UP = _OVER - {
+    "success"
+}  # by a person or a timeout, where a try is told to stop while this is the state
 _CLEARED_WHILE_RUNNING = "restarting"
 
 

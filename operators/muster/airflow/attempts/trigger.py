@@ -172,15 +172,15 @@ class DeploymentTrigger(BaseTrigger):
         self.log.info("%s", line)
 
     def _take_back_unless_wanted(self) -> bool:
-        """Have the release taken back where its task was marked failed or deleted; whether that was so."""
-        from muster.airflow.attempts.standing import FAILED, ask
+        """Have the release taken back where its task is over, and not as a success; whether that was so."""
+        from muster.airflow.attempts.standing import GIVEN_UP, ask
         from muster.airflow.site import open_backend
         from muster.backends.releases.byhand import tidy
         from muster.core.deployment import DeploymentSpec
         from muster.core.job import Origin
         from muster.core.wire import loads
 
-        if ask(loads(Origin, self.origin)) not in FAILED:
+        if ask(loads(Origin, self.origin)) not in GIVEN_UP:
             return False
         with closing(open_backend()) as backend:
             driver = self._driver(backend)

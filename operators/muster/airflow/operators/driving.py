@@ -1,0 +1,153 @@
+"""Drives a release to its end: in the task's process for a while, then by its trigger, and says how it ended."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from muster.airflow.attempts.waiting import Stopped
+from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.releasing import asker, refusal_text
+from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
+from muster.core.wire import dumps
+
+if TYPE_CHECKING:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.attempts.waiting import Patience
+    from muster.backends.releases.decision import Outcome
+    from muster.backends.releases.driver import Driver
+    from muster.backends.releases.plan import Plan
+    from muster.core.deployment import DeploymentSpec, DeploymentStatus
+
+LOOK_SECONDS = 0.25
+MARGIN = timedelta(minutes=10)
+TAKING_BACK_SECONDS = 60.0
+
+
+class ReleasingOperator(MusterOperator):
+    """What an operator does that releases: begin or go on, look, defer, and end as the release did."""
+
+    name: str
+    load_timeout: timedelta
+    allow_older: bool
+    _revision: str | None = None
+
+    @abstractmethod
+    def _plan(self) -> Plan:
+        """The plan of its release."""
+
+    def _begin(self, task: TaskRun, spec: DeploymentSpec) -> Driver:
+        """Ask for the release, or go on with it, unless that takes the deployment back in time.
+
+        :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
+        :raises SpecError: it would, and somebody asked for it.
+        """
+        from muster.backends.releases.driver import Driver, begin
+
+        by, say, plan = asker(task.origin), self.tell, self._plan()
+        if revision := self.news.get("revision"):  # asked for already, and a trigger went on with it
+            return Driver(task.backend, spec, plan, revision=revision, by=by, say=say)
+        try:
+            return begin(task.backend, spec, plan, by=by, allow_older=self.allow_older, say=say)
+        except Conflict as error:
+            if _backfills(task):
+                raise self._skipped(f"not deployed: {error}") from None
+            raise SpecError(
+                f"{error}. A backfill must not do that; say allow_older=True if it is meant"
+            ) from error
+
+    def _skipped(self, text: str) -> AirflowSkipException:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
+        return AirflowSkipException(text)
+
+    def _await(self, task: TaskRun, spec: DeploymentSpec, driver: Driver) -> DeploymentStatus:
+        """Drive the release to its end, a while longer than it may take: its environment may be built first."""
+        from muster.backends.releases.byhand import tidy
+
+        patience, began = self._patience(task), time.monotonic()
+        outcome, self._revision = self._seen(), driver.revision
+        try:
+            while outcome is None:
+                outcome = driver.step()
+                if outcome is None:
+                    self._hand_over(task, spec, driver, patience, waited=time.monotonic() - began)
+                    self.wait.pause(LOOK_SECONDS)
+        except Stopped:
+            if task.abandoned():
+                driver.give_up("its task was ended by hand")
+                tidy(task.backend, spec.name)
+            raise
+        return self._ended(task, spec, outcome)
+
+    def _seen(self) -> Outcome | None:
+        """How the trigger has seen the release end; by now another may have taken over."""
+        from muster.backends.releases.decision import Outcome
+        from muster.core.wire import loads
+
+        text = self.news.get("outcome")
+        return loads(Outcome, text) if text else None
+
+    def _ended(self, task: TaskRun, spec: DeploymentSpec, outcome: Outcome) -> DeploymentStatus:
+        """Return the status where the release is done; else say why it is not."""
+        from airflow.sdk.exceptions import AirflowFailException
+
+        from muster.backends.releases.decision import Ending
+
+        try:
+            status = task.backend.deployment(spec.name)
+        except NotFound:
+            status = None
+        if outcome.ending in (Ending.DONE, Ending.HELD) and status is not None:
+            return status
+        text = refusal_text(status, outcome, name=spec.name, model=spec.model.address)
+        passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
+        raise self._skipped(text) if passed_by else AirflowFailException(text)
+
+    def _patience(self, task: TaskRun) -> Patience:
+        longest = (self.load_timeout + MARGIN).total_seconds() + self._plan().longest_seconds
+        ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
+        return replace(task.patience(), deadline=min(end for end in ends if end is not None))
+
+    def _hand_over(
+        self, task: TaskRun, spec: DeploymentSpec, driver: Driver, patience: Patience, *, waited: float
+    ) -> None:
+        """Defer if this process has waited long enough, and give up where nobody should wait longer.
+
+        :raises DeploymentError: what was given up does not end either.
+        """
+        from muster.airflow.attempts.trigger import DeploymentTrigger
+
+        now = time.time()
+        if patience.overdue(now):
+            reason = (
+                f"it does not serve in the time that it has (load_timeout {self.load_timeout}, what its steps "
+                f"are held and {MARGIN}, or execution_timeout)"
+            )
+            if patience.overdue(now - TAKING_BACK_SECONDS):
+                raise DeploymentError(
+                    f"deployment {self.name}: {spec.model.address}: {reason}; see muster deployments show {self.name}"
+                )
+            driver.give_up(reason)
+        elif task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
+            self.log.info("the release goes on; the triggerer drives it")
+            task.defer(
+                DeploymentTrigger(
+                    spec=dumps(spec),
+                    plan=dumps(self._plan()),
+                    revision=driver.revision,
+                    by=asker(task.origin),
+                    origin=dumps(task.origin),
+                    deadline=patience.deadline or now,
+                )
+            )
+
+
+def _backfills(task: TaskRun) -> bool:
+    return bool(task.context["dag_run"].run_type == "backfill")
