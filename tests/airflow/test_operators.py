@@ -36,6 +36,10 @@ def job(**changes: Any) -> m.JobOperator:
     return m.JobOperator(**{"task_id": "a", "image": "python", "entrypoint": "d.steps:go", **changes})
 
 
+def deploy(**keywords: Any) -> Any:
+    return m.DeployOperator(task_id="a", name="x", model="x/y", **keywords)
+
+
 def gate(**changes: Any) -> m.GateOperator:
     return m.GateOperator(task_id="a", volume="x/y", require={"auc": "> 0.5"}, **changes)
 
@@ -102,6 +106,22 @@ def gate(**changes: Any) -> m.GateOperator:
             lambda: m.DeployOperator(task_id="a", name="My Model", model="x/y"),
             "task 'a', name: 'My Model': need lower-case",
         ),
+        (lambda: deploy(steps=5), "steps: 5: expected percents of the traffic, such as "),
+        (lambda: deploy(steps=[25, 5, 100]), r"steps: steps is \[25, 5, 100\]: need percents that rise"),
+        (lambda: deploy(steps=[5, 101]), "whole numbers from 1 to 100"),
+        (lambda: deploy(steps=["5", 100]), "whole numbers from 1 to 100"),
+        (lambda: deploy(steps=[]), "whole numbers from 1 to 100"),
+        (lambda: deploy(hold=60), "hold: 60: expected a timedelta from 0 on"),
+        (lambda: deploy(hold=timedelta(-1)), "hold: .*: expected a timedelta from 0 on"),
+        (lambda: deploy(steps=[5, 100], hold=[timedelta(1)] * 3), "steps: hold_seconds .*: need one, or 2"),
+        (lambda: deploy(rules={"max_error_share": 0.1}), r"rules: expected Rules\(max_error_share=…"),
+        (lambda: deploy(rules=m.Rules(max_error_share=5)), "max_error_share is 5: need a share, 0 to 1"),
+        (lambda: deploy(comparison="/etc/passwd"), "comparison: .*, found an absolute one"),
+        (lambda: deploy(comparison="../x"), "comparison: .* leaves the Dag's folder"),
+        (lambda: deploy(replicas=0), "replicas: 0: expected a whole number, 1 or more"),
+        (lambda: deploy(replicas=3, most_replicas=2), "most_replicas: 2 is below its 3 replicas"),
+        (lambda: m.RollbackOperator(task_id="a", name="My Model"), "name: 'My Model': need lower-case"),
+        (lambda: m.RollbackOperator(task_id="a", name="x", reason="a\nb"), "reason: .*: expected one line"),
     ],
 )
 def test_what_is_wrong_is_refused_while_the_dag_is_parsed(

@@ -1,0 +1,118 @@
+"""A task takes back what it means, once, and nothing else: of a backend in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.backends.releases.world import NAME, Killed, World, spec
+
+from muster.airflow.assets import deployment_asset
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.releases.byhand import promote
+from muster.core.errors import NotFound
+from muster.core.job import Origin
+
+MODELS = {number: f"volume://lines/model@{number}" for number in (1, 2, 3)}
+
+
+class Backend(World):
+    """One whose store knows the versions."""
+
+    store = SimpleNamespace(resolve=lambda address: (SimpleNamespace(address=address),))
+
+
+@pytest.fixture
+def world() -> Backend:
+    """Where @2 serves, @1 is kept, and @3 has 5 %."""
+    world = Backend()
+    for number in (1, 2):
+        made = world.prepare(spec(number), by="task")
+        world.come_up(made.name)
+        promote(world, NAME, made.name, by="task")
+    world.prepare(spec(3), by="release")
+    world.come_up("r3")
+    status = world.deployment(NAME)
+    world.shift(NAME, {"r2": 95, "r3": 5, "r1": 0}, token=status.token, release=status.release)
+    return world
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def told() -> dict[Any, Any]:
+    """What the asset's event says."""
+    return defaultdict(lambda: SimpleNamespace(extra={}))
+
+
+@pytest.fixture
+def run(home: EmbeddedHome, world: Backend, told: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the task, in the name of one of its tries."""
+    from muster.airflow import RollbackOperator
+    from muster.airflow.attempts.run import TaskRun
+
+    def go(*, task_id: str = "back", **keywords: Any) -> dict[str, Any]:
+        operator = RollbackOperator(task_id=task_id, name=NAME, **keywords)
+        origin = Origin(dag_id="night", task_id=task_id, run_id="manual")
+        task = SimpleNamespace(backend=world, origin=origin)
+        monkeypatch.setattr(TaskRun, "of", lambda *_: task)
+        context: Any = {"task": operator, "outlet_events": told}
+        return operator.perform(context)
+
+    return go
+
+
+def test_a_release_under_way_is_taken_back_and_the_event_says_so(run: Run, world: Backend, told: Any) -> None:
+    assert run(reason="too many alarms") == {
+        "name": NAME,
+        "version": MODELS[2],
+        "revision": "r2",
+        "rolled_back": MODELS[3],
+    }
+    assert world.deployment(NAME).shares == {"r2": 100}
+    assert world.called("r3").reason == "rolled back by night.back, manual: too many alarms"
+    event = told[deployment_asset(NAME)].extra
+    assert (event["version"], event["rolled_back"]) == (MODELS[2], MODELS[3])
+
+
+def test_a_retry_goes_back_no_further_and_another_task_does(run: Run, world: Backend) -> None:
+    assert run() == run()
+    assert world.deployment(NAME).shares == {"r2": 100}
+    assert run(task_id="once_more")["version"] == MODELS[1]
+    with pytest.raises(NotFound, match="keeps no revision to go back to"):
+        run(task_id="and_again")
+
+
+@pytest.mark.parametrize("when", ["shift", "shift done", "withdraw", "withdraw done"])
+def test_a_try_that_was_killed_is_finished_by_the_next(run: Run, world: Backend, when: str) -> None:
+    def fault(which: str) -> None:
+        if which == when:
+            world.fault = lambda _: None
+            raise Killed
+
+    world.fault = fault
+    with pytest.raises(Killed):
+        run()
+    assert run()["version"] == MODELS[2]
+    status = world.deployment(NAME)
+    assert (status.shares, status.release) == ({"r2": 100}, None)
+    assert world.called("r1").kept
+
+
+@pytest.mark.parametrize(("number", "done"), [(3, True), (2, False), (1, False)])
+def test_only_the_version_that_is_named_is_taken_back(
+    run: Run, world: Backend, number: int, done: bool
+) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    if done:
+        assert run(model=MODELS[number])["rolled_back"] == MODELS[number]
+        return
+    before = world.token
+    with pytest.raises(AirflowSkipException, match=f"lines/model@{number} neither serves nor is on its way"):
+        run(model=MODELS[number])
+    assert world.token == before
