@@ -39,7 +39,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict, DeploymentError, NotFound, SpecError
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
 
@@ -152,11 +152,21 @@ class ClusterDeployments:
         return written.token
 
     def counts(self, name: str) -> Mapping[str, Counts]:
-        """What each revision has answered, by its name: from the servers themselves."""
-        live = [one.name for one in self._route(name).notes.live]
+        """What each revision has answered, by its name: from the servers themselves, those that can be reached.
+
+        :raises BackendError: of one with traffic no replica says so, and nobody knows how that is.
+        """
+        route = self._route(name)
+        heard: set[str] = set()
         for each in self._replicas.counted(self._revisions.pods(name), deployment=name):
             self._tally.take(name, (each.pod, each.born), each.counts)
-        return self._tally.totals(name, live)
+            heard.update(each.counts)
+        silent = [revision for revision, percent in route.shares.items() if percent and revision not in heard]
+        if silent:
+            raise BackendError(
+                f"deployment {name}: no replica of {', '.join(silent)} says what it has answered"
+            )
+        return self._tally.totals(name, [one.name for one in route.notes.live])
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered.

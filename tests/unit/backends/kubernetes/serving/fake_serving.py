@@ -37,6 +37,8 @@ SITE = ClusterSite(
 )
 _PROXY = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^:%/]+)(?::|%3A)8080/proxy(?P<path>/.*)")
 
+_COUNTED_NOTHING = 'muster_requests_total{{model="lines",outcome="answered",revision="{revision}"}} 0.0\n'
+
 
 @dataclass
 class ServingCluster(FakeCluster):
@@ -46,7 +48,8 @@ class ServingCluster(FakeCluster):
     :param slow: revisions that do not get ready.
     :param answers: what a revision's replicas answer to any request instead of a prediction.
     :param gateway_down: routes are not taken up.
-    :param counted: metrics pages by pod, where they are not empty.
+    :param counted: metrics pages by pod, where they have answered anything.
+    :param silent: the others' pages are empty.
     """
 
     crashes: dict[str, str] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class ServingCluster(FakeCluster):
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     gateway_down: bool = False
     counted: dict[str, str] = field(default_factory=dict)
+    silent: bool = False
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -197,7 +201,8 @@ class ServingCluster(FakeCluster):
         self.asked.append((pod, path, asked.body))
         revision = found["metadata"]["labels"][names.REVISION]
         if path == "/metrics":
-            return Answer(body=self.counted.get(pod, "").encode())
+            nothing = "" if self.silent else _COUNTED_NOTHING.format(revision=revision)
+            return Answer(body=self.counted.get(pod, nothing).encode())
         if revision in self.answers:
             return Answer(*self.answers[revision])
         if path.endswith("/infer"):

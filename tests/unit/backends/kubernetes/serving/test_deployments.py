@@ -440,8 +440,18 @@ class TestCounts:
         del there.cluster.objects[POD.plural, second]
         assert deployments.counts("lines")["r1"].requests == 27
 
-    def test_a_revision_without_a_page_has_answered_nothing(self, there: World) -> None:
-        serve(there)
+    def test_where_no_replica_of_one_with_traffic_tells_nobody_knows(self, there: World) -> None:
+        serve(there, replicas=2)
+        deployments = there.deployments()
+        there.cluster.counted["lines-r1-predictor-0"] = METRICS.format(born=1.0, answered=10)
+        assert deployments.counts("lines")["r1"].requests == 12
+        there.cluster.counted.clear()
+        there.cluster.silent = True
+        with pytest.raises(BackendError, match="no replica of r1 says what it has answered"):
+            deployments.counts("lines")
+
+    def test_one_without_traffic_need_not_tell(self, there: World) -> None:
+        there.deployments().prepare(there.spec(), by="ti-1")
         assert there.deployments().counts("lines")["r1"].requests == 0
 
 
