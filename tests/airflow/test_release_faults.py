@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.airflow.released import NAME, Released, events, short, why
 from tests.contract.test_deployments import servers
 from tests.serving import onnx_graph
 from tests.site import Site
-from tests.waiting import eventually, until
+from tests.waiting import eventually
 
 from muster.core.deployment import RevisionState
 from muster.core.shipped import shipped
@@ -71,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         (folder / "images" / "alone").mkdir(parents=True)
         lock = (shipped("images") / "serve" / "requirements.txt").read_text()
         (folder / "images" / "alone" / "requirements.txt").write_text(f"{lock}# the same packages\n")
-        site.set("muster", inline_wait=2)
+        site.set("muster", inline_wait=5)
         site.up()
         yield site
 
@@ -192,37 +190,48 @@ def test_what_is_marked_failed_is_taken_back(site: Site, released: Released, tmp
     assert released.champion == good
 
 
-KILLS = 10
+POINTS = [  # who dies, and when its version has so many percent of the users
+    ("task", 0),
+    ("task", 5),
+    ("scheduler", 0),
+    ("worker", 5),
+    ("scheduler", 5),
+    ("triggerer", 5),
+    ("worker", 25),
+    ("triggerer", 25),
+    ("scheduler", 25),
+    ("triggerer", 100),
+]
 
 
 def test_killed_at_ten_points_every_release_goes_on(site: Site, released: Released, tmp_path: Path) -> None:
-    chance = random.Random(6)
-    targets: dict[str, Callable[[], list[Any]]] = {
-        "task": site.tasks,
-        "worker": site.workers,
-        "triggerer": lambda: [site.component("triggerer")],
-        "scheduler": lambda: [site.component("scheduler")],
-    }
     done: list[str] = []
     with released.users() as users:
-        for number in range(KILLS):
-            name = list(targets)[number % len(targets)]
+        for number, (who, percent) in enumerate(POINTS):
             new = released.version(tmp_path / str(number), slope=4.0, offset=number)
             run = site.trigger("steps", {"model": new})
-            eventually(partial(runs, site, run))
-            until(lambda: False, seconds=chance.uniform(0, 8))
-            victims = [pid for pid in targets[name]() if pid]
-            for pid in victims:
-                os.kill(pid, signal.SIGKILL)
-            done.append(f"{name} at {released.share(new)} %: {len(victims)}")
+            struck = eventually(partial(strike, site, released, who, new, percent, run))
+            done.append(f"{struck} of {who} at {percent} %")
             assert site.wait("steps", run, seconds=300) == "success", done
             assert released.champion == new, done
     assert users.failed == {}, done
-    print(f"{users.sent} requests, none lost; " + ", ".join(done))
+    print(f"{users.sent} requests, none lost; killed: {', '.join(done)}")
 
 
-def runs(site: Site, run: str) -> bool:
-    return site.run_state("steps", run) == "running"
+def strike(site: Site, released: Released, who: str, model: str, percent: int, run: str) -> int:
+    """Kill those that there are once the version has its percent and is still under way; how many there were."""
+    assert site.run_state("steps", run) not in ("success", "failed"), (
+        "it was over before anybody could be killed"
+    )
+    status = released.status
+    mine, release = status.revision(model), status.release
+    if mine is None or release is None or (release.revision, mine.percent) != (mine.name, percent):
+        return 0
+    targets: dict[str, Callable[[], list[int]]] = {"task": site.tasks, "worker": site.workers}
+    found = targets[who]() if who in targets else [pid for pid in [site.component(who)] if pid]
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 def site_log(site: Site, dag_id: str, run: str) -> list[str]:
