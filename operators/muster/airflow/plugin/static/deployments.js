@@ -65,7 +65,7 @@ const answered = (figures) => [
 
 function list(found) {
   const columns = [
-    ["State", "tight"], ["Deployment"], ["Serves"], ["Partition"], ["Shares", "tight"], ["Requests", "number"],
+    ["State", "tight"], ["Deployment"], ["Serves"], ["Shares", "tight"], ["Requests", "number"],
     ["Errors", "number"], ["Slowest p95", "number"], ["Since", "tight"], ["Answers at"], ["Under way"],
   ];
   const rows = found.map((each) => {
@@ -74,7 +74,6 @@ function list(found) {
       standing(each),
       toDeployment(each.name),
       best ? toVersion(best.model.address) : "nothing",
-      best?.model.partition ?? "",
       bar(each),
       ...together(each.figures),
       ago(best?.since),
