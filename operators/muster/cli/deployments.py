@@ -38,7 +38,7 @@ Watch = Annotated[
 
 @app.command("ls", epilog=example("muster deployments ls", "muster deployments ls --json | jq -r '.[].url'"))
 def list_deployments(*, watch: Watch = False, as_json: Json = False) -> None:
-    """List the deployments: what each serves, what is under way, and what its users were answered."""
+    """List what each deployment serves, what is under way, and figures."""
     from muster.backends.releases.looking import look_at_all
 
     backend = open_backend()
@@ -75,7 +75,7 @@ def _show_list(found: list[Seen]) -> None:
     "show", epilog=example("muster deployments show flights", "muster deployments show flights --watch")
 )
 def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
-    """Show one deployment: what is under way, and its revisions with shares and figures, newest first."""
+    """Show one deployment: its revisions with shares and figures."""
     from muster.backends.releases.looking import look
 
     backend = open_backend()
@@ -134,7 +134,10 @@ def promote(
         ),
     ] = None,
 ) -> None:
-    """Give a revision all traffic at once; the one that had it is kept for a rollback. No rule is looked at."""
+    """Give a revision all traffic at once, and look at no rule.
+
+    The one that had it is kept for a rollback.
+    """
     from muster.backends.releases.byhand import promote as give_everything
 
     backend = open_backend()
@@ -156,7 +159,10 @@ def rollback(
     *,
     reason: Annotated[str, typer.Option(help="One line, kept with what is rolled back.")] = "",
 ) -> None:
-    """Give the traffic back: of a release under way to its champion, else to the revision that is kept."""
+    """Give the traffic back, in force within two seconds.
+
+    Of a release under way to its champion, else to the revision that is kept.
+    """
     from muster.backends.releases.byhand import roll_back, to_be_rolled_back
 
     backend = open_backend()

@@ -127,7 +127,7 @@ def build(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Build environments now rather than when a job needs them; or container images for a cluster.
+    """Build environments ahead of their jobs, or container images.
 
     A container image is called by the digest of its lock, as a cluster's backend will ask for it. `muster` and
     `airflow` are images of muster itself, for the chart and for Airflow.

@@ -68,7 +68,7 @@ def test_the_issue_s_commands_are_there() -> None:
         (): "demo run up gpus queue tensorboard doctor",
         ("jobs",): "ls show logs cancel",
         ("volumes",): "ls log show diff put get pin unpin retire reinstate fsck gc",
-        ("deployments",): "ls show retire",
+        ("deployments",): "ls show promote rollback retire",
         ("images",): "ls lock build",
     }
     assert set(ALL) == {(*path, name) for path, names in wanted.items() for name in names.split()}
@@ -85,8 +85,9 @@ def test_every_command_that_reads_speaks_json() -> None:
         "get",
         "retire",
         "reinstate",
+        "promote",
+        "rollback",
         "tensorboard",
-        "build",
         "lock",
         "demo",
         "up",
