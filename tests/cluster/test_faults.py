@@ -224,7 +224,7 @@ def asked() -> Iterator[Any]:
             yield pytest.param(name, number, marks=pytest.mark.soak)
 
 
-@pytest.mark.parametrize(("name", "number"), asked())
+@pytest.mark.parametrize(("name", "number"), list(asked()))
 def test_the_weights_are_the_same_after(
     name: str,
     number: int,
