@@ -21,8 +21,8 @@ pytestmark = pytest.mark.cluster
 
 SECONDS = 600
 # A worker waits that long, and a training lasts for less or for more: who is struck is what waits for it.
-INLINE_WAIT_SECONDS = 40
-SHORT, LONG = 0.4, 1.2  # seconds of pause after each step
+INLINE_WAIT_SECONDS = 90
+SHORT, LONG = 0.4, 2.4  # seconds of pause after each step
 VOLUME = "airflow/model"
 DAG = """
     from datetime import datetime, timedelta
