@@ -122,7 +122,7 @@ def kill_the_worker(run: Run) -> None:
 def kill_the_triggerer(run: Run) -> None:
     """The triggerer that waits for the task."""
     run.site.wait_task("training", run.run_id, "train", ("deferred",))
-    assert run.trains()
+    assert until(run.trains)
     pid = eventually(lambda: run.site.component("triggerer"))
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
