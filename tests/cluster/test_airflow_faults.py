@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.cluster import author, kubectl, store
+from tests.cluster import author, kubectl, left, store
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.training import CODE, MANY
@@ -165,4 +165,4 @@ def test_what_is_killed_of_airflow_costs_the_gang_nothing(
     fault.strike(run)
     assert run.ends() == undisturbed
     assert site.task("training", run.run_id, "train")["try_number"] == fault.tries
-    kubectl.until("nothing is left", lambda: not author.left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))
