@@ -213,7 +213,7 @@ def test_nothing_happens(
     undisturbed: tuple[str, Row], record_property: Callable[[str, object], None]
 ) -> None:
     _, row = undisturbed
-    record_property(HEADING, row)
+    record_property(HEADING, str(row))
 
 
 def asked() -> Iterator[Any]:
@@ -252,4 +252,5 @@ def test_the_weights_are_the_same_after(
     assert training.digest() == weights
     kubectl.until("nothing is left of it", lambda: not training.leaked(), seconds=120)
     began_at = ", ".join(map(str, (first, *later)))
-    record_property(HEADING, Row(name, ended.restarts, began_at, again, seconds, fault.within_seconds))
+    row = Row(name, ended.restarts, began_at, again, seconds, fault.within_seconds)
+    record_property(HEADING, str(row))
