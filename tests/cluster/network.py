@@ -83,10 +83,10 @@ def processes(layout: Layout) -> list[int]:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells one namespace from another; None for that of a process which has ended."""
+    """What tells one namespace from another; None for that of a process which has ended, or is not root's."""
     try:
         found = path.stat()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     return (found.st_dev, found.st_ino)
 
