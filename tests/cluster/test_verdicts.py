@@ -289,7 +289,7 @@ class TestWhatGoesOn:
         spec = job("wide", Role(replicas=3, entrypoint="probe:run", resources=cards))
         here.start("wide", spec, WAIT)
         # Kueue tells of the class that it tried, and then, if it comes by again, only of the others.
-        why = re.compile(r"topology|no flavor that it may use has room for all of it")
+        why = re.compile(r"topology|; Kueue tells only of what it tried last")
         here.until("wide", "it says why", lambda seen: why.search(observe(seen, spec).reason))
         found = observe(here.seen("wide"), spec)
         assert found.state is JobState.QUEUED

@@ -209,7 +209,7 @@ def plain_reason(message: str) -> str:
     if over:
         return f"asks for too much {' or '.join(dict.fromkeys(over))}"
     plain = _ASSIGN.sub("", message)
-    return "no flavor that it may use has room for all of it" if _ELSEWHERE.fullmatch(plain) else plain
+    return f"{plain}; Kueue tells only of what it tried last" if _ELSEWHERE.fullmatch(plain) else plain
 
 
 def completed(root: Mapping[str, Any]) -> bool:

@@ -246,7 +246,10 @@ class TestWaiting:
                     "couldn't assign flavors to pod set w: flavor cpu doesn't match node affinity, "
                     "flavor gpu-k80 doesn't match node affinity"
                 ),
-                "no flavor that it may use has room for all of it",
+                (
+                    "flavor cpu doesn't match node affinity, flavor gpu-k80 doesn't match node affinity; "
+                    "Kueue tells only of what it tried last"
+                ),
             ),
             ("The workload is waiting", "The workload is waiting"),
         ],
