@@ -45,7 +45,7 @@ WAIT = """
     import os, signal, time
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
-    time.sleep(600)
+    time.sleep(600)  # a rank that is to go on, until it is told
 """
 DAG = """
     from datetime import datetime

@@ -126,7 +126,7 @@ class Crowd:
 
     def hold(self) -> None:
         """Take all cards, and return when they are taken."""
-        sleep = ("python", "-c", "import time; time.sleep(36000)")
+        sleep = ("python", "-c", "import time; time.sleep(36000)")  # a job that goes on
         self.submit("holds-new", 1, Role(replicas=2, command=sleep, resources=_cards("gpu-a100", 8)))
         self.submit("holds-old", 1, Role(command=sleep, resources=_cards("gpu-k80", 4)))
         for name, pods in (("holds-new-0", 2), ("holds-old-0", 1)):

@@ -52,9 +52,9 @@ def cpu(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 def measure(pids, *kinds):
-    time.sleep({SETTLE_SECONDS})
+    time.sleep({SETTLE_SECONDS})  # what the start takes is not to be counted
     before = sum(map(cpu, pids))
-    time.sleep({SECONDS})
+    time.sleep({SECONDS})  # the time that is measured
     print(json.dumps([sum(memory(pid, *kinds) for pid in pids), (sum(map(cpu, pids)) - before) / {SECONDS} * 1000]))
 """
 # A loop in a child, as a triggerer's runner is, and its parent looks at it.

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import accounts, kubectl, reaper, store
+from tests.cluster import accounts, reaper, store
 from tests.cluster.inside import NAMESPACE
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM
-
-OURS = "muster.dev/job"
 
 
 @contextmanager
@@ -54,10 +52,3 @@ def connection(of: Layout) -> tuple[str, ...]:
     }
     password = store.operator_token(of)
     return ("--conn-type", "kubernetes", "--conn-password", password, "--conn-extra", json.dumps(extras))
-
-
-def left(of: Layout) -> str:
-    """What there is on the cluster of anybody's jobs."""
-    kinds = "jobsets,jobs,pods,services,secrets"
-    words = (f"--namespace={NAMESPACE}", f"--selector={OURS}", "--ignore-not-found", "--output=name")
-    return kubectl.run(of, "get", kinds, *words).strip()

@@ -25,7 +25,7 @@ def clear(of: Layout) -> None:
     for name in kubectl.run(of, "get", "configmaps", *_OF_TESTS, _NAMES).split():
         namespace, _, own = name.partition("/")
         kubectl.run(of, "patch", "configmap", own, f"--namespace={namespace}", "--type=merge", _LET_GO)
-    _delete(of, "localqueues.kueue.x-k8s.io,configmaps,persistentvolumeclaims", *_OF_TESTS)
+    _delete(of, "localqueues.kueue.x-k8s.io,configmaps,persistentvolumeclaims,resourcequotas", *_OF_TESTS)
     _delete(
         of, "clusterqueues.kueue.x-k8s.io,priorityclasses.scheduling.k8s.io,namespaces", f"--selector={MADE}"
     )

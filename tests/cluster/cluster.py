@@ -118,7 +118,7 @@ def parts(layout: Layout) -> dict[str, list[int]]:
 def left(layout: Layout) -> Left:
     """Return what is there of a cluster outside its folder."""
     return Left(
-        processes=tuple(groups.pids(layout.group())),
+        processes=(*groups.pids(layout.group()), *network.processes(layout)),
         namespaces=tuple(map(str, network.namespaces(layout))),
         mounts=tuple(_mounts(layout)),
         groups=tuple(map(str, groups.left(layout.group()))),
@@ -240,6 +240,7 @@ def _marker(layout: Layout) -> Path:
 
 def _clear(layout: Layout) -> None:
     groups.kill(layout.group())
+    groups.end(f"network {layout.name}", lambda: network.processes(layout))
     for mount in reversed(_mounts(layout)):
         subprocess.run(["umount", "--lazy", mount], check=True)
     for namespace in network.namespaces(layout):

@@ -15,8 +15,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if report.when == "call":
             for heading, line in report.user_properties:
                 tables.setdefault(str(heading), []).append(str(line))
-    for heading, lines in tables.items():
+    if tables:
         terminalreporter.section("figures")
+    for heading, lines in tables.items():
         terminalreporter.write_line(heading)
         for line in lines:
             terminalreporter.write_line(line)

@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -66,10 +66,19 @@ def kill(name: str) -> None:
 
     :raises BackendError: something does not die: it hangs in the kernel.
     """
+    end(f"group {name}", lambda: pids(name))
+
+
+def end(what: str, find: Callable[[], Sequence[int]]) -> None:
+    """Kill all processes that are found, until none is any more.
+
+    :param what: whose they are, for the message.
+    :raises BackendError: something does not die: it hangs in the kernel.
+    """
     deadline = time.monotonic() + _SECONDS
-    while left := pids(name):
+    while left := find():
         if time.monotonic() > deadline:
-            raise BackendError(f"group {name}: processes {left[:10]} do not end after SIGKILL")
+            raise BackendError(f"{what}: processes {list(left[:10])} do not end after SIGKILL")
         for pid in left:
             _kill(pid)
         time.sleep(_LOOK_SECONDS)

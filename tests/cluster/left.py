@@ -9,7 +9,16 @@ from tests.cluster import groups, kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout
 
-_KINDS = "jobsets,jobs.batch,pods,secrets,services,podgroups,workloads.kueue.x-k8s.io"
+from muster.backends.kubernetes.labels import JOB
+
+_LABELLED = "jobsets,jobs.batch,pods,secrets,services"
+_KINDS = f"{_LABELLED},podgroups,workloads.kueue.x-k8s.io"
+
+
+def of_anybody(of: Layout) -> list[str]:
+    """Return the objects of any kind that are anybody's jobs'."""
+    words = (f"--namespace={NAMESPACE}", f"--selector={JOB}", "--output=name", "--ignore-not-found")
+    return kubectl.run(of, "get", _LABELLED, *words).split()
 
 
 def objects(of: Layout, job_ids: Collection[str]) -> list[str]:

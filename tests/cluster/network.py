@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.cluster.layout import CONTROL_ADDRESS, NODES, SERVICE_RANGE, Layout, Node
@@ -69,6 +69,33 @@ def namespaces(layout: Layout) -> list[Path]:
     """Return the namespaces that are there."""
     folder = layout.network().parent
     return sorted(folder.glob(f"{layout.name}*")) if folder.is_dir() else []
+
+
+def processes(layout: Layout) -> list[int]:
+    """Return who is in one of the namespaces, but for this process and those that it was started by.
+
+    What tests start is in no control group of the cluster's, and stays when they are killed.
+    """
+    networks = {_identity(path) for path in namespaces(layout)} - {None}
+    ours = {os.getpid(), *_ancestors()}
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return [pid for pid in pids if pid not in ours and _identity(Path(f"/proc/{pid}/ns/net")) in networks]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells one namespace from another; None for that of a process which has ended, or is not root's."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return (found.st_dev, found.st_ino)
+
+
+def _ancestors() -> Iterator[int]:
+    pid = os.getppid()
+    while pid > 1:
+        yield pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def enter(layout: Layout) -> None:

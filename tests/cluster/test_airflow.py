@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import kubectl
-from tests.cluster.author import left, served, write_file
+from tests.cluster import kubectl, left
+from tests.cluster.author import served, write_file
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.places import places, ran
@@ -132,7 +132,7 @@ def test_a_dag_runs_on_the_cluster_and_leaves_nothing(here: Layout, author: Auth
     assert where.keys() == {"rows", "train"}
     log = author.muster("jobs", "logs", done["rows"]["job_id"]).stdout
     assert f"seen {document['run_id']}" in log, "the override reached the pod, filled in"
-    kubectl.until("nothing is left", lambda: not left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))
 
 
 def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
@@ -141,7 +141,7 @@ def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
     message = stages(document)["train"]["message"]
     assert message.splitlines()[0] in ("user error, rank 0", "user error, rank 1"), "whoever was first"
     assert "ValueError: the tape is torn" in message
-    kubectl.until("nothing is left", lambda: not left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert re.search(message, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
     assert "rows: started" not in done.stderr
-    assert not left(here)
+    assert not left.of_anybody(here)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.cluster import author, kubectl, store
+from tests.cluster import author, kubectl, left, store
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.training import CODE, MANY
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.cluster
 
 SECONDS = 600
 # A worker waits that long, and a training lasts for less or for more: who is struck is what waits for it.
-INLINE_WAIT_SECONDS = 40
-SHORT, LONG = 0.4, 1.2  # seconds of pause after each step
+INLINE_WAIT_SECONDS = 90
+SHORT, LONG = 0.4, 2.4  # seconds of pause after each step
 VOLUME = "airflow/model"
 DAG = """
     from datetime import datetime, timedelta
@@ -122,7 +122,7 @@ def kill_the_worker(run: Run) -> None:
 def kill_the_triggerer(run: Run) -> None:
     """The triggerer that waits for the task."""
     run.site.wait_task("training", run.run_id, "train", ("deferred",))
-    assert run.trains()
+    assert until(run.trains)
     pid = eventually(lambda: run.site.component("triggerer"))
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -165,4 +165,4 @@ def test_what_is_killed_of_airflow_costs_the_gang_nothing(
     fault.strike(run)
     assert run.ends() == undisturbed
     assert site.task("training", run.run_id, "train")["try_number"] == fault.tries
-    kubectl.until("nothing is left", lambda: not author.left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))

@@ -22,6 +22,7 @@ from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
+from muster.core.verdict import Cause
 
 pytestmark = pytest.mark.cluster
 
@@ -100,3 +101,27 @@ def test_a_token_that_is_not_the_jobs(
     assert volumes.status_code == 401
     assert there.store.ledger.read(job_id) == (b"", 0)
     there.cancel(job_id)
+
+
+def test_a_gang_larger_than_its_namespace_allows(here: Layout, there: KubernetesBackend, job_id: str) -> None:
+    """Kueue lets it in, for it does not count what namespaces allow: some of its pods would wait for ever."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "two-pods", "namespace": NAMESPACE, "labels": {MADE: "yes"}},
+        "spec": {"hard": {"pods": "2"}},
+    }
+    kubectl.apply(here, [quota])
+    try:
+        role = Role(replicas=3, command=("true",), resources=Resources(cpus=0.1, memory_gib=0.125))
+        there.submit(spec(there, roles=(role,)), job_id=job_id)
+        kubectl.until("it has ended", lambda: there.status(job_id).state.ended)
+        found = there.status(job_id).verdict
+        assert found is not None
+        assert (found.cause, found.message) == (
+            Cause.UNSCHEDULABLE,
+            "its namespace can never hold it: its 3 pods ask for 3 pods, and ResourceQuota two-pods allows 2 pods",
+        )
+        kubectl.until("nothing is left of it", lambda: not left.objects(here, [job_id]))
+    finally:
+        kubectl.delete(here, [quota])

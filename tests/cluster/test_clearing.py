@@ -45,6 +45,21 @@ assert kubectl.get(here, "jobsets", "--all-namespaces")["items"] == []
 """
 
 
+# What a test that was killed leaves: a process of nobody's.
+ORPHAN = """
+import os, time
+read, write = os.pipe()
+if os.fork():
+    os.close(write)
+    print(os.read(read, 20).decode())
+elif os.fork() == 0:
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    os.write(write, str(os.getpid()).encode())
+    time.sleep(3600)  # until somebody ends it
+"""
+
+
 @pytest.fixture
 def second(tmp_path: Path) -> Iterator[Layout]:
     """A place for another cluster, which is gone after the test."""
@@ -61,6 +76,12 @@ def command(verb: str, of: Layout) -> list[str]:
 def run(verb: str, of: Layout, *words: str, code: int = 0) -> None:
     done = subprocess.run([*command(verb, of), *words], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
+
+
+def started(of: Layout, *words: str) -> str:
+    """What a command says that was run inside."""
+    done = subprocess.run([*command("exec", of), *words], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
 
 
 def links() -> set[str]:
@@ -94,6 +115,8 @@ def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -
     run("exec", second, *python, KILLED, code=-signal.SIGKILL)
     run("exec", second, *python, CLEARED)
     run("exec", second, *python, KILLED, "off", code=-signal.SIGKILL)
+    orphan = int(started(second, *python, ORPHAN))
+    assert orphan in cluster.left(second).processes
     for pid in groups.pids(second.group())[::2]:
         os.kill(pid, signal.SIGKILL)
     kubectl.until("the cluster is seen to be broken", lambda: not cluster.is_up(second))
@@ -102,6 +125,7 @@ def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -
     assert not cluster.left(second)
     assert traces(second) == []
     assert links() == before
+    assert _read(Path(f"/proc/{orphan}/cmdline")) == b""
 
 
 def test_a_start_that_was_killed_is_cleared_away_by_the_next(second: Layout) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import author, kubectl
+from tests.cluster import author, kubectl, left
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.places import places, ran
@@ -76,7 +76,7 @@ def test_flights_on_the_cluster_learn_what_they_learn_on_one_machine(
     assert where["features"] == where["validate"] == {"cpu-0"}
     assert where["train"] <= {"a100-0", "a100-1", "k80-0"}
     assert where["train"]
-    kubectl.until("nothing is left", lambda: not author.left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))
     same = alone(tmp_path)
     for name in LEARNED:
         assert same[name]["metrics"] == done[name]["metrics"], name

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster import author, kubectl, store
+from tests.cluster import author, kubectl, left, store
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.site import Site
@@ -78,7 +78,7 @@ def test_one_of_two_gangs_waits_deferred_and_says_for_what(site: Site, here: Lay
     assert all("the triggerer waits for it" in text for text in logs.values()), logs
     assert all("[rank 0] has its cards" in text for text in logs.values()), logs
     assert any("queued: " in text and "nvidia.com/gpu" in text for text in logs.values()), logs
-    kubectl.until("nothing is left", lambda: not author.left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))
     token = store.operator_token(here)
     kept = [
         path for path in site.home.rglob("*") if path.is_file() and token[:40].encode() in path.read_bytes()
@@ -95,7 +95,7 @@ def test_a_triggerer_that_is_killed_costs_nothing(site: Site, here: Layout) -> N
     os.kill(triggerer, signal.SIGKILL)
     succeeds(site, run_id)
     assert {site.task("crowd", run_id, name)["try_number"] for name in ("one", "two")} == {1}
-    kubectl.until("nothing is left", lambda: not author.left(here))
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here))
 
 
 def test_marking_a_waiting_task_ends_its_gang(site: Site, here: Layout) -> None:
@@ -104,6 +104,10 @@ def test_marking_a_waiting_task_ends_its_gang(site: Site, here: Layout) -> None:
         site.wait_task("crowd", run_id, name, ("deferred",), seconds=SECONDS)
     logs = site.home / "up" / "logs" / "dag_id=crowd" / f"run_id={run_id}"
     assert until(lambda: len([*logs.rglob("*.trigger.*")]) == 2), "the triggerer takes both up"
-    kubectl.until("one of them runs", lambda: "pod/" in author.left(here), seconds=120)
+    kubectl.until(
+        "one of them runs",
+        lambda: any(name.startswith("pod/") for name in left.of_anybody(here)),
+        seconds=120,
+    )
     site.mark_run("crowd", run_id, "failed")
-    kubectl.until("nothing is left", lambda: not author.left(here), seconds=180)
+    kubectl.until("nothing is left", lambda: not left.of_anybody(here), seconds=180)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.cluster import inside, kubectl
 from tests.cluster import store as store_service
-from tests.cluster.backend import SITE, connected
+from tests.cluster.backend import SITE, WithoutKueue, connected
 from tests.cluster.clearing import MADE
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
@@ -66,10 +66,12 @@ class BackendContract:
     """Inherit it and give a `backend` with room for 4 GiB of memory and no GPU, `leftovers` and `touch`.
 
     :cvar pace: how much longer everything may take than on one machine.
-    :cvar no_room: what a job that waits for memory says of that.
+    :cvar big: what each of two replicas asks for, so that there is room for one such gang and not for two.
+    :cvar no_room: what the second says of that.
     """
 
     pace = 1.0
+    big = Resources(memory_gib=1.5)
     no_room = "GiB"
 
     @functools.cached_property
@@ -246,10 +248,9 @@ class BackendContract:
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         first, second = self.own("first"), self.own("second")
-        big = Resources(memory_gib=1.5)
-        backend.submit(job(SLEEP, replicas=2, resources=big), job_id=first)
+        backend.submit(job(SLEEP, replicas=2, resources=self.big), job_id=first)
         eventually(lambda: backend.status(first).state is JobState.RUNNING)
-        backend.submit(job(PRINT_RANK, replicas=2, resources=big), job_id=second)
+        backend.submit(job(PRINT_RANK, replicas=2, resources=self.big), job_id=second)
         eventually(lambda: self.no_room in backend.status(second).reason)
         waiting = backend.status(second)
         assert waiting.state is JobState.QUEUED
@@ -854,7 +855,7 @@ class TestKubernetesBackend(BackendContract):
     @pytest.fixture
     def backend(self, here: Layout, operator: Client, tmp_path: Path) -> Iterator[KubernetesBackend]:
         self.here, self.client = here, operator
-        backend = connected(here, tmp_path, site=replace(SITE, queue=QUEUE))
+        backend = self.connected(here, tmp_path)
         yield backend
         for job_id in backend.store.ledger.jobs():
             if job_id.endswith(self.unique):
@@ -862,6 +863,9 @@ class TestKubernetesBackend(BackendContract):
                 assert not self.leftovers(job_id)
                 eventually(functools.partial(self.is_cleared, job_id))
         backend.close()
+
+    def connected(self, here: Layout, folder: Path) -> KubernetesBackend:
+        return connected(here, folder, site=replace(SITE, queue=QUEUE))
 
     def leftovers(self, job_id: str) -> Sequence[object]:
         return [pod for pod in self.objects(POD, job_id) if pod["status"]["phase"] in ("Pending", "Running")]
@@ -882,6 +886,17 @@ class TestKubernetesBackend(BackendContract):
     def written(self, tmp_path: Path) -> Iterator[Path]:
         roots = (tmp_path, self.here.claim / store_service.FOLDER)
         return (path for root in roots for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.soak
+class TestKubernetesBackendWithoutKueue(TestKubernetesBackend):
+    """Kubernetes' own PodGroups: there are no queues, so a gang waits for nodes."""
+
+    big = Resources(memory_gib=0.125, gpus=5, gpu_class=("gpu-a100",))
+    no_room = "minCount"
+
+    def connected(self, here: Layout, folder: Path) -> KubernetesBackend:
+        return connected(here, folder, site=replace(SITE, queue=None), client=WithoutKueue)
 
 
 def room(name: str, *, memory_gib: int) -> list[Document]:

@@ -87,8 +87,13 @@ class FolderLedger:
         """Add whole lines to the log; a line that a crash tore is ended first."""
         if not data:
             return
-        path = self.check(job_id) / "log"
-        with translated(f"write the log of job {job_id}"), path.open("ab+", buffering=0) as log:
+        folder = self.check(job_id)
+        # Alone: half of what another writes looks like a line that was torn.
+        with (
+            translated(f"write the log of job {job_id}"),
+            locked(folder / "lock"),
+            (folder / "log").open("ab+", buffering=0) as log,
+        ):
             size = log.seek(0, os.SEEK_END)
             torn = size > 0 and os.pread(log.fileno(), 1, size - 1) != b"\n"
             view = memoryview(b"\n" * torn + data + b"\n" * (not data.endswith(b"\n")))

@@ -105,7 +105,7 @@ class Wait:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             # Short naps: a lock to wait on could be held when the signal comes, and sleep goes on after one.
-            time.sleep(min(left, _NAP_SECONDS))
+            time.sleep(min(left, _NAP_SECONDS))  # the time that the caller asked for
             self.check()
 
     def follow(

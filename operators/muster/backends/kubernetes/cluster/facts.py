@@ -106,6 +106,15 @@ class Queue:
         """The resources that it has quota for."""
         return frozenset(name for flavor in (self.limits or {}).values() for name in flavor)
 
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Its flavors by resource group: those of one cover the same resources, those of two none in common."""
+        found: dict[frozenset[str], tuple[str, ...]] = {}
+        for name, resources in (self.limits or {}).items():
+            covered = frozenset(resources)
+            found[covered] = (*found.get(covered, ()), name)
+        return tuple(found.values())
+
 
 def _stopped(queue: Mapping[str, Any]) -> str:
     active = condition(queue, "Active")

@@ -177,22 +177,32 @@ def _check_classes(cluster: Cluster, pod_sets: Iterable[PodSet]) -> None:
 
 
 def _check_quota(cluster: Cluster, pod_sets: Sequence[PodSet], queue: Queue) -> None:
-    """Refuse what the queue's quota can never hold, however empty it is.
-
-    Kueue gives each role one flavor; roles of one flavor share its quota.
-    """
+    """Refuse what the queue's quota can never hold, however empty it is."""
     if queue.limits is None:
         return
     asked = [_counted(pods) for pods in pod_sets]
     for pods, amounts in zip(pod_sets, asked, strict=True):
         _check_covered(pods, amounts, queue)
-    choices = [_flavors(cluster, pods, queue) for pods in pod_sets]
-    for pods, amounts, flavors in zip(pod_sets, asked, choices, strict=True):
+    for group in queue.groups:
+        names = queue.limits[group[0]]
+        parts = [{name: amount for name, amount in each.items() if name in names} for each in asked]
+        own = [(pods, part) for pods, part in zip(pod_sets, parts, strict=True) if part]
+        _check_group(cluster, own, queue, group)
+
+
+def _check_group(
+    cluster: Cluster, asked: Sequence[tuple[PodSet, Amounts]], queue: Queue, group: Sequence[str]
+) -> None:
+    """Kueue gives each role one flavor of each group; roles of one flavor share its quota."""
+    assert queue.limits is not None
+    choices = [_flavors(cluster, pods, queue, group) for pods, _ in asked]
+    for (pods, amounts), flavors in zip(asked, choices, strict=True):
         if not any(fits(amounts, queue.limits[flavor]) for flavor in flavors):
             raise CannotSchedule(_over_quota(f"role {pods.role}", amounts, flavors, queue))
-    if not any(_together(asked, chosen, queue) for chosen in itertools.product(*choices)):
+    parts = [amounts for _, amounts in asked]
+    if not any(_together(parts, chosen, queue) for chosen in itertools.product(*choices)):
         flavors = sorted({flavor for chosen in choices for flavor in chosen})
-        raise CannotSchedule(_over_quota("the whole gang", total(asked), flavors, queue))
+        raise CannotSchedule(_over_quota("the whole gang", total(parts), flavors, queue))
 
 
 def _counted(pods: PodSet) -> dict[str, float]:
@@ -209,9 +219,9 @@ def _check_covered(pods: PodSet, amounts: Amounts, queue: Queue) -> None:
         )
 
 
-def _flavors(cluster: Cluster, pods: PodSet, queue: Queue) -> list[str]:
-    """The flavors that Kueue may give a role: those of its classes, or all where it names none."""
-    found = _of_class(cluster, pods, queue)
+def _flavors(cluster: Cluster, pods: PodSet, queue: Queue, group: Sequence[str]) -> list[str]:
+    """The flavors of a group that Kueue may give a role: those of its classes, or all where it names none."""
+    found = _of_class(cluster, pods, queue, group)
     if not cluster.topology:
         return found
     placed = [name for name in found if name not in cluster.flavors or cluster.flavors[name].topology]
@@ -223,19 +233,15 @@ def _flavors(cluster: Cluster, pods: PodSet, queue: Queue) -> list[str]:
     return placed
 
 
-def _of_class(cluster: Cluster, pods: PodSet, queue: Queue) -> list[str]:
-    assert queue.limits is not None
-    if not pods.gpu_class or not cluster.flavors:
-        return list(queue.limits)
-    of_class = [
-        name
-        for name in queue.limits
-        if name in cluster.flavors and cluster.flavors[name].gpu_class in pods.gpu_class
-    ]
+def _of_class(cluster: Cluster, pods: PodSet, queue: Queue, group: Sequence[str]) -> list[str]:
+    classes = {name: cluster.flavors[name].gpu_class for name in group if name in cluster.flavors}
+    if not pods.gpu_class or not any(classes.values()):  # it has nothing to do with classes of cards
+        return list(group)
+    of_class = [name for name in classes if classes[name] in pods.gpu_class]
     if not of_class:
         raise CannotSchedule(
             f"queue {queue.name} has no quota for GPU class {' or '.join(pods.gpu_class)}, which role "
-            f"{pods.role} asks for; its flavors are {_listed(sorted(queue.limits))}"
+            f"{pods.role} asks for; its flavors are {_listed(sorted(group))}"
         )
     return of_class
 

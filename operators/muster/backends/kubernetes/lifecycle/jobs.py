@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
+from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.capacity import Place
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
@@ -30,7 +31,7 @@ from muster.backends.kubernetes.state.roots import find_root
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.sight import Sight
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
-from muster.core.errors import BackendError, Corrupt, MusterError, NotFound, SpecError, Unreachable
+from muster.core.errors import BackendError, Corrupt, Forbidden, MusterError, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict, one_line
@@ -55,6 +56,7 @@ _COMMIT = "the store service commits it"
 _SPECS = 4096
 _MOST_BYTES = 4 << 20  # of a log at a time, however long it is
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 0.5
+_LONGEST_PAUSE_SECONDS = 2.0
 _CANCEL_PAUSE_SECONDS, _CANCEL_MARGIN_SECONDS = 0.2, 60.0
 
 
@@ -118,6 +120,8 @@ class Jobs:
                 if not status.state.ended:
                     break
                 data, offset = await asyncio.to_thread(self._lines, job_id, offset)
+            if status.state.ended:
+                await self._cleared(job_id)
             if status != seen:
                 seen, since = status, time.monotonic()
                 yield JobEvent(cursor=str(offset), status=status)
@@ -149,9 +153,7 @@ class Jobs:
     def _news(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
         """How a job is, and then its next lines: where it has ended, no other come."""
         status = self._store.ledger.status(job_id)
-        if status.state.ended:
-            self._clear(job_id)
-        else:
+        if not status.state.ended:
             with suppress(Unreachable):
                 self._sight.follow()
             status = self._look(status, self._places())
@@ -160,12 +162,30 @@ class Jobs:
     def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
         return self._store.ledger.read(job_id, after=offset, limit_bytes=_MOST_BYTES)
 
-    def _clear(self, job_id: str) -> None:
-        """Take away what is left of a job that has ended; its result does not depend on that."""
+    async def _cleared(self, job_id: str) -> None:
+        """Take away what is left of a job that has ended, and wait for a cluster that is away just now.
+
+        Its result does not depend on that: what is left after all, the sweep takes away.
+        """
+        import asyncio
+
+        deadline, pause = self._clock() + PATIENCE_SECONDS, _SOONEST_SECONDS
+        while left := await asyncio.to_thread(self._clear, job_id):
+            if self._clock() > deadline:
+                log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, left)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _clear(self, job_id: str) -> str:
+        """Take away what is left of a job that has ended; say what is in the way for now."""
         try:
             self._ending.clear(self.spec(job_id), job_id)
-        except MusterError as error:  # the sweep does it later
-            log.warning("objects of job %s, which has ended, are left for now: %s", job_id, error)
+        except (Unreachable, Forbidden) as error:  # an API server that starts knows of no rights at first
+            return str(error)
+        except MusterError as error:
+            log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, error)
+        return ""
 
     def _look(self, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
         """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""

@@ -20,6 +20,9 @@ _TOO_MUCH = re.compile(
     r"insufficient quota for (\S+) in flavor (\S+?), previously considered podsets requests \(([^)]*)\) "
     r"\+ current podset request \(([^)]*)\) > maximum capacity \(([^)]*)\)"
 )
+# It goes on with the flavor after the one it tried last, and tells only of those that it then tries: at times
+# that is none that the job may use at all.
+_ELSEWHERE = re.compile(r"flavor \S+ doesn't match node affinity(, flavor \S+ doesn't match node affinity)*")
 _ASSIGN = re.compile(r"^couldn't assign flavors to pod set [^:]+: ")
 _EVICTED = {
     "Preempted": "was preempted by a job of higher priority and waits again",
@@ -203,7 +206,10 @@ def plain_reason(message: str) -> str:
         f"{resource} of flavor {flavor} ({amount if before == '0' else f'{before} + {amount}'}, it has {most})"
         for resource, flavor, before, amount, most in _TOO_MUCH.findall(message)
     ]
-    return f"asks for too much {' or '.join(dict.fromkeys(over))}" if over else _ASSIGN.sub("", message)
+    if over:
+        return f"asks for too much {' or '.join(dict.fromkeys(over))}"
+    plain = _ASSIGN.sub("", message)
+    return f"{plain}; Kueue tells only of what it tried last" if _ELSEWHERE.fullmatch(plain) else plain
 
 
 def completed(root: Mapping[str, Any]) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 from muster.backends.kubernetes.cluster.facts import Cluster, condition
 from muster.backends.kubernetes.state.faults import ADVICE, overfull
 from muster.backends.kubernetes.state.observe import plain_reason
-from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds
+from muster.backends.kubernetes.state.resource_quota import never_within
+from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds, uid_of
 from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
 
@@ -118,6 +119,12 @@ def _events(seen: Seen, job: JobSpec, events: Sequence[SeenEvent], now: float) -
                 message=f"the cluster admits none of its pods: {event.said}",
                 advice="ask for less, or have the namespace's rules changed",
             )
+        if over := _never_within_quota(seen, event):
+            return Verdict(
+                cause=Cause.UNSCHEDULABLE,
+                message=f"its namespace can never hold it: {over}",
+                advice="ask for less, or have the namespace's quota raised",
+            )
         if event.reason == "Evicted" and event.kind == "Pod":
             found = _overfull(event, pods.get(event.name), job)
             if found is not None:
@@ -135,6 +142,15 @@ def _is_not_admitted(event: SeenEvent, now: float) -> bool:
     """Whether a Job may not make its pods; what it lacks may be made a moment after it."""
     refused = event.reason == "FailedCreate" and "is forbidden" in event.said
     return refused and "exceeded quota" not in event.said and now - event.first > SETTLE_SECONDS
+
+
+def _never_within_quota(seen: Seen, event: SeenEvent) -> str:
+    """Say why a Job's pods will never all be there: a gang holds what it has, and waits for the rest."""
+    makers = (*seen.jobs, *([seen.root] if seen.root else []))
+    maker = next((each for each in makers if uid_of(each) == event.about), None)
+    if event.reason != "FailedCreate" or maker is None:
+        return ""
+    return never_within(event.said, pods=int(maker["spec"].get("parallelism") or 1))
 
 
 def _not_mounted(seen: Seen, events: Sequence[SeenEvent], now: float) -> Verdict | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.backends.kubernetes.site_objects import claim, cluster, manifests, node
 
-from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Gangs, Node, Queue, limits_of
+from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Gangs, Node, Queue, limits_of
 from muster.backends.kubernetes.cluster.feasibility import (
     PodSet,
     check_job,
@@ -240,6 +240,25 @@ class TestFit:
         with pytest.raises(CannotSchedule) as raised:
             check_job(SITE, asked, queue=QUEUE)
         assert str(raised.value) == message
+
+    def test_processors_and_cards_in_resource_groups_of_their_own(self) -> None:
+        limits = {
+            "any": {"cpu": 8.0, "memory": 64.0 * GIB},
+            "gpu-a100": {GPU: 16.0},
+            "gpu-k80": {GPU: 4.0},
+        }
+        apart = cluster(topology=False, flavors=SITE.flavors | {"any": Flavor(name="any")})
+        queue = replace(QUEUE, limits=limits)
+        classes = ("gpu-a100", "gpu-k80")
+        check_job(apart, [pods(count=4, gpus=4, gpu_class=classes), pods("etl", count=4)], queue=queue)
+        with pytest.raises(
+            CannotSchedule, match=r"role main asks for 9 cpu, .* more than 8 cpu \(flavor any\)"
+        ):
+            check_job(apart, [pods(count=9, gpus=1, gpu_class=classes)], queue=queue)
+        with pytest.raises(CannotSchedule, match=r"the whole gang asks for 10 cpu.* \(flavor any\)"):
+            check_job(apart, [pods(count=5, gpus=1), pods("etl", count=5)], queue=queue)
+        with pytest.raises(CannotSchedule, match=r"role main asks for 5 nvidia.com/gpu.* \(flavor gpu-k80\)"):
+            check_job(apart, [pods(count=5, gpus=1, gpu_class=("gpu-k80",))], queue=queue)
 
     def test_flavors_without_a_topology_are_given_to_no_gang(self) -> None:
         """Kueue passes over them, since every pod of ours asks to be placed."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 
+from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.lifecycle.jobs import CANCELLED
 from muster.core.status import JobEvent, JobState
 from muster.core.verdict import Cause
 
 MIB = 1 << 20
 FIRST, SECOND = "ti-1", "ti-2"
+
+
+async def end_of(backend: KubernetesBackend, job_id: str) -> JobEvent:
+    return [event async for event in backend.watch(job_id)][-1]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +62,47 @@ def test_one_that_is_adopted_while_its_end_is_prepared_goes_on(
 
 
 class TestWatch:
+    @pytest.mark.parametrize("why", ["away", "forbidden"])
+    def test_an_end_is_told_when_nothing_is_left_though_the_cluster_was_away(
+        self, there: World, why: str
+    ) -> None:
+        job_id = f"late-{why}"
+        there.backend().submit(there.job(), job_id=job_id)
+        ledger = there.service.client().ledger
+        ledger.update(replace(ledger.status(job_id), verdict=CANCELLED))
+        ledger.update(replace(ledger.status(job_id), state=JobState.CANCELLED, ended=1.0))
+
+        async def refused_and_then_not() -> JobEvent:
+            end = asyncio.create_task(end_of(there.backend(), job_id))
+            before = there.questions()
+            while there.questions() < before + 3:
+                await asyncio.sleep(0.01)
+            assert not end.done()
+            there.cluster.away = False
+            there.cluster.forbidden.clear()
+            return await end
+
+        there.cluster.away = why == "away"
+        there.cluster.forbidden |= {("delete", "jobsets")} if why == "forbidden" else set()
+        told = asyncio.run(asyncio.wait_for(refused_and_then_not(), timeout=60))
+        assert told.status is not None
+        assert told.status.state is JobState.CANCELLED
+        assert not there.roots(job_id)
+
+    def test_an_end_is_told_though_the_cluster_stays_away(
+        self, there: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        there.backend().submit(there.job(), job_id="alone")
+        ledger = there.service.client().ledger
+        ledger.update(replace(ledger.status("alone"), verdict=CANCELLED))
+        ledger.update(replace(ledger.status("alone"), state=JobState.CANCELLED, ended=1.0))
+        monkeypatch.setattr("muster.backends.kubernetes.lifecycle.jobs.PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr(there.cluster, "away", True)
+        told = asyncio.run(end_of(there.backend(), "alone"))
+        assert told.status is not None
+        assert told.status.state is JobState.CANCELLED
+        assert "are left to the sweep" in caplog.text
+
     @pytest.fixture
     def long(self, there: World) -> str:
         """A job that has said 12 MiB."""

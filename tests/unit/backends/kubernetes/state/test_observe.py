@@ -241,6 +241,16 @@ class TestWaiting:
                 ),
                 "asks for too much nvidia.com/gpu of flavor gpu-a100 (4 + 16, it has 16)",
             ),
+            (
+                (
+                    "couldn't assign flavors to pod set w: flavor cpu doesn't match node affinity, "
+                    "flavor gpu-k80 doesn't match node affinity"
+                ),
+                (
+                    "flavor cpu doesn't match node affinity, flavor gpu-k80 doesn't match node affinity; "
+                    "Kueue tells only of what it tried last"
+                ),
+            ),
             ("The workload is waiting", "The workload is waiting"),
         ],
     )

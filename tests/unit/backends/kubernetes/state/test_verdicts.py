@@ -74,6 +74,7 @@ RECORDED = {
         "PodGroup orphan is missing, so the scheduler starts none of the",
     ),
 }
+EXCEEDED = 'Error creating: pods "a" is forbidden: exceeded quota: q, '
 GOES_ON = [name for name in names() if name not in RECORDED]
 
 
@@ -581,10 +582,23 @@ class TestStuck:
         assert judge(running.with_one(event), later=40) is None
 
     def test_a_namespace_whose_quota_is_used_up_may_have_room_later(self, running: Recording) -> None:
-        said = 'Error creating: pods "a" is forbidden: exceeded quota: q, requested: pods=1, used: pods=9'
+        said = EXCEEDED + "requested: pods=1, used: pods=9, limited: pods=9"
         bare = running.without("Pod")
         event = warning("FailedCreate", said, bare.seen.jobs[0], first=bare.now, last=bare.now)
         assert judge(bare.with_one(event), later=3600) is None
+
+    def test_a_namespace_whose_quota_is_too_small_for_all_pods_of_a_role(self, running: Recording) -> None:
+        asked = "limits.memory=3Gi,pods=1,requests.cpu=500m"
+        said = f"{EXCEEDED}requested: {asked}, used: limits.memory=3Gi,pods=1,requests.cpu=1, limited: "
+        allowed = "limits.memory=5Gi,pods=9,requests.cpu=800m"
+        now = running.now
+        event = warning("FailedCreate", said + allowed, running.seen.jobs[0], first=now, last=now)
+        found = certain(running.with_one(event))
+        assert found.cause is Cause.UNSCHEDULABLE
+        assert found.message == (
+            "its namespace can never hold it: its 2 pods ask for 6 GiB memory (limits), 1 cpu (requests), and "
+            "ResourceQuota q allows 5 GiB memory (limits), 0.8 cpu (requests)"
+        )
 
     def test_nodes_that_will_never_do(self) -> None:
         recording = recorded("crowd-queued")
