@@ -15,7 +15,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local.admission import from_environment
-from muster.backends.local.deployments import LocalDeployments
+from muster.backends.local.serving.deployments import LocalDeployments
 from muster.core.settings import Settings
 from muster.volumes.service.client import ServiceStore
 

@@ -22,9 +22,9 @@ from tests.serving.load import Load
 from tests.waiting import eventually
 
 from muster.backends.base import Deployments
-from muster.backends.local.deployment_folder import DeploymentFolder
-from muster.backends.local.deployments import LocalDeployments
 from muster.backends.local.environments import put_image
+from muster.backends.local.serving.deployments import LocalDeployments
+from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import Driver, begin
@@ -614,7 +614,7 @@ class TestLocalDeployments(DeploymentsContract):
         keeper = folder.keeper()
         assert keeper is not None
         os.kill(keeper.pid, signal.SIGSTOP)
-        monkeypatch.setattr("muster.backends.local.deployments.RETIRE_SECONDS", 0.2)
+        monkeypatch.setattr("muster.backends.local.serving.deployments.RETIRE_SECONDS", 0.2)
         deployments.retire(name)
         eventually(lambda: not running(name), seconds=60)
 

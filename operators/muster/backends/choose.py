@@ -130,7 +130,7 @@ def cluster_backend(
 
 def _deployments(client: Client, site: ClusterSite, store: ServiceStore, settings: Settings) -> Deployments:
     if site.serving is None:
-        from muster.backends.local.deployments import LocalDeployments
+        from muster.backends.local.serving.deployments import LocalDeployments
 
         return LocalDeployments(settings, store, copies=True)
     from muster.backends.kubernetes.serving.deployments import ClusterDeployments

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.backends.local.deployment_process import environment_variables
+from muster.backends.local.serving.process import environment_variables
 from muster.backends.local.variables import NO_TELEMETRY, variables
 from muster.core.job import JobSpec, Role
 

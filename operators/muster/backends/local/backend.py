@@ -18,7 +18,7 @@ from muster.volumes.base import Store
 from muster.volumes.folder import FolderStore
 
 if TYPE_CHECKING:
-    from muster.backends.local.deployments import LocalDeployments
+    from muster.backends.local.serving.deployments import LocalDeployments
 
 
 class LocalBackend(Deploying):
@@ -81,6 +81,6 @@ class LocalBackend(Deploying):
 
     @property
     def _deployments(self) -> LocalDeployments:
-        from muster.backends.local.deployments import LocalDeployments  # jobs need none of it
+        from muster.backends.local.serving.deployments import LocalDeployments  # jobs need none of it
 
         return LocalDeployments(self._settings, self._store)

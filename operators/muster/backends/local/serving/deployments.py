@@ -16,16 +16,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from muster.backends.local import deployment_asking
-from muster.backends.local.deployment_folder import DeploymentFolder
-from muster.backends.local.deployment_state import (
+from muster.backends.local.environments import LOCK
+from muster.backends.local.places import locked
+from muster.backends.local.serving import asking
+from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.state import (
     Change,
     DeploymentState,
     past_models,
     pin_reason,
 )
-from muster.backends.local.environments import LOCK
-from muster.backends.local.places import locked
 from muster.backends.ordering import behind
 from muster.core.address import Address
 from muster.core.deployment import (
@@ -52,7 +52,7 @@ RETIRE_SECONDS = 45.0
 PROBE_SECONDS = 2.0
 
 # The keeper must outlive this process and not be its zombie: the first Python forks it and is gone at once.
-_DETACH = "import os, runpy; os.fork() and os._exit(0); runpy.run_module('muster.backends.local.keeper', run_name='__main__')"
+_DETACH = "import os, runpy; os.fork() and os._exit(0); runpy.run_module('muster.backends.local.serving.keeper', run_name='__main__')"
 
 
 class LocalDeployments:
@@ -120,11 +120,11 @@ class LocalDeployments:
 
     def ask(self, name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one real request to a revision, past the route."""
-        return deployment_asking.ask(self._known(name), revision, request)
+        return asking.ask(self._known(name), revision, request)
 
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered since its server came up."""
-        return deployment_asking.counts(self._known(name))
+        return asking.counts(self._known(name))
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""
@@ -136,7 +136,7 @@ class LocalDeployments:
         return DeploymentStatus(
             name=name,
             url=state.url,
-            ready=kept and bool(state.shares) and deployment_asking.answers(state),
+            ready=kept and bool(state.shares) and asking.answers(state),
             token=state.token,
             revisions=state.revisions,
             release=state.release,

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.deployment_process import last_line, limit_memory, start
-from muster.backends.local.deployment_pulse import Pulse
+from muster.backends.local.serving.process import last_line, limit_memory, start
+from muster.backends.local.serving.pulse import Pulse
 from muster.core.errors import DeploymentError
 
 STOP_SECONDS = 35.0  # the server gives requests 30 to finish

@@ -18,14 +18,14 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from muster.backends.local import deployment_image
-from muster.backends.local.deployment_door import Door
-from muster.backends.local.deployment_folder import DeploymentFolder
-from muster.backends.local.deployment_process import try_apart
-from muster.backends.local.deployment_servers import ModelServers
-from muster.backends.local.deployment_state import DeploymentState, past_models, pin_reason
 from muster.backends.local.environments import Environments
 from muster.backends.local.processes import Process
+from muster.backends.local.serving import image
+from muster.backends.local.serving.door import Door
+from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.process import try_apart
+from muster.backends.local.serving.servers import ModelServers
+from muster.backends.local.serving.state import DeploymentState, past_models, pin_reason
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
@@ -164,7 +164,7 @@ class Keeper:
 
     def _bring_up(self, name: str, spec: DeploymentSpec, *, tried: bool) -> Generator[None, None, None]:
         """Load a revision into the server of its environment; one that never was up is tried apart first."""
-        python = yield from deployment_image.ensure(
+        python = yield from image.ensure(
             self._environments,
             self._cache,
             name=spec.image,

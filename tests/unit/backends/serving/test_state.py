@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.backends.local.deployment_folder import DeploymentFolder
-from muster.backends.local.deployment_state import HISTORY, DeploymentState, environment, past_models
+from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.state import HISTORY, DeploymentState, environment, past_models
 from muster.core.deployment import DeploymentSpec, Release, RevisionState, SmokeRequest
 from muster.core.errors import BackendError, Conflict, DeploymentError, MusterError, NotFound, SpecError
 from muster.core.job import Pinned

@@ -1,6 +1,6 @@
 """Has an image's environment built in a process of its own, so that whoever waits can see to other things.
 
-``python -m muster.backends.local.deployment_image CACHE NAME LOCK DIGEST`` says how far it is, a line
+``python -m muster.backends.local.serving.image CACHE NAME LOCK DIGEST`` says how far it is, a line
 at a time, and last where the environment's Python is, or why there is none.
 """
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from muster.backends.local.deployment_door import Door
-from muster.backends.local.deployment_server import ModelServer
-from muster.backends.local.deployment_state import DeploymentState, environment
-from muster.backends.local.deployment_traffic import front, in_force
+from muster.backends.local.serving.door import Door
+from muster.backends.local.serving.server import ModelServer
+from muster.backends.local.serving.state import DeploymentState, environment
+from muster.backends.local.serving.traffic import front, in_force
 from muster.core.deployment import DeploymentSpec
 
 DRAIN_SECONDS = 5.0

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from muster.backends.local import deployments
-from muster.backends.local import keeper as room
-from muster.backends.local.deployment_folder import DeploymentFolder
-from muster.backends.local.deployment_state import DeploymentState
+from muster.backends.local.serving import deployments
+from muster.backends.local.serving import keeper as room
+from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.state import DeploymentState
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.errors import BackendError, DeploymentError
 from muster.core.job import Pinned
@@ -147,7 +147,7 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield
         return tmp_path
 
-    monkeypatch.setattr(room.deployment_image, "ensure", nothing)
+    monkeypatch.setattr(room.image, "ensure", nothing)
     monkeypatch.setattr(room, "try_apart", nothing)
     monkeypatch.setattr(room.Keeper, "_model", lambda *_: tmp_path)
     monkeypatch.setattr(room.Keeper, "_unpin_past", lambda *_: None)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from muster.backends.local import deployment_asking
-from muster.backends.local.deployment_state import DeploymentState
+from muster.backends.local.serving import asking
+from muster.backends.local.serving.state import DeploymentState
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import BackendError, NotFound
 from muster.core.job import Pinned
@@ -72,21 +72,21 @@ def state(*ports: int) -> DeploymentState:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a server that accepts and never answers."""
-    monkeypatch.setattr(deployment_asking, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(deployment_asking, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(asking, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(asking, "ASK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 def test_what_has_no_traffic_and_does_not_answer_is_left_out(silent: int) -> None:
     with serving(None) as port:
-        counted = deployment_asking.counts(state(port, silent))
+        counted = asking.counts(state(port, silent))
     assert {name: each.requests for name, each in counted.items()} == {"r1": 3}
 
 
 def test_what_has_traffic_and_does_not_answer_leaves_nobody_to_judge(silent: int) -> None:
     with serving(None) as port, pytest.raises(BackendError, match="the server of r1 does not say"):
-        deployment_asking.counts(state(silent, port))
+        asking.counts(state(silent, port))
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_what_has_traffic_and_does_not_answer_leaves_nobody_to_judge(silent: int
 )
 def test_an_answer_is_told_as_it_is(answer: Any, outputs: Any, error: str) -> None:
     with serving(answer) as port:
-        (found,) = deployment_asking.ask(state(port), "r1", ASKED)
+        (found,) = asking.ask(state(port), "r1", ASKED)
     assert (found.outputs, found.replica) == (outputs, f"127.0.0.1:{port}")
     assert found.error.endswith(error)
     assert bool(found.error) == bool(error)
 
 
 def test_what_is_not_there_to_be_asked_says_why(silent: int) -> None:
-    (found,) = deployment_asking.ask(state(silent), "r1", ASKED)
+    (found,) = asking.ask(state(silent), "r1", ASKED)
     assert "no answer (TimeoutError: timed out)" in found.error
     down = replace(state(silent).down(["r1"], reason="it is being loaded"))
-    (found,) = deployment_asking.ask(down, "r1", ASKED)
+    (found,) = asking.ask(down, "r1", ASKED)
     assert found.error == "it is not loaded: it is being loaded"
     with pytest.raises(NotFound, match="r9"):
-        deployment_asking.ask(state(silent), "r9", ASKED)
+        asking.ask(state(silent), "r9", ASKED)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from muster.backends.local.deployment_state import DeploymentState
+from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.asking import infer_request, read_answer
 from muster.backends.releases.counting import added, read_counts
 from muster.core.deployment import Answer, Counts, SmokeRequest

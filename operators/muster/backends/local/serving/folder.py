@@ -2,7 +2,7 @@
 
 ::
 
-    HOME/deployments/NAME/state.json    port, route, every revision so far: deployment_state
+    HOME/deployments/NAME/state.json    port, route, every revision so far: state.py
                           keeper.json   who keeps it: pid, boot id, start time
                           locks/HEX/    the lock and recipe of each image that serves or did
                           models/HEX/   the models, where their store is not on this machine
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.backends.local.deployment_state import Change, DeploymentState
 from muster.backends.local.places import is_locked, locked
 from muster.backends.local.processes import Process
+from muster.backends.local.serving.state import Change, DeploymentState
 from muster.core.errors import BackendError
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
