@@ -116,6 +116,7 @@ def _exec(layout: Layout, asked: argparse.Namespace) -> int:
 
 def _test(layout: Layout, asked: argparse.Namespace) -> int:
     layouts = _side_by_side(layout, asked.clusters)
+    programs.build(programs=programs.TOOLS)  # those of the chart: inside a cluster nothing can be had
     if serving.is_asked_for(asked.words):
         serving.build()
     command = [sys.executable, "-m", "pytest", "-p", figures.__name__, "-m", "cluster and not soak"]

@@ -15,6 +15,8 @@ import base64
 import os
 import shutil
 import subprocess
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster import images, kubectl, programs
+from tests.cluster import images, kubectl
 from tests.cluster.authority import Authority
 from tests.cluster.clearing import MADE
 from tests.cluster.layout import CLAIM, Layout
 
+from muster.core.errors import MusterError
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import operator_token, read_keys
 
@@ -37,7 +40,7 @@ _SECONDS = 240
 
 VALUES: dict[str, Any] = {
     "image": "localhost/muster:1",
-    "claim": {"size": "1Gi", "storageClassName": "shared", "volumeName": NAME},
+    "claim": {"size": "1Gi", "storageClassName": "shared"},
     "store": {"nodeSelector": {"muster.dev/gpu-class": "cpu"}},
     "queues": {
         "topology": {"name": NAME},
@@ -57,14 +60,8 @@ class Release:
     folder: Path
 
     def helm(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run helm as the cluster's administrator."""
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.folder),
-            "KUBECONFIG": str(self.layout.kubeconfig),
-        }
-        command = [str(self.layout.programs / "helm"), *words, f"--namespace={NAME}"]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        """Run helm in its namespace, as the cluster's administrator."""
+        return helm(self.layout, self.folder, *words, _NAMESPACE)
 
     def install(self, *words: str, command: str = "install", **values: Any) -> None:
         """Install, or upgrade, and return when all of it runs."""
@@ -126,44 +123,81 @@ _WAIT = ("--wait", f"--timeout={_SECONDS}s")
 @contextmanager
 def release(of: Layout, folder: Path) -> Iterator[Release]:
     """Have the chart installed in its own namespace; nothing of it is left afterwards."""
-    programs.build(programs=programs.TOOLS)
-    _clear(of, folder)
-    claim = of.claim / NAME
-    claim.mkdir(mode=0o700, exist_ok=True)
-    os.chown(claim, images.USER, images.USER)
-    kubectl.apply(of, [_namespace(), _volume()])
-    installed = Release(of, folder)
-    try:
+    with place(of, folder, release=NAME, namespace=NAME):
+        labels = {MADE: "yes", "pod-security.kubernetes.io/enforce": "restricted"}
+        metadata = {"name": NAME, "labels": labels}
+        kubectl.apply(of, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+        installed = Release(of, folder)
         installed.install()
         yield installed
+
+
+@contextmanager
+def place(of: Layout, folder: Path, *, release: str, namespace: str) -> Iterator[None]:
+    """Have room for a release: a folder of the shared file system, as a volume that waits for its claim.
+
+    Before and afterwards there is nothing of the release, nor its namespace.
+    """
+    _clear(of, folder, release, namespace)
+    claim = of.claim / namespace
+    claim.mkdir(mode=0o700)
+    os.chown(claim, images.USER, images.USER)
+    kubectl.apply(of, [_volume(namespace, claim=f"{release}-store")])
+    try:
+        yield
     finally:
-        _clear(of, folder)
+        _clear(of, folder, release, namespace)
 
 
-def _clear(of: Layout, folder: Path) -> None:
-    Release(of, folder).helm("uninstall", NAME, "--ignore-not-found", *_WAIT)
+@contextmanager
+def asked(store: ServiceStore, address: str) -> Iterator[Counter[str]]:
+    """Have a store asked for a version over and over meanwhile; what came of it is counted by what was said."""
+    said: Counter[str] = Counter()
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            try:
+                said[store.resolve(address)[0].address] += 1
+            except MusterError as error:
+                said[str(error)] += 1
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        yield said
+    finally:
+        over.set()
+        asker.join()
+
+
+def helm(of: Layout, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run helm as the cluster's administrator. :param folder: for what it keeps on this side."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KUBECONFIG": str(of.kubeconfig)}
+    command = [str(of.programs / "helm"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def _clear(of: Layout, folder: Path, release: str, namespace: str) -> None:
+    done = helm(of, folder, "uninstall", release, f"--namespace={namespace}", "--ignore-not-found", *_WAIT)
+    assert done.returncode == 0, done.stderr
     words = ("delete", "--ignore-not-found", "--wait", f"--timeout={_SECONDS}s")
-    kubectl.run(of, *words, "namespace", NAME)
-    kubectl.run(of, *words, "persistentvolume", NAME)
-    shutil.rmtree(of.claim / NAME, ignore_errors=True)
+    kubectl.run(of, *words, "namespace", namespace)
+    kubectl.run(of, *words, "persistentvolume", namespace)
+    shutil.rmtree(of.claim / namespace, ignore_errors=True)
 
 
-def _namespace() -> dict[str, Any]:
-    labels = {MADE: "yes", "pod-security.kubernetes.io/enforce": "restricted"}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME, "labels": labels}}
-
-
-def _volume() -> dict[str, Any]:
-    """A folder of the shared file system, as a site's own volume would be."""
+def _volume(name: str, *, claim: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": NAME, "labels": {MADE: "yes"}},
+        "metadata": {"name": name, "labels": {MADE: "yes"}},
         "spec": {
-            "capacity": {"storage": "1Gi"},
+            "capacity": {"storage": "1Ti"},
             "accessModes": ["ReadWriteMany"],
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "shared",
-            "hostPath": {"path": str(CLAIM / NAME), "type": "Directory"},
+            "hostPath": {"path": str(CLAIM / name), "type": "Directory"},
+            "claimRef": {"namespace": name, "name": claim},
         },
     }

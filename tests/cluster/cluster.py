@@ -143,6 +143,12 @@ def start(layout: Layout, name: str) -> None:
     daemons.wait(layout, one)
 
 
+def furnish(layout: Layout) -> None:
+    """Make what is not there of the queues, the claim and the accounts that the tests use."""
+    for name in ("namespace", "visibility", "claim", "accounts", "queues"):
+        kubectl.run(layout, "apply", "--server-side", f"--filename={MANIFESTS / name}.yaml")
+
+
 def _names() -> list[str]:
     control = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
     return [
@@ -190,7 +196,7 @@ class _Start:
                 nodes.start(self.layout, node)
             _all_of([*kinds, *rest])
             self._say("controllers, scheduler, DNS, JobSet and Kueue are ready")
-            queues = pool.submit(self._furnish)
+            queues = pool.submit(furnish, self.layout)
             _all_of([pool.submit(nodes.wait_ready, self.layout, node) for node in NODES])
             self._say(f"nodes are ready: {', '.join(node.name for node in NODES)}")
             _all_of([queues])
@@ -219,11 +225,6 @@ class _Start:
     def _extend(self, module: str) -> None:
         extensions.apply_kinds(self.layout, module)
         self._begin(module)
-
-    def _furnish(self) -> None:
-        for name in ("namespace", "visibility", "claim", "accounts", "queues"):
-            path = MANIFESTS / f"{name}.yaml"
-            kubectl.run(self.layout, "apply", "--server-side", f"--filename={path}")
 
     def _say(self, what: str) -> None:
         self.progress(f"{time.monotonic() - self.began:5.1f} s  {what}")

@@ -7,16 +7,13 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cluster import kubectl
-from tests.cluster.chart import NAME, Release, release
+from tests.cluster.chart import NAME, VALUES, Release, asked, release
 from tests.cluster.inside import layout
-
-from muster.core.errors import MusterError
 
 pytestmark = pytest.mark.cluster
 
@@ -142,41 +139,18 @@ def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call(
     installed: Release, tmp_path: Path
 ) -> None:
     """Who uses the store all the while waits for it, and is refused nothing."""
-    keys, token = installed.secret(), installed.token()
+    keys = installed.secret()
     (tmp_path / "hello").write_text("hello")
-    with installed.store(token=token) as store:
+    with installed.store() as store:
         version = store.add("chart/kept", tmp_path / "hello")
-    over, calls, wrong = threading.Event(), [], []
-
-    def ask() -> None:
-        with installed.store(token=token) as asking:
-            while not over.is_set():
-                try:
-                    calls.append(asking.resolve("chart/kept@latest")[0].address)
-                except MusterError as error:
-                    wrong.append(str(error))
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    try:
-        requests = {"requests": {"cpu": "90m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}}
-        placed = {"nodeSelector": {"muster.dev/gpu-class": "cpu"}}
-        installed.install(command="upgrade", store={**placed, "resources": requests})
-        assert installed.secret() == keys
-        done = installed.helm("rollback", NAME, "1", "--wait", "--timeout=240s")
-        assert done.returncode == 0, done.stderr
-    finally:
-        over.set()
-        asker.join()
-    assert wrong == []
-    assert set(calls) == {version.address}
+        with asked(store, "chart/kept@latest") as said:
+            requests = {"requests": {"cpu": "90m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}}
+            installed.install(command="upgrade", store={**VALUES["store"], "resources": requests})
+            assert installed.secret() == keys
+            done = installed.helm("rollback", NAME, "1", "--wait", "--timeout=240s")
+            assert done.returncode == 0, done.stderr
+    assert said.keys() == {version.address}
     assert installed.secret() == keys
-
-
-def _left(installed: Release) -> set[str]:
-    kinds = "deployments,pods,services,roles,cronjobs,networkpolicies"
-    found = kubectl.run(installed.layout, "get", kinds, _NAMESPACE, "--output=name")
-    return {name for name in found.split() if f"/{NAME}" in name}
 
 
 def test_an_uninstall_keeps_what_cannot_be_made_again(installed: Release, tmp_path: Path) -> None:
@@ -187,16 +161,21 @@ def test_an_uninstall_keeps_what_cannot_be_made_again(installed: Release, tmp_pa
     done = installed.helm("uninstall", NAME, "--wait", "--timeout=240s")
     assert done.returncode == 0, done.stderr
     assert installed.secret() == keys
-    left = kubectl.run(
-        installed.layout, "get", "deployments,pods,services,roles", _NAMESPACE, "--output=name"
-    )
-    assert [name for name in left.split() if NAME in name] == []
+    # what goes last is pods, after what they belong to; that of `helm test`, which is over, stays
+    kubectl.until("all else is gone", lambda: _left(installed) <= {f"pod/{NAME}-test"})
     assert kubectl.get(installed.layout, "persistentvolumeclaim", f"{NAME}-store", _NAMESPACE)
-    for kind in ("clusterqueues.kueue.x-k8s.io", "resourceflavors.kueue.x-k8s.io", "clusterroles"):
-        found = kubectl.run(installed.layout, "get", kind, "--output=name").split()
-        assert [name for name in found if f"/{NAME}" in name] == []
 
     installed.install()
     assert installed.secret() == keys
     with installed.store(token=token) as store:
         assert store.resolve("chart/outlives@latest")[0].digest == version.digest
+
+
+def _left(installed: Release) -> set[str]:
+    """What is there and is called after the release, but for what is kept."""
+    here = "deployments,replicasets,pods,services,roles,rolebindings,cronjobs,networkpolicies"
+    whole = "clusterroles,clusterrolebindings"
+    queues = ("clusterqueues", "localqueues", "resourceflavors", "topologies", "workloadpriorityclasses")
+    kinds = ",".join((here, whole, *(f"{each}.kueue.x-k8s.io" for each in queues)))
+    found = kubectl.run(installed.layout, "get", kinds, _NAMESPACE, "--output=name")
+    return {name for name in found.split() if f"/{NAME}" in name}

@@ -80,4 +80,7 @@ class Load:
         closing = b"connection: close" in head
         if not head.startswith(b"http/1.1 200"):  # a gateway's own answers are no JSON
             return closing, f"HTTP {head[9:12].decode()}: {body.decode(errors='replace')}"
-        return closing, f"revision {json.loads(body)['model_version']}"
+        return (
+            closing,
+            f"revision {json.loads(body).get('model_version', '')}",
+        )  # V1's answers do not say which
