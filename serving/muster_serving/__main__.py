@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -26,6 +28,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Serve until SIGTERM, then finish the requests that are there."""
+    if os.getpid() == 1:  # in a container: a signal that it does not handle is lost on the first process
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it serves, there is nothing to finish
     arguments = _arguments()
     sys.argv = sys.argv[:1]  # kserve reads them too, when it is imported
     from muster_serving.errors import ModelError

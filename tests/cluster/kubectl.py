@@ -39,7 +39,9 @@ def get(layout: Layout, *words: str) -> dict[str, Any]:
 
 
 def apply(layout: Layout, documents: Sequence[dict[str, Any]]) -> None:
-    """Create objects, or make them what they should be."""
+    """Create objects, or make them what they should be; of none, which kubectl refuses, nothing is done."""
+    if not documents:
+        return
     whole = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
     words = ("apply", "--server-side", "--force-conflicts", "--validate=false", "--filename=-")
     run(layout, *words, stdin=json.dumps(whole))

@@ -29,6 +29,7 @@ JSON = "application/json"
 
 _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
+_TOO_LATE = 504
 
 
 class Transport:
@@ -86,12 +87,17 @@ class Transport:
         """Send a request to what the API server stands in front of, once, and return status and body as they are.
 
         :param path: of the pod's proxy, and below it that of the pod's server.
-        :param seconds: how long the server behind it may take.
+        :param seconds: how long the server behind it may take; 504 where it takes longer.
         :raises Unreachable: the API server does not answer; whatever answers in place of the pod is an answer.
         """
-        response = self._exchange(
-            request, path=path, body=body, content_type=JSON, accept="*/*", read_seconds=seconds
-        )
+        try:
+            response = self._exchange(
+                request, path=path, body=body, content_type=JSON, accept="*/*", read_seconds=seconds
+            )
+        except Unreachable as error:
+            if not _silent(error):
+                raise
+            return _TOO_LATE, json.dumps({"error": f"no answer within {seconds:g} s"}).encode()
         return response.status, bytes(response.data)
 
     def _is_ready(self) -> bool:
@@ -201,6 +207,16 @@ class Transport:
 
 def _given_up(error: MusterError, waited: float) -> MusterError:
     return Unreachable(f"{error} (asked for {waited:.0f} s)") if isinstance(error, Unreachable) else error
+
+
+def _silent(error: BaseException) -> bool:
+    """Whether it was connected, and nothing came for too long."""
+    from urllib3.exceptions import ReadTimeoutError
+
+    below = (getattr(error, "reason", None), error.__cause__)
+    return isinstance(error, ReadTimeoutError) or any(
+        _silent(each) for each in below if isinstance(each, BaseException)
+    )
 
 
 def _root(error: BaseException) -> BaseException:

@@ -65,7 +65,7 @@ class Replicas:
         self, pod: Document, verb: str, path: str, *, body: bytes | None = None
     ) -> Mapping[str, Any]:
         """Ask a pod for a document. :raises DeploymentError: it answers something else."""
-        status, data = self._exchange(pod, verb, path, body=body)
+        status, data = self._exchange(pod, verb, path, body=body, seconds=LONGEST_REQUEST_SECONDS)
         try:
             found = json.loads(data)
         except ValueError:
@@ -90,13 +90,7 @@ class Replicas:
         )
 
     def _exchange(
-        self,
-        pod: Document,
-        verb: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        seconds: float = LONGEST_REQUEST_SECONDS,
+        self, pod: Document, verb: str, path: str, *, body: bytes | None = None, seconds: float
     ) -> tuple[int, bytes]:
         """Ask a pod. :raises Forbidden: this account may not, which is not the pod's fault."""
         metadata = pod["metadata"]

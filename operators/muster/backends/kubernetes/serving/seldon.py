@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT, Document
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.server import PORT, Server, pod, seldon_parameters
+from muster.backends.kubernetes.serving.server import PORT, PROGRAM, Server, pod, seldon_parameters
 
 _MODEL = "muster_serving.seldon_model.SeldonModel"
 _READY = "/health/status"
@@ -53,7 +53,13 @@ def _predictor(server: Server, percent: int) -> Document:
         },
         "componentSpecs": [
             {
-                "spec": pod(server, container=spec.name, command=_command(server), ready=_READY),
+                "spec": pod(
+                    server,
+                    container=spec.name,
+                    command=_command(server),
+                    ready=_READY,
+                    environment={"PYTHONPATH": PROGRAM},
+                ),
                 **_scaling(server),
             }
         ],

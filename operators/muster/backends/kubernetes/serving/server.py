@@ -10,10 +10,11 @@ import base64
 import io
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
@@ -31,7 +32,10 @@ _MARGIN_SECONDS = 5
 
 _FOLDER, _MODEL = "/mnt/muster/server", "/mnt/muster/model"
 _ARCHIVE = "serving.zip"
+PROGRAM = f"{_FOLDER}/{_ARCHIVE}"  # where the servers' code is in a pod: Python runs it, and imports from it
+_MAIN = "from muster_serving.__main__ import main\n\nmain()\n"
 _CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
+_NO_MORE: Mapping[str, str] = MappingProxyType({})
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold; the same sources give the same bytes
 _GPU_PRESENT = "nvidia.com/gpu.present"  # GPU feature discovery sets it
 
@@ -61,7 +65,7 @@ class Server:
 
 @cache
 def archive() -> bytes:
-    """Return the servers' code as one zip that Python imports from, the same bytes for the same sources.
+    """Return the servers' code as one zip that Python runs and imports from, the same bytes for the same sources.
 
     :raises SpecError: this installation of muster lacks it.
     """
@@ -69,11 +73,11 @@ def archive() -> bytes:
     sources = sorted(package.glob("*.py"))
     if Path(package / "__main__.py") not in sources:
         raise SpecError(f"this installation of muster lacks its model servers ({package}): install it again")
+    files = {f"{package.name}/{path.name}": path.read_bytes() for path in sources}
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as made:
-        for path in sources:
-            info = zipfile.ZipInfo(f"{package.name}/{path.name}", _EPOCH)
-            made.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, data in {"__main__.py": _MAIN.encode(), **files}.items():
+            made.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     return whole.getvalue()
 
 
@@ -101,12 +105,20 @@ def code(server: Server, owner: Document) -> Document:
     }
 
 
-def pod(server: Server, *, container: str, command: Sequence[str], ready: str = READY) -> Document:
+def pod(
+    server: Server,
+    *,
+    container: str,
+    command: Sequence[str],
+    ready: str = READY,
+    environment: Mapping[str, str] = _NO_MORE,
+) -> Document:
     """Return the pod's spec: Pod Security's `restricted`, no account, no writable root, off the GPU nodes.
 
     :param container: what the platform wants the server's container to be called.
     :param command: of the server.
     :param ready: where it says that its model is loaded.
+    :param environment: further variables. KServe refuses a PYTHONPATH.
     """
     site, resources = server.site, server.spec.resources
     spec: Document = {
@@ -116,7 +128,7 @@ def pod(server: Server, *, container: str, command: Sequence[str], ready: str = 
         "terminationGracePeriodSeconds": site.drain_seconds + LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS,
         "securityContext": pods.identity(site),
         "tolerations": pods.tolerations(resources, site),
-        "containers": [_container(server, container, command, ready)],
+        "containers": [_container(server, container, command, ready, environment)],
         "volumes": [
             {"name": _CLAIM, "persistentVolumeClaim": {"claimName": site.claim, "readOnly": True}},
             {"name": _SERVER, "configMap": {"name": server.name}},
@@ -135,7 +147,7 @@ def pod(server: Server, *, container: str, command: Sequence[str], ready: str = 
 def kserve_command(server: Server) -> list[str]:
     """How the server of the image ``serve`` is started."""
     return [
-        *("python3", "-m", "muster_serving", server.spec.name),
+        *("python3", PROGRAM, server.spec.name),
         *(f"--model={_MODEL}", f"--revision={server.revision}"),
         *("--host=0.0.0.0", f"--port={PORT}"),
     ]
@@ -146,20 +158,18 @@ def seldon_parameters(server: Server) -> dict[str, str]:
     return {"model": _MODEL, "name": server.spec.name, "revision": server.revision}
 
 
-def _container(server: Server, name: str, command: Sequence[str], ready: str) -> Document:
+def _container(
+    server: Server, name: str, command: Sequence[str], ready: str, environment: Mapping[str, str]
+) -> Document:
     site, spec = server.site, server.spec
+    variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8", **environment}
     return {
         "name": name,
         "image": site.image(spec.image, spec.image_digest),
         "imagePullPolicy": "IfNotPresent",
         "command": list(command),
         "workingDir": wiring.TEMPORARY,
-        "env": [
-            {"name": "PYTHONPATH", "value": f"{_FOLDER}/{_ARCHIVE}"},
-            {"name": "PYTHONUNBUFFERED", "value": "1"},
-            {"name": "HOME", "value": wiring.TEMPORARY},
-            {"name": "LANG", "value": "C.UTF-8"},
-        ],
+        "env": [{"name": variable, "value": value} for variable, value in variables.items()],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         **_probes(spec, ready),
         # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and it answers whoever comes.

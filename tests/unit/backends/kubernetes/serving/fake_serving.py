@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class ServingCluster(FakeCluster):
     :param crashes: revisions whose container ends at once, with what it says last.
     :param slow: revisions that do not get ready.
     :param answers: what a revision's replicas answer to any request instead of a prediction.
+    :param hanging: revisions whose replicas answer nothing until then.
     :param gateway_down: routes are not taken up.
     :param counted: metrics pages by pod, where they have answered anything.
     :param silent: the others' pages are empty.
@@ -55,6 +57,7 @@ class ServingCluster(FakeCluster):
     crashes: dict[str, str] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    hanging: dict[str, threading.Event] = field(default_factory=dict)
     gateway_down: bool = False
     counted: dict[str, str] = field(default_factory=dict)
     silent: bool = False
@@ -200,6 +203,8 @@ class ServingCluster(FakeCluster):
             return status(404, "NotFound", f'pods "{pod}" not found')
         self.asked.append((pod, path, asked.body))
         revision = found["metadata"]["labels"][names.REVISION]
+        if revision in self.hanging:
+            return Answer(hold=self.hanging[revision])
         if path == "/metrics":
             nothing = "" if self.silent else _COUNTED_NOTHING.format(revision=revision)
             return Answer(body=self.counted.get(pod, nothing).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from muster.backends.kubernetes.api.kinds import (
     POD,
     SERVICE,
 )
-from muster.backends.kubernetes.serving import names, routes
+from muster.backends.kubernetes.serving import names, replicas, routes
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -413,6 +414,16 @@ class TestAsk:
         with pytest.raises(Forbidden, match=r'resources: \["pods/proxy"\]'):
             there.deployments().ask("lines", "r1", there.spec().smoke[0])
 
+    def test_one_that_hangs_is_told_and_is_not_the_api_servers_fault(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replicas, "LONGEST_REQUEST_SECONDS", 0.2)
+        there.deployments().prepare(there.spec(), by="ti-1")
+        released = there.cluster.hanging["r1"] = threading.Event()
+        (found,) = there.deployments().ask("lines", "r1", there.spec().smoke[0])
+        released.set()
+        assert (found.outputs, found.error) == (None, "HTTP 504: no answer within 0.2 s")
+
     def test_no_such_revision(self, there: World) -> None:
         serve(there)
         with pytest.raises(NotFound, match="no revision r7"):
@@ -449,6 +460,18 @@ class TestCounts:
         there.cluster.silent = True
         with pytest.raises(BackendError, match="no replica of r1 says what it has answered"):
             deployments.counts("lines")
+
+    def test_one_that_hangs_is_left_out_and_the_others_are_counted(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replicas, "_METRICS_SECONDS", 0.2)
+        serve(there)
+        there.cluster.counted["lines-r1-predictor-0"] = METRICS.format(born=1.0, answered=10)
+        there.deployments().prepare(there.spec(2), by="ti-2")
+        released = there.cluster.hanging["r2"] = threading.Event()
+        counts = there.deployments().counts("lines")
+        released.set()
+        assert (counts["r1"].requests, counts["r2"].requests) == (12, 0)
 
     def test_one_without_traffic_need_not_tell(self, there: World) -> None:
         there.deployments().prepare(there.spec(), by="ti-1")

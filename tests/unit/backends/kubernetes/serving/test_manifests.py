@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -57,6 +60,7 @@ def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
         assert opened.testzip() is None
         found = set(opened.namelist())
     assert {
+        "__main__.py",
         "muster_serving/__main__.py",
         "muster_serving/front.py",
         "muster_serving/seldon_model.py",
@@ -64,6 +68,21 @@ def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
     archive.cache_clear()
     assert code(made, owner)["binaryData"] == {"serving.zip": packed}
     assert len(packed) < 500_000
+
+
+def test_the_code_runs_as_it_is_packed(tmp_path: Path) -> None:
+    packed = tmp_path / "serving.zip"
+    packed.write_bytes(archive())
+    words = [sys.executable, "-I", str(packed), "--help"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "Serve one deployment" in said
+
+
+@pytest.mark.parametrize("name", ["fixed", "scaled", "on-cards"])
+def test_no_variable_is_set_that_kserve_refuses(name: str) -> None:
+    """Its webhook: `setting PYTHONPATH in container … is not allowed for security reasons`."""
+    (container,) = examples()[name]["spec"]["predictor"]["containers"]
+    assert "PYTHONPATH" not in {variable["name"] for variable in container["env"]}
 
 
 @pytest.mark.parametrize("deployment", ["a", "7", "x" * 40, "7" * 40, f"{'y' * 39}z"])
