@@ -26,6 +26,7 @@ from muster.core.status import JobState
 pytestmark = pytest.mark.cluster
 
 NODE_SECONDS = NODE_GRACE_SECONDS + 30.0
+ELECTED = ("kube-controller-manager", "kube-scheduler", "jobset", "kueue")
 # The first process is the pod's, its child the worker, and the worker's children are the ranks.
 KILL_A_RANK = """
 import os, signal
@@ -114,10 +115,17 @@ def restart(program: str) -> Callable[[Training], None]:
 
 
 def leave_for_a_minute(training: Training) -> None:
-    """The API server is away for so long: longer than a node may be silent, and than most of the training."""
-    daemons.stop(training.layout, "kube-apiserver")
+    """The API server is away for so long: longer than a node may be silent, and than most of the training.
+
+    Controllers that are elected, as a site's are, end when they cannot renew their lease, and are started again.
+    Here none is elected: one that lived on would go by what it knew before, for minutes.
+    """
+    programs = ("kube-apiserver", *ELECTED)
+    for program in programs:
+        daemons.stop(training.layout, program)
     until(lambda: False, seconds=60.0)
-    cluster.start(training.layout, "kube-apiserver")
+    for program in programs:
+        cluster.start(training.layout, program)
 
 
 def kill_the_store(training: Training) -> None:

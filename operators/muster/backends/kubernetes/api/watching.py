@@ -84,9 +84,9 @@ class Watch:
     def changes(self, *, after: str | None = None) -> Iterator[Change]:
         """Yield what changes until :meth:`close`; at first all there is, unless `after` says from where.
 
-        It never gives up, and says in the log what keeps it: a missing right, an API server that is away.
+        It never gives up, and says in the log, once, what keeps it: a missing right, an API server that is away.
         """
-        version, pause = after, _FIRST_PAUSE_SECONDS
+        version, pause, said = after, _FIRST_PAUSE_SECONDS, ""
         while not self._closed.is_set():
             try:
                 if version is None:
@@ -94,14 +94,15 @@ class Watch:
                     version = change.version
                     yield change
                 for change in self._watched(version):
-                    version, pause = change.version, _FIRST_PAUSE_SECONDS
+                    version, pause, said = change.version, _FIRST_PAUSE_SECONDS, ""
                     if change.put or change.gone:
                         yield change
             except Expired:
                 version = None
             except MusterError as error:
-                if not self._closed.is_set():
-                    log.warning("%s; what the cluster does is seen late", error)
+                if not self._closed.is_set() and str(error) != said:
+                    said = str(error)
+                    log.warning("%s; what the cluster does is seen late", said)
                 if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
                     version = None
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once

@@ -130,6 +130,19 @@ def test_an_api_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixt
     assert "later; what the cluster does is seen late" in caplog.text
 
 
+def test_what_keeps_it_is_said_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    later = status(503, "ServiceUnavailable", "later")
+    with api_server(
+        listed(version=7),
+        *(later, later),
+        Answer(lines=(event("ADDED", pod("b", 8)),)),
+        later,
+        Answer(lines=(event("ADDED", pod("c", 9)),)),
+    ) as server:
+        take(server, 3)
+    assert caplog.text.count("later; what the cluster does is seen late") == 2
+
+
 def test_missing_rights_are_said(caplog: pytest.LogCaptureFixture) -> None:
     said = 'User "jo" cannot watch resource "pods" in API group "" in the namespace "ml"'
     with api_server(
