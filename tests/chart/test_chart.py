@@ -262,6 +262,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"queues": {"teams": [{"name": "team-b"}]}},
         "queues.teams: team team-b has no quotas: say what it may use of each flavor",
     ),
+    "a limit of borrowing from nobody": (
+        {
+            "queues": {
+                "teams": [
+                    {
+                        "name": "team-a",
+                        "quotas": [
+                            {"flavor": "cpu", "cpu": 1, "memory": "1Gi", "borrowingLimit": {"cpu": 1}}
+                        ],
+                    }
+                ]
+            }
+        },
+        "queues.teams: team team-a limits what it borrows or lends of flavor cpu, and has no cohort to do so in",
+    ),
     "two flavors of a name": (
         {"queues": {"flavors": [{"name": "a"}, {"name": "a"}]}},
         "queues.flavors has two of the name a",

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -97,20 +97,51 @@ class Recipe:
             yield root, snapshot_digest(root, sorted(files)) if files else ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bases:
+    """The images that others stand on; a Dockerfile's own choice where one is None.
+
+    :param base: of every image.
+    :param compiler: what is compiled is built on it: it has a C++ compiler, and the Python of `base`, at the same place.
+    """
+
+    base: str | None = None
+    compiler: str | None = None
+
+    def __post_init__(self) -> None:
+        for base in filter(None, (self.base, self.compiler)):
+            if len(base) > 300 or not _BASE.match(base):
+                raise SpecError(
+                    f"base {base!r:.100}: need an image with Python 3.11 or newer, such as python:3.11-slim"
+                )
+
+    def arguments(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the words for the builder. :raises SpecError: the two would not go together."""
+        compiles = "ARG BUILD=" in recipe.dockerfile().read_text()
+        if compiles and self.base and not self.compiler:
+            raise SpecError(
+                f"image {recipe.name} is compiled, and would run on {self.base} with the Python of another image: name one "
+                "that has the same Python and a C++ compiler, with --build-base"
+            )
+        given = {"BASE": self.base, "BUILD": self.compiler if compiles else None}
+        return tuple(
+            word for name, image in given.items() if image for word in ("--build-arg", f"{name}={image}")
+        )
+
+
 def build(
-    recipe: Recipe, *, builder: Builder, prefix: str, base: str | None, push: bool, tell: Progress
+    recipe: Recipe, *, builder: Builder, prefix: str, arguments: Sequence[str], push: bool, tell: Progress
 ) -> Container:
     """Build one image, and push it where that is asked for.
 
     :param prefix: the registry and path that its name begins with.
-    :param base: the image that it stands on; its Dockerfile's own choice unless given.
+    :param arguments: for the builder (:meth:`Bases.arguments`).
     :raises ContainerError: the builder failed; SpecError: a name is none.
     """
-    _check(prefix, base)
+    _check(prefix)
     _check_disk()
     with recipe.context() as (context, digest), _secrets() as secrets:
         tags = _tags(recipe, prefix, digest)
-        arguments = ("--build-arg", f"BASE={base}") if base else ()
         image_id = builder.build(context, tags, (*arguments, *secrets), tell)
     if push:
         for tag in tags:
@@ -133,15 +164,11 @@ def _tags(recipe: Recipe, prefix: str, digest: str) -> list[str]:
     return [f"{name}:{lock}-{code}"] if recipe.name in OWN else [f"{name}:{lock}", f"{name}:{lock}-{code}"]
 
 
-def _check(prefix: str, base: str | None) -> None:
+def _check(prefix: str) -> None:
     if len(prefix) > 200 or not _PREFIX.match(prefix):
         raise SpecError(
             f"registry {prefix!r:.100}: need its name and perhaps a path, such as registry.example/team-a, in small "
             "letters, without https:// and without a tag"
-        )
-    if base is not None and (len(base) > 300 or not _BASE.match(base)):
-        raise SpecError(
-            f"base {base!r:.100}: need an image with Python 3.11 or newer, such as python:3.11-slim"
         )
 
 

@@ -18,7 +18,7 @@ from muster.core.settings import Settings
 
 if TYPE_CHECKING:
     from muster.backends.local.environments import Environment
-    from muster.cli.containers import Recipe
+    from muster.cli.containers import Bases, Recipe
 
 app = group("Images: the locked environments that jobs run in.")
 
@@ -122,6 +122,15 @@ def build(
             "--base", metavar="IMAGE", envvar="MUSTER_BASE", help="What it stands on; has Python 3.11."
         ),
     ] = None,
+    build_base: Annotated[
+        str | None,
+        typer.Option(
+            "--build-base",
+            metavar="IMAGE",
+            envvar="MUSTER_BUILD_BASE",
+            help="What is compiled is built on it: the base with a C++ compiler.",
+        ),
+    ] = None,
     builder: Annotated[
         str | None, typer.Option("--builder", metavar="PROGRAM", help="buildah, podman or docker.")
     ] = None,
@@ -137,8 +146,11 @@ def build(
     settings = Settings.load()
     known = {image.name: image for image in find_images(settings)}
     if container or push is not None:
+        from muster.cli.containers import Bases
+
+        bases = Bases(base=base, compiler=build_base)
         wanted = [_recipe(name, known, settings) for name in (list(known) if every else names or [])]
-        _build_containers(wanted, builder=builder, registry=push, base=base, as_json=as_json)
+        _build_containers(wanted, builder=builder, registry=push, bases=bases, as_json=as_json)
         return
     found = []
     for name in list(known) if every else names or []:
@@ -163,19 +175,19 @@ def _recipe(name: str, known: dict[str, Image], settings: Settings) -> Recipe:
 
 
 def _build_containers(
-    wanted: list[Recipe], *, builder: str | None, registry: str | None, base: str | None, as_json: bool
+    wanted: list[Recipe], *, builder: str | None, registry: str | None, bases: Bases, as_json: bool
 ) -> None:
     from muster.cli.builders import Builder
     from muster.cli.containers import build
 
     program, found = Builder.find(builder), []
-    for recipe in wanted:
+    for recipe, arguments in [(each, bases.arguments(each)) for each in wanted]:  # none before all are sound
         with progress() as tell:
             made = build(
                 recipe,
                 builder=program,
                 prefix="localhost" if registry is None else registry,
-                base=base,
+                arguments=arguments,
                 push=registry is not None,
                 tell=tell,
             )

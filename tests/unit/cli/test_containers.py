@@ -42,7 +42,14 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("cp", "rm", "cat", "sh"):
         (folder / "bin" / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(folder / "bin"))
-    for name in ("MUSTER_BASE", "SSL_CERT_FILE", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+    for name in (
+        "MUSTER_BASE",
+        "MUSTER_BUILD_BASE",
+        "SSL_CERT_FILE",
+        "PIP_CONFIG_FILE",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
     return folder
 
@@ -104,6 +111,20 @@ def test_nothing_is_pushed_unless_asked_for(muster: Run, builder: Path, home: Pa
     asked = (builder / "asked").read_text()
     assert "push" not in asked
     assert "--build-arg BASE=localhost/base:1" in asked
+
+
+def test_what_is_compiled_is_built_on_the_same_python(muster: Run, builder: Path, home: Path) -> None:
+    words = ("images", "build", "python", "horovod", "--container", "--base=site/python:1")
+    answer = muster(*words)
+    assert answer.code == 1
+    assert (
+        "image horovod is compiled, and would run on site/python:1 with the Python of another" in answer.err
+    )
+    assert not (builder / "asked").exists()
+    assert muster(*words, "--build-base=site/compiler:1").code == 0
+    python, _, horovod, _ = (builder / "asked").read_text().splitlines()
+    assert "BUILD=" not in python
+    assert "--build-arg BASE=site/python:1 --build-arg BUILD=site/compiler:1" in horovod
 
 
 def test_an_author_s_own_image_is_built_as_any_lock_is(muster: Run, builder: Path, mine: Path) -> None:
