@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from muster.backends.releases.counting import percentile
 from muster.backends.releases.plan import Comparison, Rules
@@ -86,7 +88,7 @@ def broken_by_comparison(
     :param candidate: what it answered for the output in question, one list a request; `champion` likewise.
     """
     ours, theirs = [v for each in candidate for v in each], [v for each in champion for v in each]
-    if len(ours) != len(theirs):
+    if len(ours) != len(theirs) or not ours:
         return f"it answers {len(ours)} rows of {comparison.output!r:.40}, the champion {len(theirs)}"
     if comparison.agreement is not None:
         same = sum(abs(a - b) <= comparison.tolerance for a, b in zip(ours, theirs, strict=True)) / len(ours)
@@ -123,10 +125,17 @@ def measure(metric: str, answers: Sequence[float], labels: Sequence[float]) -> f
 
 
 def _area(pairs: Sequence[tuple[float, float]]) -> float:
-    """The share of pairs of a positive and a negative that are in order, ties by half (Mann-Whitney)."""
-    positives = [answer for answer, label in pairs if label >= 0.5]
-    negatives = [answer for answer, label in pairs if label < 0.5]
+    """The share of pairs of a positive and a negative that are in order, ties by half.
+
+    From the sum of the positives' ranks (Mann-Whitney), as there may be too many pairs to look at each.
+    """
+    positives = sum(label >= 0.5 for _, label in pairs)
+    negatives = len(pairs) - positives
     if not positives or not negatives:
         return 0.5  # nothing to tell apart
-    won = sum((p > n) + 0.5 * (p == n) for p in positives for n in negatives)
-    return won / (len(positives) * len(negatives))
+    ranks, below = 0.0, 0
+    for _, tied in groupby(sorted(pairs), key=itemgetter(0)):
+        labels = [label >= 0.5 for _, label in tied]
+        ranks += sum(labels) * (below + (len(labels) + 1) / 2)
+        below += len(labels)
+    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
