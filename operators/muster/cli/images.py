@@ -214,7 +214,7 @@ def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder belo
 
     settings = Settings.load()
     check_label("image", name)
-    wanted = [folder / name / WANTED for folder in _folders(settings)]
+    wanted = list(dict.fromkeys(folder / name / WANTED for folder in _folders(settings)))
     found = next((path for path in wanted if path.is_file()), None)
     if found is None:
         raise NotFound(

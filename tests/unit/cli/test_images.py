@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from muster.core.shipped import shipped
+
 Run = Callable[..., Any]
 
 
@@ -75,3 +77,9 @@ def test_lock_of_what_is_not_there_is_refused(name: str, muster: Run, tmp_path: 
     answer = muster("images", "lock", name)
     assert (answer.code, answer.error) == (1, None)
     assert answer.err.startswith("muster: image ")
+
+
+def test_lock_names_each_folder_in_which_it_looked_once(muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shipped("images").parent)
+    said = muster("images", "lock", "nothing").err
+    assert said.count(str(shipped("images") / "nothing")) == 1
