@@ -6,12 +6,15 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from itertools import dropwhile
 from pathlib import Path
 
 import pytest
 from tests.docs.page import DOCS, ROOT, File, Typed, missing, pages, steps
 from tests.e2e.author import MUSTER, Author
+
+LONGEST_SECONDS = 600
 
 PAGES = {str(page.relative_to(DOCS)): page for page in pages()}
 RUN = [
@@ -78,20 +81,37 @@ def terminal(author: Author, commands: str) -> subprocess.Popen[str]:
 
 
 def read_on(shell: subprocess.Popen[str], expected: str) -> None:
-    """Read what a shell says until it has said this."""
+    """Read what a shell says until it has said this; one that takes too long is ended."""
     assert shell.stdout is not None
     said = ""
-    while missing(expected, said):
-        line = shell.stdout.readline()
-        assert line, f"{expected!r} was not said: {said[-4000:]}"
-        said += line
+    late = threading.Timer(LONGEST_SECONDS, os.killpg, (shell.pid, signal.SIGKILL))
+    late.start()
+    try:
+        while missing(expected, said):
+            line = shell.stdout.readline()
+            assert line, f"{expected!r} was not said: {said[-4000:]}"
+            said += line
+    finally:
+        late.cancel()
 
 
 def type_in(author: Author, step: Typed) -> None:
     shell = terminal(author, step.commands)
-    said, _ = shell.communicate(timeout=600)
+    said, _ = shell.communicate(timeout=LONGEST_SECONDS)
     assert (shell.returncode != 0) == (step.note == "fails"), f"{step.commands}\n{said[-4000:]}"
     assert missing(step.prints, said) == [], f"{step.commands}\n{said[-4000:]}"
+
+
+def test_a_shell_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.docs.test_pages.LONGEST_SECONDS", 0.1)
+    with (
+        subprocess.Popen(
+            ["sleep", "600"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as shell,
+        pytest.raises(AssertionError, match="'something' was not said"),
+    ):
+        read_on(shell, "something")
+    assert shell.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("expected", ["three", "two\none", "o…x", "one two"])
