@@ -33,7 +33,7 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
     backend = cluster_backend(written, access, settings=settings)
     try:
         room = type(backend._deployments).__module__
-        assert room == f"muster.backends.{'kubernetes.serving' if site.serving else 'local'}.deployments"
+        assert room == f"muster.backends.{'kubernetes' if site.serving else 'local'}.serving.deployments"
         assert why in backend.only_whole
         assert bool(backend.only_whole) == bool(why)
         assert backend.servers == ("kserve",)
