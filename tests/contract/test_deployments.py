@@ -684,6 +684,49 @@ class TestLocalDeployments(DeploymentsContract):
         assert deployments.deployment(name).shares == {"r1": 100}
         eventually(lambda: servers(name) == [server])
 
+    def test_users_do_not_wait_for_a_canary_that_hangs(
+        self, deployments: Any, spec: Any, name: str, elsewhere: str, folder: DeploymentFolder
+    ) -> None:
+        self.serve(deployments, spec(2))
+        (server,) = servers(name)
+        second = replace(spec(3), image_digest=elsewhere)
+        driver = begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="test")
+        eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
+        eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(20)} == {"r1", "r2"})
+        (hung,) = set(servers(name)) - {server}
+        os.kill(hung, signal.SIGSTOP)
+
+        def answered() -> bool:
+            with contextlib.suppress(TimeoutError):
+                return {self.infer(deployments, name, 3, seconds=0.5)[0] for _ in range(40)} == {"r1"}
+            return False
+
+        eventually(answered)
+        state = folder.read()
+        assert state is not None
+        assert state.called("r2").restarts == 0  # long before it is given up
+        os.kill(hung, signal.SIGCONT)
+        eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(40)} == {"r1", "r2"})
+
+    def test_what_died_together_comes_back_apart(
+        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        """A canary that dies again, while nobody drives its release, takes no other with it."""
+        self.serve(deployments, spec(2))
+        driver = begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0,)), by="test")
+        eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
+        (server,) = servers(name)
+        os.kill(server, signal.SIGKILL)
+
+        def apart() -> bool:
+            state = folder.read()
+            assert state is not None
+            return len(set(state.ports.values())) == 2
+
+        eventually(apart)
+        assert len(servers(name)) == 2
+        eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(20)} == {"r1", "r2"})
+
     def test_a_canary_whose_keeper_is_killed_goes_on_and_a_rollback_does_not_wait_for_a_slow_load(
         self,
         deployments: Any,

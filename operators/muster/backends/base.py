@@ -56,7 +56,10 @@ class Deployments(Protocol):
         """
 
     def deployment(self, name: str) -> DeploymentStatus:
-        """Report a deployment as it is now. :raises NotFound: no such deployment."""
+        """Report a deployment as it is now.
+
+        :raises NotFound: no such deployment; :raises Corrupt: nobody can read what stands there.
+        """
 
     def deployments(self) -> list[str]:
         """Every deployment's name, sorted."""

@@ -79,7 +79,7 @@ def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
     from muster.backends.releases.looking import look
 
     backend = open_backend()
-    _known(backend, name)
+    _check_known(backend, name)
     for (seen,) in _looks(lambda: [look(backend, name)], watch=watch):
         if as_json:
             emit(_document(seen))
@@ -180,7 +180,7 @@ def rollback(
 def retire(name: Name) -> None:
     """Take a deployment away; its model versions stay."""
     backend = open_backend()
-    _known(backend, name)
+    _check_known(backend, name)
     backend.retire(name)
     note(f"{name} no longer answers")
 
@@ -208,11 +208,15 @@ def _pause(seconds: float) -> None:
 
 
 def _known(backend: Backend, name: str) -> DeploymentStatus:
+    _check_known(backend, name)
+    return backend.deployment(name)
+
+
+def _check_known(backend: Backend, name: str) -> None:
     known = backend.deployments()
     if check_label("deployment", name) not in known:
         there = f"there is {', '.join(known)}" if known else "there are none yet"
         raise NotFound(f"no deployment {name}: {there}")
-    return backend.deployment(name)
 
 
 def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:

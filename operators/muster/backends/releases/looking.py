@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from muster.backends.releases.counting import added, percentile, since
 from muster.core.deployment import Counts, DeploymentStatus
-from muster.core.errors import BackendError, NotFound, Unavailable
+from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from muster.backends.base import Deployments
@@ -68,8 +68,12 @@ class Seen:
 
 
 def look(deployments: Deployments, name: str) -> Seen:
-    """Look at one deployment. :raises NotFound: there is none."""
-    status = deployments.deployment(name)
+    """Look at one deployment; one whose state nobody can read is down, and says so. :raises NotFound: there is none."""
+    try:
+        status = deployments.deployment(name)
+    except Corrupt as error:
+        status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
+        return Seen(status=status, counts=None)
     counts: Mapping[str, Counts] | None = None
     with suppress(BackendError, NotFound, Unavailable):  # it is said that nobody could say
         counts = deployments.counts(name)

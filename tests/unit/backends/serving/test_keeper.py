@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
             folder.write(state)
         assert [path.name for path in (folder.path / "models").iterdir()] == [f"{number:064}"]
     assert store.pins == {(f"volume://f/model@{number}", "deployment/f") for number in (2, 3)}
-    local._remove(folder, state)
+    local._remove(folder, folder.named())
     assert store.pins == set()
     assert not folder.path.exists()
 
@@ -115,7 +116,7 @@ class Servers:
     def up(self) -> dict[str, Server]:
         return dict.fromkeys(self.one.loaded, self.one)
 
-    def server(self, spec: DeploymentSpec, python: Path) -> Server:
+    def server(self, name: str, python: Path, *, home: Any) -> Server:
         return self.one
 
     def lost(self) -> list[tuple[set[str], str]]:
@@ -249,6 +250,84 @@ def test_what_could_not_be_written_is_written_later(
     state = folder.read()
     assert state is not None
     assert (full, state.called("r1").ready, state.ports) == ([], 1, {"r1": 9001})
+
+
+@pytest.fixture
+def full(folder: DeploymentFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """A disk that is full, for what is written down and for the log, until the list is empty."""
+    state, change = [True], folder.change
+
+    def fill(*arguments: Any) -> Any:
+        if state:
+            raise BackendError("the disk is full")
+        return change(*arguments)
+
+    monkeypatch.setattr(folder, "change", fill)
+    monkeypatch.setattr(room, "LOOK_SECONDS", 0.0)
+    with Path("/dev/full").open("w", buffering=1) as log:
+        monkeypatch.setattr(sys, "stderr", log)
+        yield state
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            log.close()
+
+
+def test_users_are_answered_again_though_nothing_can_be_written(
+    keep: Any, folder: DeploymentFolder, full: list[bool]
+) -> None:
+    server = Server()
+    keeper = keep(served(), server)
+    keeper._servers.gone = [({"r1"}, "restarting: the model server was ended by SIGKILL")]
+    state = looks(keeper, folder)
+    assert (server.loaded, keeper._servers.directed[-1]) == ({"r1"}, {"r1": 100})
+    assert state.called("r1").restarts == 0
+    full.clear()
+    one = looks(keeper, folder).called("r1")
+    assert (one.ready, one.restarts) == (1, 1)  # it is held against it all the same
+
+
+class Ended(BaseException):
+    """The keeper of a test has looked often enough."""
+
+
+def test_a_keeper_goes_on_whatever_it_meets(
+    keep: Any, folder: DeploymentFolder, full: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = keep(served(), Server())
+    met = [
+        Ended(),
+        RuntimeError("nobody knows"),
+        OSError(28, "No space left on device"),
+        BackendError("away"),
+    ]
+
+    def look() -> None:
+        raise met.pop()
+
+    monkeypatch.setattr(keeper, "_look", look)
+    monkeypatch.setattr(keeper, "_stop", lambda: None)
+    with pytest.raises(Ended):
+        keeper.run(0)
+    assert met == []
+
+
+def test_a_state_that_nobody_can_read_takes_nothing_down(keep: Any, folder: DeploymentFolder) -> None:
+    server = Server()
+    keeper = keep(served().down(["r1"], reason="gone"), server)
+    keeper._look()
+    (folder.path / "state.json").write_text('{"kind": "DeploymentState", "schema": 1, "serving": null}')
+    for _ in range(4):
+        assert not keeper._over(0)
+        keeper._look()
+    assert (server.loaded, keeper._servers.directed[-1]) == ({"r1"}, {"r1": 100})
+
+
+def test_the_same_is_said_once_a_minute(keep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    keeper = keep(served(), Server())
+    for _ in range(3):
+        keeper._say("one")
+        keeper._say("two")
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == ["one", "two"]
 
 
 def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> None:

@@ -71,6 +71,23 @@ def test_who_takes_no_request_hangs(server: socket.socket, pulse: Pulse, clock: 
     assert not pulse.beats()
 
 
+def test_who_does_not_answer_at_once_is_quiet_until_it_does(
+    server: socket.socket, pulse: Pulse, clock: list[float]
+) -> None:
+    assert pulse.beats()
+    assert not pulse.quiet
+    clock[0] += room.QUIET_SECONDS + 0.1
+    assert pulse.beats()
+    assert pulse.quiet
+    clock[0] += room.DEADLINE_SECONDS
+    assert pulse.beats()
+    assert pulse.quiet  # although it was asked again just now
+    server.accept()[0].close()  # the request that was given up
+    answer(server, pulse)
+    assert pulse.beats()
+    assert not pulse.quiet
+
+
 def test_a_late_answer_counts_from_anew(server: socket.socket, pulse: Pulse, clock: list[float]) -> None:
     assert pulse.beats()
     for _ in range(room.MISSES - 1):

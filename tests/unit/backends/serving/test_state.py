@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.state import HISTORY, DeploymentState, environment, past_models
+from muster.backends.local.serving.state import HISTORY, DeploymentState, past_models
 from muster.core.deployment import DeploymentSpec, Release, RevisionState, SmokeRequest
 from muster.core.errors import BackendError, Conflict, DeploymentError, MusterError, NotFound, SpecError
 from muster.core.job import Pinned
@@ -192,9 +192,13 @@ def test_history_has_an_end_but_names_are_never_given_twice() -> None:
     assert state.prepared(spec(99), by="task")[1].name == f"r{HISTORY + 10}"
 
 
-def test_a_server_holds_what_has_its_environment() -> None:
-    assert environment(spec(1)) == environment(spec(2))
-    assert environment(spec(1)) != environment(spec(1, image_digest=f"b3:{2:064x}"))
+def test_a_server_holds_what_has_its_environment_and_never_died() -> None:
+    state = given(prepared(serving(), 2), r1=0, r2=100)
+    state = state.prepared(spec(3, image_digest=f"b3:{2:064x}"), by="task")[0]
+    assert state.home("r1") == state.home("r2") != state.home("r3")
+    died = state.down(["r1", "r2"], reason="ended by SIGKILL", died=True)
+    assert len({died.home(name) for name in ("r1", "r2", "r3")}) == 3
+    assert state.down(["r1", "r2"], reason="its keeper is gone").home("r1") == state.home("r1")
 
 
 def test_another_smoke_test_is_no_other_revision() -> None:

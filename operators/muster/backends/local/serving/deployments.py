@@ -6,13 +6,12 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import BackendError, Conflict, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, SpecError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import dumps, loads
@@ -107,12 +106,11 @@ class LocalDeployments:
         return found[0]
 
     def shift(self, name: str, shares: Mapping[str, int], *, token: str, release: Release | None) -> str:
-        """Share the traffic out; it is in force a moment later."""
+        """Share the traffic out; it is in force a moment later.
 
-        def change(state: DeploymentState) -> DeploymentState:
-            return self._seen(self._folder(name), state).shifted(shares, token=token, release=release)
-
-        return self._existing(name, change).token
+        Where its keeper is gone, what was ready when that one last looked may have traffic: it is brought up for it.
+        """
+        return self._existing(name, lambda now: now.shifted(shares, token=token, release=release)).token
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered."""
@@ -132,7 +130,7 @@ class LocalDeployments:
         kept = self._folder(name).kept()
         reason = state.reason
         if not kept and state.live:
-            reason = "its keeper is gone: deploy it again to bring it back"
+            reason = _bring_back(state)
         return DeploymentStatus(
             name=name,
             url=state.url,
@@ -147,9 +145,7 @@ class LocalDeployments:
         """Every deployment's name, sorted."""
         if not self._root.is_dir():
             return []
-        names = sorted(path.name for path in self._root.iterdir() if not path.name.startswith("."))
-        states = {name: self._folder(name).read() for name in names}
-        return [name for name, state in states.items() if state and not state.retired]
+        return sorted(path.name for path in self._root.iterdir() if self._is_one(path.name))
 
     def retire(self, name: str) -> None:
         """Take a deployment away, let its requests finish, and leave no process; idempotent.
@@ -158,7 +154,11 @@ class LocalDeployments:
         """
         folder = self._folder(name)
         with folder.changing():
-            state = folder.read()
+            named = folder.named()
+            try:
+                state = folder.read()
+            except Corrupt:
+                state = DeploymentState(name=name, port=0)  # what nobody can read is ended all the same
             if state is None:
                 return
             folder.write(replace(state, retired=True))
@@ -166,7 +166,17 @@ class LocalDeployments:
         with folder.changing():
             state = folder.read()
             if state and state.retired:
-                self._remove(folder, state)
+                self._remove(folder, named)
+
+    def _is_one(self, name: str) -> bool:
+        """Whether a folder is a deployment's that is not being retired; also one whose state nobody can read."""
+        try:
+            state = self._folder(name).read()
+        except SpecError:
+            return False  # whatever it is, no deployment is called so
+        except Corrupt:
+            return True
+        return state is not None and not state.retired
 
     def _known(self, name: str) -> DeploymentState:
         """Return the state of a deployment as it is now. :raises NotFound: no such deployment."""
@@ -209,6 +219,7 @@ class LocalDeployments:
             state = change(known)
             handle = folder.claim_keeper() if state.live else None
             if handle is not None:  # what the last keeper saw is not so any more
+                opened.callback(os.close, handle)
                 state = state.down([one.name for one in state.live], reason="it is being brought up")
             door = self._door(state) if handle is not None and not state.shares else None
             if door:
@@ -217,7 +228,6 @@ class LocalDeployments:
             if state != before:
                 folder.write(state)
             if handle is not None:
-                opened.callback(os.close, handle)
                 self._start_keeper(folder, handle, door)
             return state
 
@@ -253,7 +263,7 @@ class LocalDeployments:
     def _door(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
         names = [name for name in self.deployments() if name != state.name]
-        others = {other.port for name in names if (other := self._folder(name).read())}
+        others = {self._port(name) for name in names}
         for port in (*([state.port] if state.port else []), *_ports(self._settings.home)):
             door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -267,6 +277,13 @@ class LocalDeployments:
         raise BackendError(
             f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment"
         )
+
+    def _port(self, name: str) -> int:
+        """The port of another deployment; 0 where nobody can say, and whoever serves on it holds it."""
+        with contextlib.suppress(Corrupt):
+            state = self._folder(name).read()
+            return state.port if state else 0
+        return 0
 
     def _start_keeper(self, folder: DeploymentFolder, handle: int, door: socket.socket | None) -> None:
         """Start a keeper; it inherits its lock, so there are never two, and perhaps its port."""
@@ -297,14 +314,13 @@ class LocalDeployments:
                     raise BackendError(
                         f"deployment {folder.name}: its keeper does not end; see {folder.path}"
                     )
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(keeper.pid, signal.SIGKILL)
+                keeper.kill()
             time.sleep(0.02)
 
-    def _remove(self, folder: DeploymentFolder, state: DeploymentState) -> None:
-        for model in dict.fromkeys(one.model for one in state.revisions):
+    def _remove(self, folder: DeploymentFolder, named: Iterable[str]) -> None:
+        for address in named:
             with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
-                self._store.unpin(model.address, reason=pin_reason(folder.name))
+                self._store.unpin(address, reason=pin_reason(folder.name))
         shutil.rmtree(folder.path)
 
     def _folder(self, name: str) -> DeploymentFolder:
@@ -323,6 +339,14 @@ def _ports(home: Path) -> Iterator[int]:
     )
     yield from range(first, LAST_PORT + 1)
     yield from range(FIRST_PORT, first)
+
+
+def _bring_back(state: DeploymentState) -> str:
+    """Say what to do where nobody keeps a deployment: any write of its route has it kept again."""
+    serving = max(state.revisions, key=lambda one: one.percent)
+    if not serving.percent:
+        return "its keeper is gone: deploy it again"
+    return f"its keeper is gone: muster deployments promote {state.name} {serving.name} brings it back, or deploy it again"
 
 
 def _last_refusal(state: DeploymentState) -> str:

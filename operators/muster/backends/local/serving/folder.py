@@ -9,13 +9,17 @@
                           *.log         what keeper and servers say
     HOME/deployments/.locks/            NAME.state: held to change the state
                                         NAME.keeper: held by the keeper as long as it lives
+                                        NAME.models: held to copy a model
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +27,13 @@ from pathlib import Path
 from muster.backends.local.places import is_locked, locked
 from muster.backends.local.processes import Process
 from muster.backends.local.serving.state import Change, DeploymentState
-from muster.core.errors import BackendError
+from muster.core.errors import BackendError, Corrupt, SpecError
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
-from muster.volumes.durability import write_whole
+from muster.volumes.durability import sync_tree, write_whole
+
+_CLAIMS = 20
+_CLAIM_SECONDS = 0.001
 
 
 class DeploymentFolder:
@@ -38,11 +45,27 @@ class DeploymentFolder:
         self._locks = home / "deployments" / ".locks"
 
     def read(self) -> DeploymentState | None:
-        """Return the state, or None where there is no such deployment."""
+        """Return the state, or None where there is no such deployment.
+
+        :raises Corrupt: what stands there is of another release of muster, or nobody's.
+        """
         try:
             return loads(DeploymentState, self._state.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except SpecError as error:
+            raise Corrupt(
+                f"deployment {self.name}: {self._state} cannot be read ({error}): another release of muster wrote "
+                f"it, or somebody by hand. Put it back, or muster deployments retire {self.name} and deploy it again"
+            ) from error
+
+    def named(self) -> set[str]:
+        """Return the versions that the state names, whoever wrote it."""
+        try:
+            text = self._state.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return set()
+        return set(re.findall(r'volume://[^"@\\]+@[0-9]+', text))
 
     def write(self, state: DeploymentState) -> None:
         """Record a state, whole and durably. Call it within :meth:`changing`.
@@ -54,7 +77,7 @@ class DeploymentFolder:
             write_whole(self._state, dumps(state))
         except OSError as error:
             raise BackendError(
-                f"deployment {self.name}: {self._state} cannot be written ({error})"
+                f"deployment {self.name}: {self._state} cannot be written ({error.strerror or error})"
             ) from error
 
     @contextmanager
@@ -86,12 +109,16 @@ class DeploymentFolder:
         """Take the keeper's lock if no keeper lives; the open file holds it, also in a child."""
         self._locks.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        return handle
+        for _ in range(_CLAIMS):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return handle
+            keeper = self.keeper()
+            if keeper is not None and keeper.alive:
+                break
+            time.sleep(_CLAIM_SECONDS)  # somebody may only have looked whether one lives
+        os.close(handle)
+        return None
 
     def kept(self) -> bool:
         """Whether a keeper lives. Asked with a shared lock, within :meth:`changing` or for a glance."""
@@ -102,10 +129,10 @@ class DeploymentFolder:
         write_whole(self.path / "keeper.json", dumps(process), durable=False)
 
     def keeper(self) -> Process | None:
-        """Return who the keeper is or was last."""
+        """Return who the keeper is or was last; None where nobody knows."""
         try:
             return loads(Process, (self.path / "keeper.json").read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, SpecError):  # it need not have survived a power cut
             return None
 
     def keep_lock(self, digest: str, snapshot: Path) -> None:
@@ -135,16 +162,18 @@ class DeploymentFolder:
         :raises BackendError: the disk is full or not ours to write.
         """
         kept = self.model(digest)
-        if kept.is_dir():
-            return
         part = kept.with_name(f".{kept.name}")
         try:
-            shutil.rmtree(part, ignore_errors=True)
-            for file in filter(Path.is_file, source.rglob("*")):
-                target = part / file.relative_to(source)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
-            part.rename(kept)
+            with locked(self._locks / f"{self.name}.models"):
+                if kept.is_dir():
+                    return
+                shutil.rmtree(part, ignore_errors=True)
+                for file in filter(Path.is_file, source.rglob("*")):
+                    target = part / file.relative_to(source)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, target)
+                sync_tree(part)
+                part.rename(kept)
         except OSError as error:
             raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
 

@@ -23,9 +23,9 @@ from muster.backends.local.processes import Process
 from muster.backends.local.serving import image
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.process import try_apart
+from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.servers import ModelServers
-from muster.backends.local.serving.state import DeploymentState, past_models, pin_reason
+from muster.backends.local.serving.state import Change, DeploymentState, Home, past_models, pin_reason
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
@@ -35,6 +35,7 @@ from muster.volumes.folder import FolderStore
 
 LOOK_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
+REPEAT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Keeper:
         self._failures: dict[str, Failure] = {}
         self._unpinned: set[Pinned] = set()
         self._read: tuple[int, DeploymentState | None] = (0, None)
+        self._lost: list[tuple[set[str], str]] = []
+        self._said: dict[str, float] = {}
 
     def run(self, handle: int) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
@@ -71,8 +74,8 @@ class Keeper:
             while not self._over(handle):
                 try:
                     self._look()
-                except (MusterError, OSError) as error:  # a full disk, say; what serves goes on
-                    _say(f"trying again: {error}")
+                except Exception as error:  # whatever it meets, what serves goes on
+                    self._say(f"trying again: {_told(error)}")
                     self._servers.wait(1.0)
         finally:
             self._stop()
@@ -83,22 +86,37 @@ class Keeper:
             return False
         self._stop()
         with self._folder.changing():
-            if _keeps(self._folder.read()):
+            if _keeps(self._state()):
                 return False
             os.close(handle)
             return True
 
     def _state(self) -> DeploymentState | None:
-        """Return the state, read again where it was written."""
-        stamp = self._folder.stamp()
-        if stamp != self._read[0]:
-            self._read = stamp, self._folder.read()
+        """Return the state, read again where it was written; where nobody can read it, as it was before."""
+        try:
+            stamp = self._folder.stamp()
+            if stamp != self._read[0]:
+                self._read = stamp, self._folder.read()
+        except (Corrupt, OSError) as error:
+            self._say(f"what was read before stands: {error}")
         return self._read[1]
+
+    def _record(self, change: Change) -> bool:
+        """Write down what was seen; whether it could be. Users do not wait until a disk has room again."""
+        try:
+            self._folder.change(change)
+        except (BackendError, Corrupt, OSError) as error:
+            self._say(f"not written down: {error}")
+            return False
+        return True
 
     def _look(self) -> None:
         """Do what is to be done now, of everything."""
-        for names, why in self._servers.lost():
-            self._lose(names, why)
+        for log in ("server.log", "keeper.log"):
+            keep_short(self._folder.path / log)
+        self._lost += self._servers.lost()
+        while self._lost and self._lose(*self._lost[0]):
+            del self._lost[0]
         state = self._state()
         if state is None or state.retired:
             return
@@ -111,9 +129,9 @@ class Keeper:
         self._be_well(state)
         self._servers.wait(LOOK_SECONDS)
 
-    def _lose(self, names: set[str], why: str) -> None:
-        _say(why)
-        self._folder.change(lambda state: replace(state.down(names, reason=why, died=True), reason=why))
+    def _lose(self, names: set[str], why: str) -> bool:
+        self._say(why)
+        return self._record(lambda state: replace(state.down(names, reason=why, died=True), reason=why))
 
     def _arrive(self, state: DeploymentState) -> None:
         """Bring up what is not, a bit further; what has the greatest share alone, as long as that is down."""
@@ -125,7 +143,7 @@ class Keeper:
                 continue
             if one.name not in self._arriving and self._due(one.name):
                 self._arriving[one.name] = self._bring_up(
-                    one.name, state.specs[one.name], tried=one.name in state.tried
+                    one.name, state.specs[one.name], home=state.home(one.name), tried=one.name in state.tried
                 )
             if one.name in self._arriving:
                 self._go_on(one, state)
@@ -142,10 +160,10 @@ class Keeper:
         except (OSError, BackendError) as error:  # a full disk, say
             self._try_again(one, str(error))
         except Exception as error:  # whatever a revision meets, the others go on
-            reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
+            reason = _told(error)
             if _expendable(state, one):
-                _say(f"{one.name} failed: {reason}")
-                self._folder.change(lambda now: now.failed(one.name, reason=reason))
+                self._say(f"{one.name} failed: {reason}")
+                self._record(lambda now: now.failed(one.name, reason=reason))
             else:
                 self._try_again(one, reason)
         else:
@@ -157,13 +175,15 @@ class Keeper:
         for one in state.live:
             port = up.get(one.name)
             if port is not None and (not one.ready or state.ports.get(one.name) != port):
-                self._folder.change(lambda now, name=one.name, port=port: now.up(name, port=port))  # type: ignore[misc]
+                self._record(lambda now, name=one.name, port=port: now.up(name, port=port))  # type: ignore[misc]
         lost = [one.name for one in state.live if one.ready and one.name not in up]
         if lost:
-            self._folder.change(lambda now: now.down(lost, reason="it is being brought back"))
+            self._record(lambda now: now.down(lost, reason="it is being brought back"))
 
-    def _bring_up(self, name: str, spec: DeploymentSpec, *, tried: bool) -> Generator[None, None, None]:
-        """Load a revision into the server of its environment; one that never was up is tried apart first."""
+    def _bring_up(
+        self, name: str, spec: DeploymentSpec, *, home: Home, tried: bool
+    ) -> Generator[None, None, None]:
+        """Load a revision into the server that is its home; one that never was up is tried apart first."""
         python = yield from image.ensure(
             self._environments,
             self._cache,
@@ -178,7 +198,7 @@ class Keeper:
         if not tried:
             self._progress(name, "it is tried in a process of its own")
             yield from try_apart(spec, python, model, self._folder.path, revision=name, deadline=deadline)
-        server = self._servers.server(spec, python)
+        server = self._servers.server(spec.name, python, home=home)
         self._progress(name, "it is being loaded")
         yield from server.load(name, model, deadline=deadline)
 
@@ -210,23 +230,23 @@ class Keeper:
 
     def _progress(self, name: str, line: str) -> None:
         """Let everybody know how far a revision is."""
-        self._folder.change(lambda state: state.down([name], reason=line))
+        self._record(lambda state: state.down([name], reason=line))
 
     def _note(self, reason: str) -> None:
         """Let everybody know what the deployment suffers from."""
         state = self._state()
         if state and state.reason != reason:
-            _say(reason or "all is well")
-            self._folder.change(lambda now: replace(now, reason=reason))
+            self._say(reason or "all is well")
+            self._record(lambda now: replace(now, reason=reason))
 
     def _model(self, spec: DeploymentSpec) -> Path:
         """Pin the version and return its folder; a copy was pinned by whoever made it."""
+        self._unpinned.discard(spec.model)
         if (copy := self._folder.model(spec.model.digest)).is_dir():
             return copy
         version = self._store.pin(spec.model.address, reason=pin_reason(spec.name))
         if version.digest != spec.model.digest:
             raise Corrupt(f"{version.address} is {version.digest}, expected {spec.model.digest}")
-        self._unpinned.discard(spec.model)
         return self._store.path(spec.model.address)
 
     def _unpin_past(self, state: DeploymentState) -> None:
@@ -240,6 +260,15 @@ class Keeper:
                 with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
                     self._store.unpin(model.address, reason=pin_reason(self._folder.name))
             self._unpinned.add(model)
+
+    def _say(self, line: str) -> None:
+        """Say it in the log, the same at most once a minute."""
+        now = time.monotonic()
+        recently = {said: when for said, when in self._said.items() if now - when < REPEAT_SECONDS}
+        self._said = {line: now} | recently
+        if line not in recently:
+            with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
+                print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}", file=sys.stderr, flush=True)  # noqa: T201 its log
 
     def _stop(self) -> None:
         self._door.close()
@@ -261,8 +290,8 @@ def _expendable(state: DeploymentState, one: Revision) -> bool:
     return release is not None and release.revision == one.name and release.champion not in (None, one.name)
 
 
-def _say(line: str) -> None:
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}", file=sys.stderr, flush=True)  # noqa: T201 its log
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ from muster.core.shipped import shipped
 
 GIB = 1 << 30
 
-_LOG_BYTES = 16 << 20
+LOG_BYTES = 16 << 20
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -28,9 +29,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m words``. :raises DeploymentError: it cannot be started."""
     try:
+        keep_short(log)
         with log.open("ab") as out:
-            if out.tell() > _LOG_BYTES:
-                out.truncate(0)
             return subprocess.Popen(
                 [str(python), "-P", "-m", *words],  # -P: the folder it is started in holds no code
                 stdin=subprocess.DEVNULL,
@@ -80,6 +80,13 @@ def limit_memory(pid: int, memory_gib: float) -> None:
     """Let a process have so much and no more: what does not fit is refused, the rest goes on."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
     resource.prlimit(pid, resource.RLIMIT_DATA, (int(memory_gib * GIB), hard))
+
+
+def keep_short(log: Path) -> None:
+    """Empty a log that has become too long; whoever writes to it appends."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > LOG_BYTES:
+            os.truncate(log, 0)
 
 
 def last_line(log: Path) -> str:

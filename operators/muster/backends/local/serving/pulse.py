@@ -8,6 +8,7 @@ import socket
 import time
 
 PERIOD_SECONDS = 2.0
+QUIET_SECONDS = 2.0
 DEADLINE_SECONDS = 5.0
 MISSES = 3
 
@@ -42,6 +43,12 @@ class Pulse:
             self._connection = self._ask()
             self._missed += self._connection is None
         return self._missed < MISSES
+
+    @property
+    def quiet(self) -> bool:
+        """Whether an answer is due for ``QUIET_SECONDS``: it may hang, and only who has to should wait for it."""
+        asked = self._due - DEADLINE_SECONDS
+        return self._missed > 0 or (self._connection is not None and time.monotonic() > asked + QUIET_SECONDS)
 
     def _ask(self) -> socket.socket | None:
         """Send a request. The kernel takes it, also for a server that hangs, unless that one is gone."""

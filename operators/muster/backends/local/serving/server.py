@@ -38,6 +38,8 @@ class ModelServer:
     def __init__(self, name: str, python: Path, folder: Path, public: socket.socket) -> None:
         """Start it. :raises DeploymentError: the process cannot be started."""
         self.loaded: set[str] = set()
+        self._unloading: dict[int, str] = {}
+        self._abandoned: dict[int, str] = {}
         self.given_up = False
         private = socket.create_server(("127.0.0.1", 0))
         self._control, theirs = socket.socketpair()
@@ -82,6 +84,11 @@ class ModelServer:
         """Whether it answers, as far as was seen until now; never waits. To be asked every now and then."""
         return self._pulse.beats()
 
+    @property
+    def quiet(self) -> bool:
+        """Whether it has not answered for a moment, as far as was seen until now."""
+        return self._pulse.quiet
+
     def limit_memory(self, memory_gib: float) -> None:
         """Let the process have so much and no more: what does not fit is refused, the rest goes on."""
         if memory_gib != self._memory_gib and self.alive():
@@ -94,14 +101,18 @@ class ModelServer:
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
         number = self._command("load", revision=revision, folder=str(path))
-        while number not in self._answers:
-            if self.given_up or not self.alive():
-                raise DeploymentError(f"load revision {revision}: {self.ended()}")
-            if time.monotonic() > deadline:
-                self.given_up = not self.loaded  # it may never have come up
-                raise DeploymentError(f"load revision {revision}: no answer in time")
-            yield
-            self.listen()
+        try:
+            while number not in self._answers:
+                if self.given_up or not self.alive():
+                    raise DeploymentError(f"load revision {revision}: {self.ended()}")
+                if time.monotonic() > deadline:
+                    self.given_up = not self.loaded  # it may never have come up
+                    raise DeploymentError(f"load revision {revision}: no answer in time")
+                yield
+                self.listen()
+        except (DeploymentError, GeneratorExit):
+            self._abandoned[number] = revision  # it may be loaded yet, and is to be forgotten then
+            raise
         error = self._answers.pop(number)
         if error:
             raise DeploymentError(error)
@@ -110,7 +121,7 @@ class ModelServer:
     def unload(self, revision: str) -> None:
         """Have a revision forgotten that has no share."""
         self.loaded.discard(revision)
-        self._order("unload", revision=revision)
+        self._unloading[self._order("unload", revision=revision)] = revision
 
     def route(self, shares: Mapping[str, int], ports: Mapping[str, int]) -> None:
         """Have the traffic shared out so, from now on.
@@ -133,6 +144,11 @@ class ModelServer:
         """Whether it has done all that it was told."""
         return not self._orders
 
+    @property
+    def holding(self) -> set[str]:
+        """The revisions whose memory it has, or may have: those, too, that nobody waits for any more."""
+        return self.loaded.union(self._unloading.values(), self._abandoned.values())
+
     def listen(self) -> list[str]:
         """Take the answers that have come, and return what it could not do of what it was ordered."""
         try:
@@ -144,12 +160,21 @@ class ModelServer:
         for line in lines:
             answer = json.loads(line)
             self._answers[answer["id"]] = answer.get("error", "")
+        self._forget_abandoned()
         done = self._orders & self._answers.keys()
         self._orders -= done
-        wrong = [error for number in done if (error := self._answers.pop(number))]
-        if wrong:
+        failed = {number: error for number in done if (error := self._answers.pop(number))}
+        gone = {number: name for number in done if (name := self._unloading.pop(number, ""))}
+        self.loaded |= {name for number, name in gone.items() if number in failed}
+        if failed:
             self._route = None  # to be told again
-        return wrong
+        return list(failed.values())
+
+    def _forget_abandoned(self) -> None:
+        for number in self._abandoned.keys() & self._answers.keys():
+            revision = self._abandoned.pop(number)
+            if not self._answers.pop(number) and revision not in self.loaded:
+                self.unload(revision)
 
     def ended(self) -> str:
         """Say how the process ended, with the last line of its log."""
@@ -174,11 +199,13 @@ class ModelServer:
             self._process.terminate()
         return False
 
-    def stop(self) -> None:
-        """Let it finish the requests that are there, then end it for certain."""
-        self._process.terminate()
+    def stop(self, *, deadline: float) -> None:
+        """Return when it has finished the requests that are there, and end it for certain then.
+
+        :param deadline: of the monotonic clock; it was told to :meth:`leave` before.
+        """
         try:
-            self._process.wait(STOP_SECONDS)
+            self._process.wait(max(deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -190,8 +217,10 @@ class ModelServer:
         self._control.close()
         os.close(self.handle)
 
-    def _order(self, action: str, **fields: Any) -> None:
-        self._orders.add(self._command(action, **fields))
+    def _order(self, action: str, **fields: Any) -> int:
+        number = self._command(action, **fields)
+        self._orders.add(number)
+        return number
 
     def _command(self, action: str, **fields: Any) -> int:
         """Send a command; one that cannot be sent is never answered, as of a server that dies just then."""

@@ -1,4 +1,4 @@
-"""The model servers of one deployment: one an environment, and one of them accepts the clients.
+"""The model servers of one deployment, by what they are the home of; one of them accepts the clients.
 
 A revision in another one gets its share from the one that accepts (``muster_serving.elsewhere``), so shares are
 the same whether two revisions have one image or two. The process that accepts changes with the greatest
@@ -13,17 +13,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from muster.backends.local.serving.door import Door
-from muster.backends.local.serving.server import ModelServer
-from muster.backends.local.serving.state import DeploymentState, environment
+from muster.backends.local.serving.server import STOP_SECONDS, ModelServer
+from muster.backends.local.serving.state import DeploymentState, Home
 from muster.backends.local.serving.traffic import front, in_force
-from muster.core.deployment import DeploymentSpec
 
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
 
 _HANGS = "the model server does not answer: another one is brought up beside it"
-
-Environment = tuple[str, str]
 
 
 class ModelServers:
@@ -36,25 +33,26 @@ class ModelServers:
     def __init__(self, folder: Path, door: Door) -> None:
         self._folder = folder
         self._door = door
-        self._running: dict[Environment, ModelServer] = {}
-        self._hung: list[tuple[Environment, ModelServer]] = []
+        self._running: dict[Home, ModelServer] = {}
+        self._hung: list[ModelServer] = []
         self._leaving: list[tuple[float, ModelServer]] = []
         self._front: ModelServer | None = None
         self._past: dict[str, float] = {}
+        self._asked_gib: dict[str, float] = {}
 
     def up(self) -> dict[str, ModelServer]:
         """Which server holds each revision that is loaded."""
         return {name: server for server in self._running.values() for name in server.loaded}
 
-    def server(self, spec: DeploymentSpec, python: Path) -> ModelServer:
-        """Return the server of a spec's environment, started if there is none.
+    def server(self, name: str, python: Path, *, home: Home) -> ModelServer:
+        """Return the server that is such a home, started if there is none.
 
+        :param name: the deployment's.
         :raises DeploymentError: it cannot be started, or the port is somebody else's.
         """
-        if environment(spec) not in self._running:
-            server = ModelServer(spec.name, python, self._folder, self._door.bound())
-            self._running[environment(spec)] = server
-        return self._running[environment(spec)]
+        if home not in self._running:
+            self._running[home] = ModelServer(name, python, self._folder, self._door.bound())
+        return self._running[home]
 
     def lost(self) -> list[tuple[set[str], str]]:
         """Look after the servers, and return the revisions that were lost with one, and why."""
@@ -63,7 +61,7 @@ class ModelServers:
         for _, server in self._leaving:
             server.listen()
         found = []
-        for key, server in list(self._running.items()):
+        for home, server in list(self._running.items()):
             server.listen()
             if not server.alive():
                 found.append((server.loaded, f"restarting: {server.ended()}"))
@@ -71,28 +69,31 @@ class ModelServers:
             elif server.given_up or (server.loaded and not server.answers()):
                 found.append((server.loaded, _HANGS))
                 server.given_up = True
-                self._hung.append((key, server))
+                self._hung.append(server)
             else:
                 continue
-            del self._running[key]
+            del self._running[home]
             self._front = None if self._front is server else self._front
         return found
 
     def limit_memory(self, state: DeploymentState) -> None:
-        """Let each process have what all of its revisions ask for."""
-        for key, server in self._running.items():
-            asked = [spec.resources.memory_gib for spec in state.specs.values() if environment(spec) == key]
-            if asked:
-                server.limit_memory(sum(asked))
+        """Let each process have what all of its revisions ask for, also one that is over until it is unloaded."""
+        asked = {name: spec.resources.memory_gib for name, spec in state.specs.items()}
+        self._asked_gib |= asked
+        for home, server in self._running.items():
+            names = {name for name in asked if state.home(name) == home} | server.holding
+            if names:
+                server.limit_memory(sum(self._asked_gib[name] for name in names))
 
     def direct(self, state: DeploymentState, *, waiting: Collection[str]) -> None:
-        """Put the shares in force that can be, and see who accepts clients.
+        """Put the shares in force that can be, and see who accepts clients. Who is quiet is asked nothing for now.
 
         :param waiting: the revisions that are about to come up.
         :raises DeploymentError: somebody else has the port.
         """
         up = self.up()
-        shares = in_force(state.shares, up=up, waiting=waiting)
+        heard = [name for name, server in up.items() if not server.quiet]
+        shares = in_force(state.shares, up=heard, waiting=waiting)
         if not shares:
             return
         self._door.open()
@@ -111,13 +112,13 @@ class ModelServers:
     def clear(self, state: DeploymentState) -> None:
         """Unload what is over, and let servers go that nothing needs: what they were asked they answer."""
         live = {one.name for one in state.live}
-        wanted = {environment(spec) for spec in state.specs.values()}
+        wanted = {state.home(name) for name in state.specs}
         now = time.monotonic()
-        for key, server in list(self._running.items()):
-            if key not in wanted and (server is not self._front or not live):
+        for home, server in list(self._running.items()):
+            if home not in wanted and (server is not self._front or not live):
                 server.accept(False)
                 self._leaving.append((now + DRAIN_SECONDS, server))
-                del self._running[key]
+                del self._running[home]
                 continue
             for name in server.loaded - live:
                 if server.settled and now - self._past.setdefault(name, now) > UNLOAD_SECONDS:
@@ -127,14 +128,9 @@ class ModelServers:
     def _relieve(self, state: DeploymentState, now: float) -> None:
         """Let those that hang go, when what they held is up elsewhere or over."""
         up = self.up()
-        still = []
-        for key, server in self._hung:
-            mine = [one for one in state.live if environment(state.specs[one.name]) == key]
-            if not server.loaded or all(one.name in up or not one.percent for one in mine):
-                self._leaving.append((now, server))
-            else:
-                still.append((key, server))
-        self._hung = still
+        missed = {one.name for one in state.live if one.percent and one.name not in up}
+        self._leaving += [(now, server) for server in self._hung if not server.loaded & missed]
+        self._hung = [server for server in self._hung if server.loaded & missed]
 
     def wait(self, seconds: float) -> None:
         """Return when a server has ended or answered, or the time is over."""
@@ -143,7 +139,9 @@ class ModelServers:
 
     def stop(self) -> None:
         """Let all finish the requests that are there, and end them."""
-        servers = [server for _, server in (*self._leaving, *self._hung)] + list(self._running.values())
+        servers = [*(server for _, server in self._leaving), *self._hung, *self._running.values()]
         self._running, self._hung, self._leaving, self._front = {}, [], [], None
-        for server in servers:
-            server.stop()
+        alive = [server for server in servers if not server.leave(since=0)]
+        deadline = time.monotonic() + STOP_SECONDS  # one for all: whoever retires it waits no longer
+        for server in alive:
+            server.stop(deadline=deadline)

@@ -14,6 +14,8 @@ from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionSt
 from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Pinned
 
+Home = tuple[str, str, str]
+
 HISTORY = 50
 _UP = (RevisionState.READY, RevisionState.SERVING)
 
@@ -64,6 +66,14 @@ class DeploymentState:
         return tuple(
             sorted((one for one in self.revisions if not one.state.over), key=lambda one: -one.percent)
         )
+
+    def home(self, name: str) -> Home:
+        """What tells which revisions share a server process: those of one environment.
+
+        One whose process has died comes back in its own, so that it takes no other with it a second time.
+        """
+        spec = self.specs[name]
+        return spec.server, spec.image_digest, name if self.called(name).restarts else ""
 
     def called(self, name: str) -> Revision:
         """The revision of a name. :raises NotFound: there is none, or it is over and gone."""
@@ -205,11 +215,6 @@ def _shared(one: Revision, percent: int | None) -> Revision:
         state = RevisionState.SERVING if percent else RevisionState.READY
     since = one.since if (state, percent or 0) == (one.state, one.percent) else time.time()
     return replace(one, percent=percent or 0, kept=percent == 0, state=state, since=since)
-
-
-def environment(spec: DeploymentSpec) -> tuple[str, str]:
-    """What tells which revisions one server process can hold."""
-    return spec.server, spec.image_digest
 
 
 def pin_reason(name: str) -> str:

@@ -1,0 +1,166 @@
+"""Model servers and what they are told, played by processes that only wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.backends.local.serving import process
+from muster.backends.local.serving import server as room
+from muster.backends.local.serving.server import ModelServer
+from muster.backends.local.serving.servers import ModelServers
+from muster.backends.local.serving.state import DeploymentState
+from muster.core.deployment import DeploymentSpec, RevisionState
+from muster.core.job import Pinned
+from muster.core.resources import Resources
+
+FAR = float("inf")
+
+
+def spec(number: int, *, memory_gib: float) -> DeploymentSpec:
+    model = Pinned(address=f"volume://f/model@{number}", digest=f"b3:{number:064}")
+    digest, resources = f"b3:{1:064}", Resources(memory_gib=memory_gib)
+    return DeploymentSpec(name="f", model=model, image="serve", image_digest=digest, resources=resources)
+
+
+class Played:
+    """One model server whose other end of the line is the test's."""
+
+    def __init__(self, server: ModelServer, line: socket.socket) -> None:
+        self.server = server
+        self._line = line.makefile("rw")
+
+    def answer(self, action: str, error: str = "") -> dict[str, Any]:
+        """Take the next command, which has to be this one, and answer it."""
+        command: dict[str, Any] = json.loads(self._line.readline())
+        assert command["do"] == action
+        self._line.write(json.dumps({"id": command["id"]} | ({"error": error} if error else {})) + "\n")
+        self._line.flush()
+        self.server.listen()
+        return command
+
+    def load(self, revision: str) -> None:
+        """Load a revision, to the end."""
+        loading = self.server.load(revision, Path(revision), deadline=FAR)
+        next(loading)
+        self.answer("load")
+        assert list(loading) == []
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Played]]:
+    lines: list[socket.socket] = []
+
+    def start(*_: Any, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        lines.append(socket.socket(fileno=os.dup(fds[2])))
+        return subprocess.Popen(["sleep", "600"])
+
+    monkeypatch.setattr(room, "start", start)
+    made: list[Played] = []
+    with socket.socket() as public:
+
+        def make() -> Played:
+            server = ModelServer("f", Path("python"), tmp_path, public)
+            made.append(Played(server, lines[-1]))
+            return made[-1]
+
+        yield make
+        for each in made:
+            if not each.server.leave(since=0):
+                each.server.stop(deadline=FAR)
+        for line in lines:
+            line.close()
+
+
+def test_a_load_that_nobody_waits_for_is_forgotten_when_it_ends(play: Callable[[], Played]) -> None:
+    played = play()
+    server = played.server
+    loading = server.load("r2", Path("r2"), deadline=FAR)
+    next(loading)
+    loading.close()  # it was withdrawn
+    assert server.holding == {"r2"}
+    played.answer("load")
+    played.answer("unload")
+    assert (server.holding, server.settled) == (set(), True)
+
+
+def test_what_could_not_be_unloaded_is_still_there(play: Callable[[], Played]) -> None:
+    played = play()
+    played.load("r1")
+    played.server.unload("r1")
+    assert (played.server.loaded, played.server.holding) == (set(), {"r1"})
+    played.answer("unload", error="revision r1 serves")
+    assert played.server.loaded == {"r1"}
+
+
+def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
+    play: Callable[[], Played], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(room, "limit_memory", lambda _, memory_gib: limits.append(memory_gib))
+    state = DeploymentState(name="f", port=1).prepared(spec(1, memory_gib=1.5), by="task")[0].up("r1", port=1)
+    state = state.shifted({"r1": 100}, token=state.token, release=None)
+    begun = state.prepared(spec(2, memory_gib=4), by="task")[0]
+    played, servers = play(), ModelServers(tmp_path, NOTHING)
+    servers._running[state.home("r1")] = played.server
+    servers.limit_memory(state)
+    played.load("r1")
+    servers.limit_memory(begun)
+    played.load("r2")
+    assert limits == [1.5, 5.5]
+    refused = begun.shifted({"r1": 100}, token=begun.token, release=None)
+    refused = refused.withdrawn("r2", state=RevisionState.REFUSED, reason="wrong")
+    servers.limit_memory(refused)
+    assert limits == [1.5, 5.5]  # users of r1 are asked to do without nothing
+    played.server.unload("r2")
+    servers.limit_memory(refused)
+    assert limits == [1.5, 5.5]
+    played.answer("unload")
+    servers.limit_memory(refused)
+    assert limits == [1.5, 5.5, 1.5]
+
+
+NOTHING: Any = None
+
+
+def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Server:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def leave(self, *, since: float) -> bool:
+            told.append(f"{self.name} is told")
+            return self.name == "dead"
+
+        def stop(self, *, deadline: float) -> None:
+            told.append(f"{self.name} is waited for")
+
+    servers: Any = ModelServers(tmp_path, NOTHING)
+    servers._running = {name: Server(name) for name in ("one", "dead")}
+    servers._hung = [Server("hung")]
+    servers.stop()
+    assert told == ["hung is told", "one is told", "dead is told", "hung is waited for", "one is waited for"]
+
+
+def test_a_log_that_has_become_too_long_is_emptied_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LOG_BYTES", 10)
+    with (tmp_path / "log").open("ab", buffering=0) as log:
+        log.write(b"0123456789")
+        process.keep_short(tmp_path / "log")
+        log.write(b"more")
+        assert (tmp_path / "log").read_bytes() == b"0123456789more"
+        process.keep_short(tmp_path / "log")
+        log.write(b"last")
+    assert (tmp_path / "log").read_bytes() == b"last"
+    process.keep_short(tmp_path / "none")
