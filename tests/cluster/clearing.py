@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster import kubectl, nodes, reaper, serving, store
+from tests.cluster import deploying, kubectl, nodes, reaper, serving, store
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import NODES, Layout
 
@@ -29,8 +29,10 @@ def clear(of: Layout) -> None:
     _delete(
         of, "clusterqueues.kueue.x-k8s.io,priorityclasses.scheduling.k8s.io,namespaces", f"--selector={MADE}"
     )
-    if serving.is_up(of):
+    if serving.was_up(of):
+        serving.up(of)  # only KServe itself lets go of its objects
         _delete(of, "httproutes,inferenceservices", f"--namespace={NAMESPACE}", "--all")
+        deploying.take_back(of)
     reaper.remove(of)
     store.remove(of)
 

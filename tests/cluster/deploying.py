@@ -61,12 +61,7 @@ def served(of: Layout, folder: Path) -> Iterator[Served]:
     serving.up(of)
     place = f"store-{secrets.token_hex(4)}"
     store.deploy(of, folder=place)
-    found = Served(
-        of=of,
-        site=replace(SITE, folder=place),
-        store=ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache"),
-        client=Client(connection(of), patience_seconds=20),
-    )
+    found = connected(of, folder, store_folder=place)
     try:
         yield found
     finally:
@@ -75,6 +70,16 @@ def served(of: Layout, folder: Path) -> Iterator[Served]:
             deployments.retire(name)
         found.store.close()
     eventually(lambda: left(of) == "")
+
+
+def connected(of: Layout, folder: Path, *, store_folder: str) -> Served:
+    """Connect to what is there, as one more of us would. :param store_folder: of the claim."""
+    return Served(
+        of=of,
+        site=replace(SITE, folder=store_folder),
+        store=ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache"),
+        client=Client(connection(of), patience_seconds=20),
+    )
 
 
 def left(of: Layout) -> str:
@@ -101,6 +106,12 @@ def selected(of: Layout, deployment: str) -> str:
     return "".join(revisions) if len(revisions) == 1 else ""
 
 
+def take_back(of: Layout) -> None:
+    """Take away what tests that were killed have given for a while."""
+    for name in ("services", "seldon"):
+        _gone(of, _MANIFESTS / f"{name}.yaml")
+
+
 @contextmanager
 def may_write_services(of: Layout) -> Iterator[None]:
     """Give the operator what it needs where a Service is the route."""
@@ -123,7 +134,11 @@ def _there(of: Layout, manifest: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        kubectl.run(of, "delete", "--ignore-not-found", "--wait", f"--filename={manifest}")
+        _gone(of, manifest)
+
+
+def _gone(of: Layout, manifest: Path) -> None:
+    kubectl.run(of, "delete", "--ignore-not-found", "--wait", f"--filename={manifest}")
 
 
 def administrator(of: Layout) -> Access:

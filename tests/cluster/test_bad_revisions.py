@@ -1,97 +1,45 @@
-"""Bad revisions and a platform that fails, on a real cluster: users lose nothing, and the state is told truly."""
+"""Bad revisions and a platform that fails, on a real cluster: users lose nothing, and the state is told truly.
+
+For each it is shown what users lost, how long it took, and the last lines of the log of a task that released it.
+"""
 
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster import daemons, deploying, kubectl, serving
 from tests.cluster.accounts import NAMESPACE
-from tests.cluster.deploying import Served, infer
+from tests.cluster.clearing import MADE
+from tests.cluster.deploying import Served
 from tests.cluster.inside import layout
+from tests.cluster.lines import CANARY, SMALL, Line, finish, last_change, lost, standing
 from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
 
+from muster.airflow.operators.releasing import refusal_text
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
-from muster.backends.local.environments import put_image
+from muster.backends.kubernetes.serving.inference_service import CONTAINER
 from muster.backends.releases.byhand import roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
-from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Plan, Rules
-from muster.core.deployment import DeploymentSpec, RevisionState, SmokeRequest
-from muster.core.errors import Conflict, NotFound, Unreachable
-from muster.core.resources import Resources
-from muster.core.shipped import shipped
+from muster.core.deployment import DeploymentSpec, RevisionState
+from muster.core.errors import BackendError, Conflict, NotFound, Unreachable
 
 pytestmark = pytest.mark.cluster
 
-SMALL = Resources(cpus=0.2, memory_gib=0.5)
-TWO = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 4.0, "max": 4.0}})
-CANARY = Plan(steps=(20, 100), hold_seconds=(2.0, 0.0), rules=Rules(fewest_requests=20))
-
-
-@dataclass
-class Line:
-    """One deployment with a champion, ``y = 2 x``, and users who ask it all the while."""
-
-    served: Served
-    deployments: ClusterDeployments
-    name: str
-    folder: Path
-    image: str
-    champion: str = ""
-
-    def spec(self, folder: Path | None = None, **changes: Any) -> DeploymentSpec:
-        """A spec of a new version. :param folder: what it holds; the good line if it is not given."""
-        content = folder or onnx_graph.write_line(self.folder / "line", slope=2.0)
-        (content / "note.txt").write_text(secrets.token_hex())  # no version is another one's copy
-        fields: dict[str, Any] = {
-            "name": self.name,
-            "model": self.served.store.add(f"lines/{self.name}", content).pinned,
-            "image": "serve",
-            "image_digest": self.image,
-            "smoke": (TWO,),
-            "resources": SMALL,
-        }
-        return DeploymentSpec(**{**fields, **changes})
-
-    def begin(self, spec: DeploymentSpec, plan: Plan = CANARY) -> Driver:
-        return begin(self.deployments, spec, plan, by="test")
-
-    def release(self, spec: DeploymentSpec, plan: Plan = CANARY) -> Outcome:
-        return finish(self.begin(spec, plan))
-
-    @contextmanager
-    def users(self) -> Iterator[Load]:
-        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [2.0]}]}
-        with Load(serving.PORT, f"/v2/models/{self.name}/infer", body) as load:
-            eventually(lambda: load.sent > 100)
-            yield load
-            sent = load.sent
-            eventually(lambda: load.sent > sent + 100)
-
-
-def finish(driver: Driver) -> Outcome:
-    """Drive a release to its end."""
-    found: list[Outcome] = []
-
-    def ended() -> bool:
-        if (outcome := driver.step()) is not None:
-            found.append(outcome)
-        return bool(found)
-
-    eventually(ended)
-    return found[0]
+BAD = "bad revisions: users' requests that were lost, seconds to the end, the last lines of the task's log"
+PLATFORM = "a platform that fails, and a rollback by hand"
+PATIENT = replace(CANARY, hold_seconds=(60.0, 0.0))
+Show = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
@@ -100,28 +48,37 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def one(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    with standing(served, tmp_path_factory.mktemp("line")) as line:
+        yield line
+
+
 @pytest.fixture
-def line(served: Served, tmp_path: Path) -> Iterator[Line]:
-    made = Line(
-        served=served,
-        deployments=served.deployments(),
-        name=f"line-{secrets.token_hex(3)}",
-        folder=tmp_path,
-        image=put_image(served.store, shipped("images") / "serve"),
-    )
-    assert made.release(made.spec(), Plan()).ending is Ending.DONE
-    made.champion = "r1"
-    eventually(lambda: answers(made.name) == ("r1", 4.0))
-    yield made
-    made.deployments.retire(made.name)
-    assert deploying.left(served.of) == ""
+def line(one: Line) -> Line:
+    one.settle()
+    return one
 
 
-def answers(name: str) -> tuple[str, float] | None:
-    try:
-        return infer(name, 2.0)
-    except OSError:
-        return None
+def refused(line: Line, spec: DeploymentSpec, plan: Plan, show: Show, what: str) -> tuple[Outcome, Load]:
+    """Release a bad version while users ask, and show how that went."""
+    before = line.champion
+    with line.users() as load:
+        began = time.monotonic()
+        outcome = line.release(spec, plan)
+        seconds = time.monotonic() - began
+    status = line.deployments.deployment(line.name)
+    text = refusal_text(status, outcome, name=line.name, model=spec.model.address)
+    head = f"{what:12} {lost(load):32} {seconds:5.1f} s"
+    show(BAD, "\n".join([head, *(f"    {each}" for each in text.splitlines())]))
+    assert outcome.ending is Ending.ROLLED_BACK
+    assert (status.shares, status.release, status.ready) == ({before: 100}, None, True)
+    found = status.called(outcome.revision)
+    assert found is not None
+    assert (found.state, found.reason) == (RevisionState.REFUSED, outcome.reason)
+    assert line.answers() == (before, 4.0)
+    eventually(lambda: deploying.pods(line.served.of, line.name, outcome.revision) == [])
+    return outcome, load
 
 
 def crashes(folder: Path) -> Path:
@@ -145,121 +102,180 @@ def other_shape(folder: Path) -> Path:
     return onnx_graph.write_mixed(folder / "mixed")
 
 
-@pytest.mark.parametrize(
-    ("make", "changes", "words"),
-    [
-        (crashes, {}, "before it had any traffic"),
-        (answers_500, {}, "smoke request 'two': HTTP 500"),
-        (answers_wrongly, {}, "output 'y' is 6.0, expected min 4 and max 4"),
-        (other_shape, {}, "input 'x' is unknown; this model takes"),
-        (None, {"load_timeout_seconds": 1.0}, "are ready after 1 s"),
-        (None, {"resources": replace(SMALL, memory_gib=0.06)}, "it needed more memory than it is given"),
-        (None, {"resources": replace(SMALL, cpus=1000), "load_timeout_seconds": 5.0}, "no node for it"),
-    ],
-    ids=["crashes", "500", "wrong", "shape", "slow to load", "memory", "no node"],
-)
+def eats_memory(folder: Path) -> Path:
+    """A version that wants 16 GB for one row."""
+    return onnx_graph.write_greedy(folder / "greedy", values=4_000_000_000)
+
+
+def slow(folder: Path) -> Path:
+    """A version that takes some tens of milliseconds a row."""
+    return onnx_graph.write_greedy(folder / "slow", values=30_000_000)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[str, ...]]] = {
+    "crashes": (crashes, {}, ("before it had any traffic",)),
+    "500": (answers_500, {}, ("smoke request 'two': HTTP 500",)),
+    "wrong": (answers_wrongly, {}, ("output 'y' is 6.0, expected min 4 and max 4",)),
+    "shape": (other_shape, {}, ("input 'x' is unknown; this model takes",)),
+    "slow to load": (None, {"load_timeout_seconds": 1.0}, ("are ready after 1 s",)),
+    "too small": (
+        None,
+        {"resources": replace(SMALL, memory_gib=0.06)},
+        ("it needed more memory than it is given", "exit code 137"),
+    ),
+    "eats memory": (  # it dies of that, or cannot have it; what is seen first is told
+        eats_memory,
+        {},
+        ("it needed more memory than it is given", "exit code 137", "smoke request 'two': HTTP 50"),
+    ),
+    "no node": (
+        None,
+        {"resources": replace(SMALL, cpus=1000), "load_timeout_seconds": 5.0},
+        ("no node for it",),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
 def test_one_that_will_not_do_is_refused_and_users_see_nothing_of_it(
-    line: Line, make: Callable[[Path], Path] | None, changes: dict[str, Any], words: str
+    line: Line, record_property: Show, what: str
 ) -> None:
-    with line.users() as load:
-        outcome = line.release(line.spec(make and make(line.folder), **changes))
-    assert outcome.ending is Ending.ROLLED_BACK
-    assert words in outcome.reason
+    make, changes, words = REFUSED[what]
+    before = line.champion
+    spec = line.spec(make and make(line.folder), **changes)
+    outcome, load = refused(line, spec, CANARY, record_property, what)
+    assert any(each in outcome.reason for each in words), outcome.reason
     assert load.failed == {}
-    assert set(load.answers) == {"revision r1"}
-    status = line.deployments.deployment(line.name)
-    assert (status.shares, status.release, status.ready) == ({"r1": 100}, None, True)
-    assert status.revisions[0].state is RevisionState.REFUSED
-    assert words in status.revisions[0].reason
-    eventually(lambda: deploying.pods(line.served.of, line.name, "r2") == [])
+    assert set(load.answers) == {f"revision {before}"}
 
 
-def test_one_that_was_let_through_harms_within_its_share_alone(line: Line) -> None:
-    plan = replace(CANARY, hold_seconds=(60.0, 0.0))
+def test_one_that_is_slow_is_taken_back(line: Line, record_property: Show) -> None:
+    plan = replace(PATIENT, rules=Rules(fewest_requests=20))
+    spec = line.spec(slow(line.folder), smoke=(), resources=replace(SMALL, memory_gib=1))
+    outcome, load = refused(line, spec, plan, record_property, "slow")
+    assert "95 % of its requests took up to" in outcome.reason
+    assert load.failed == {}
+
+
+def test_one_that_was_let_through_harms_within_its_share_alone(line: Line, record_property: Show) -> None:
+    before = line.champion
+    driver = line.begin(line.spec(answers_500(line.folder), smoke=()), PATIENT)
     with line.users() as load:
-        outcome = line.release(line.spec(answers_500(line.folder), smoke=()), plan)
-        eventually(lambda: load.sent > 100)
-        bad = sum(load.failed.values())
-        sent = load.sent
-        eventually(lambda: load.sent > sent + 1000)
+        eventually(lambda: driver.step() is not None or any("taken back" in each for each in line.said))
+        seconds = last_change(lambda: sum(load.failed.values()))
+        outcome, bad = finish(driver), sum(load.failed.values())
+    share = sum(load.failed.values()) / load.sent
+    record_property(
+        BAD,
+        f"{'500, let in':12} {lost(load):32} the last {seconds:.2f} s after it was taken back, {share:.1%} of all",
+    )
     assert outcome.ending is Ending.ROLLED_BACK
     assert "requests failed" in outcome.reason
     assert {what[:8] for what in load.failed} == {"HTTP 500"}
-    assert sum(load.failed.values()) - bad <= 8  # what was on its way
-    assert answers(line.name) == ("r1", 4.0)
+    assert sum(load.failed.values()) == bad  # nobody asks it any more
+    assert line.answers() == (before, 4.0)
 
 
-def test_one_that_dies_with_traffic_is_taken_back(line: Line) -> None:
-    plan = replace(CANARY, hold_seconds=(120.0, 0.0))
-    driver = line.begin(line.spec(), plan)
-    eventually(lambda: not driver.step() and line.deployments.deployment(line.name).shares.get("r2") == 20)
-    (pod,) = deploying.pods(line.served.of, line.name, "r2")
-    container = "kserve-container"
-    words = (pod["metadata"]["name"], f"--namespace={NAMESPACE}", f"--container={container}")
-    kubectl.ask(line.served.of, "exec", *words, "--", "python3", "-c", "import os; os.kill(1, 15)")
-    outcome = finish(driver)
+def test_one_that_dies_with_traffic_is_taken_back(line: Line, record_property: Show) -> None:
+    before = line.champion
+    driver = line.begin(line.spec(), replace(CANARY, hold_seconds=(120.0, 0.0)))
+    line.has(driver, 20)
+    (pod,) = deploying.pods(line.served.of, line.name, driver.revision)
+    words = (pod["metadata"]["name"], f"--namespace={NAMESPACE}", f"--container={CONTAINER}")
+    with line.users() as load:
+        kubectl.ask(line.served.of, "exec", *words, "--", "python3", "-c", "import os; os.kill(1, 15)")
+        began = time.monotonic()
+        outcome = finish(driver)
+        seconds = time.monotonic() - began
+    record_property(BAD, f"{'dies':12} {lost(load):32} {seconds:5.1f} s  {outcome.reason}")
     assert outcome.ending is Ending.ROLLED_BACK
     assert "died" in outcome.reason or "none of its 1 replicas answers" in outcome.reason
-    assert answers(line.name) == ("r1", 4.0)
+    assert line.answers() == (before, 4.0)
 
 
-def test_a_version_that_is_gone(line: Line) -> None:
-    spec = line.spec()
+def test_a_version_that_is_gone(line: Line, record_property: Show) -> None:
+    spec = line.spec(load_timeout_seconds=15.0)
     gone = replace(spec, model=replace(spec.model, address=f"volume://lines/{line.name}@99"))
     with pytest.raises(NotFound, match="99"):
         line.deployments.prepare(gone, by="test")
-    driver = line.begin(replace(spec, load_timeout_seconds=15.0))
-    found = line.served.store.resolve(spec.model.address)[0]
+    (found,) = line.served.store.resolve(spec.model.address)
+    driver = line.begin(spec)  # it goes before a replica has it
     shutil.rmtree(line.served.of.claim / line.served.site.folder / f"v/{found.volume}/{found.number}/data")
-    assert finish(driver).ending is Ending.ROLLED_BACK
-    assert answers(line.name) == ("r1", 4.0)
+    with line.users() as load:
+        began = time.monotonic()
+        outcome = finish(driver)
+        seconds = time.monotonic() - began
+    record_property(BAD, f"{'gone':12} {lost(load):32} {seconds:5.1f} s  {outcome.reason}")
+    assert outcome.ending is Ending.ROLLED_BACK
+    assert load.failed == {}
 
 
-def test_a_quota_that_holds_no_second_revision(line: Line) -> None:
+def test_a_quota_that_holds_no_second_revision(line: Line, record_property: Show) -> None:
     running = len(kubectl.get(line.served.of, "pods", f"--namespace={NAMESPACE}")["items"])
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
-        "metadata": {"name": "tests", "namespace": NAMESPACE},
+        "metadata": {"name": "tests", "namespace": NAMESPACE, "labels": {MADE: "true"}},
         "spec": {"hard": {"pods": str(running)}},
     }
     kubectl.apply(line.served.of, [quota])
     try:
         words = ("resourcequota", "tests", f"--namespace={NAMESPACE}")
-        eventually(lambda: "hard" in kubectl.get(line.served.of, *words).get("status", {}))
-        outcome = line.release(line.spec(load_timeout_seconds=8.0))
+        eventually(lambda: "used" in kubectl.get(line.served.of, *words).get("status", {}))
+        outcome, load = refused(
+            line, line.spec(load_timeout_seconds=8.0), CANARY, record_property, "no quota"
+        )
     finally:
         kubectl.delete(line.served.of, [quota])
-    assert outcome.ending is Ending.ROLLED_BACK
     assert "its pods cannot be made" in outcome.reason
     assert "exceeded quota" in outcome.reason
-    assert answers(line.name) == ("r1", 4.0)
+    assert load.failed == {}
 
 
 def test_a_route_that_somebody_else_has_edited(line: Line) -> None:
+    before = line.champion
     status = line.deployments.deployment(line.name)
-    weights = [{"op": "replace", "path": "/spec/rules/0/backendRefs/0/weight", "value": 50}]
+    place = [each["name"] for each in backends(line)].index(f"{line.name}-{before}-predictor")
+    weights = [{"op": "replace", "path": f"/spec/rules/0/backendRefs/{place}/weight", "value": 50}]
     words = ("patch", "httproute", line.name, f"--namespace={NAMESPACE}", "--type=json")
     kubectl.run(line.served.of, *words, f"--patch={json.dumps(weights)}")
     with pytest.raises(Conflict):
-        line.deployments.shift(line.name, {"r1": 100}, token=status.token, release=None)
-    assert line.deployments.deployment(line.name).shares == {"r1": 100}  # half of half is all
+        line.deployments.shift(line.name, {before: 100}, token=status.token, release=None)
+    assert line.deployments.deployment(line.name).shares == {before: 100}  # half of half is all
     assert line.release(line.spec()).ending is Ending.DONE
-    assert answers(line.name) == ("r2", 4.0)
-    notes = json.dumps({"metadata": {"annotations": {names.NOTES: "{}"}}})
-    before = kubectl.get(line.served.of, "httproute", line.name, f"--namespace={NAMESPACE}")
-    kept = before["metadata"]["annotations"][names.NOTES]
-    merge = ("patch", "httproute", line.name, f"--namespace={NAMESPACE}", "--type=merge")
-    kubectl.run(line.served.of, *merge, f"--patch={notes}")
-    with pytest.raises(Exception, match="users are served as before"):
-        line.deployments.deployment(line.name)
-    assert answers(line.name) == ("r2", 4.0)
-    back = json.dumps({"metadata": {"annotations": {names.NOTES: kept}}})
-    kubectl.run(line.served.of, *merge, f"--patch={back}")
+    after = line.champion
+    assert line.answers() == (after, 4.0)
+    kept = route(line)["metadata"]["annotations"][names.NOTES]
+    write_notes(line, "{}")
+    try:
+        with pytest.raises(BackendError, match="users are served as before"):
+            line.deployments.deployment(line.name)
+        assert line.answers() == (after, 4.0)
+    finally:
+        write_notes(line, kept)
 
 
-def test_without_kserves_controller_what_serves_serves_and_rolls_back(line: Line) -> None:
+def route(line: Line) -> dict[str, Any]:
+    return kubectl.get(line.served.of, "httproute", line.name, f"--namespace={NAMESPACE}")
+
+
+def backends(line: Line) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = route(line)["spec"]["rules"][0]["backendRefs"]
+    return found
+
+
+def write_notes(line: Line, text: str) -> None:
+    change = json.dumps({"metadata": {"annotations": {names.NOTES: text}}})
+    words = ("patch", "httproute", line.name, f"--namespace={NAMESPACE}", "--type=merge")
+    kubectl.run(line.served.of, *words, f"--patch={change}")
+
+
+def test_without_kserves_controller_what_serves_serves_and_rolls_back(
+    line: Line, record_property: Show
+) -> None:
+    before = line.champion
     assert line.release(line.spec()).ending is Ending.DONE
+    after = line.champion
     daemons.stop(line.served.of, "kserve")
     try:
         with line.users() as load:
@@ -267,60 +283,56 @@ def test_without_kserves_controller_what_serves_serves_and_rolls_back(line: Line
                 line.served.client.patient(1.0), site=line.served.site, store=line.served.store
             )
             with pytest.raises(Unreachable, match="webhook"):
-                quick.prepare(line.spec(onnx_graph.write_line(line.folder / "three", slope=3.0)), by="other")
-            began = time.monotonic()
-            status = line.deployments.deployment(line.name)
-            assert status.shares == {"r2": 100}
-            shares = {"r1": 100, "r2": 0}
-            line.deployments.shift(line.name, shares, token=status.token, release=None)
-            eventually(lambda: answers(line.name) == ("r1", 4.0), seconds=2)
-            print(f"a rollback without KServe was in force after {time.monotonic() - began:.2f} s")
+                quick.prepare(line.spec(answers_wrongly(line.folder)), by="other")
+            seconds = by_hand(line, {before: 100, after: 0}, before)
+        said = f"a rollback without KServe: in force after {seconds:.2f} s, {lost(load)} lost"
+        record_property(PLATFORM, said)
         assert load.failed == {}
     finally:
         serving.start(line.served.of, "kserve")
 
 
-def test_a_gateway_that_is_down_is_told_and_the_next_one_goes_on(line: Line) -> None:
+def by_hand(line: Line, shares: dict[str, int], expected: str) -> float:
+    """Write the shares, and return after how many seconds they are in force."""
+    began = time.monotonic()
+    status = line.deployments.deployment(line.name)
+    line.deployments.shift(line.name, shares, token=status.token, release=None)
+    eventually(lambda: line.answers() == (expected, 4.0), seconds=2)
+    return time.monotonic() - began
+
+
+def test_a_gateway_that_is_down_is_told_and_the_next_one_goes_on(line: Line, record_property: Show) -> None:
+    before = line.champion
     driver = line.begin(line.spec())
-    eventually(lambda: line.deployments.deployment(line.name).called("r2").state is RevisionState.READY)  # type: ignore[union-attr]
+    new = driver.revision
+    eventually(lambda: line.deployments.deployment(line.name).called(new).state is RevisionState.READY)  # type: ignore[union-attr]
     daemons.stop(line.served.of, "traefik")
+    shares = {before: 80, new: 20}
     try:
         status = line.deployments.deployment(line.name)
         with pytest.raises(Unreachable, match="is its controller running"):
-            line.deployments.shift(
-                line.name, {"r1": 80, "r2": 20}, token=status.token, release=status.release
-            )
+            line.deployments.shift(line.name, shares, token=status.token, release=status.release)
         status = line.deployments.deployment(line.name)
-        assert (status.ready, status.shares) == (False, {"r1": 80, "r2": 20})
+        assert (status.ready, status.shares) == (False, shares)
         assert "is its controller running" in status.reason
     finally:
+        began = time.monotonic()
         serving.start(line.served.of, "traefik")
+    eventually(lambda: line.answers() is not None)
+    seconds = time.monotonic() - began
+    record_property(PLATFORM, f"a Gateway that was started again: users are answered after {seconds:.2f} s")
     eventually(lambda: line.deployments.deployment(line.name).ready)
     assert finish(driver).ending is Ending.DONE
-    eventually(lambda: answers(line.name) == ("r2", 4.0))
+    eventually(lambda: line.answers() == (new, 4.0))
 
 
-def test_a_rollback_by_hand_is_in_force_within_two_seconds(line: Line) -> None:
+def test_a_rollback_by_hand_is_in_force_within_two_seconds(line: Line, record_property: Show) -> None:
+    before = line.champion
     assert line.release(line.spec()).ending is Ending.DONE
+    after = line.champion
     with line.users() as load:
-        began = time.monotonic()
-        status = line.deployments.deployment(line.name)
-        line.deployments.shift(line.name, {"r1": 100, "r2": 0}, token=status.token, release=None)
-        eventually(lambda: answers(line.name) == ("r1", 4.0), seconds=2)
-        print(f"a rollback by hand was in force after {time.monotonic() - began:.2f} s")
+        seconds = by_hand(line, {before: 100, after: 0}, before)
+    record_property(PLATFORM, f"a rollback by hand: in force after {seconds:.2f} s, {lost(load)} lost")
     assert load.failed == {}
     assert tidy(line.deployments, line.name) == ()
-    assert roll_back(line.deployments, line.name, by="test") == "r2"
-
-
-def test_whoever_is_killed_leaves_a_release_for_the_next(line: Line) -> None:
-    """A driver stops after each of its steps; another one goes on from what the route says."""
-    spec = line.spec()
-    with line.users() as load:
-        for _ in range(60):
-            outcome = begin(line.served.deployments(), spec, CANARY, by="test").step()
-            if outcome is not None or line.deployments.deployment(line.name).shares == {"r2": 20, "r1": 80}:
-                break
-        assert line.release(spec).ending is Ending.DONE
-    assert load.failed == {}
-    assert line.deployments.deployment(line.name).shares == {"r2": 100}
+    assert roll_back(line.deployments, line.name, by="test") == after

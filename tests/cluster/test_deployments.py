@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,17 +25,22 @@ from muster.volumes.service.client import ServiceStore
 pytestmark = pytest.mark.cluster
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with deploying.served(layout(), tmp_path_factory.mktemp("served")) as found:
+        yield found
+
+
 class TestClusterDeployments(DeploymentsContract):
     """Revisions as InferenceServices behind an HTTPRoute."""
 
     @pytest.fixture
-    def served(self, tmp_path: Path) -> Iterator[Served]:
-        with deploying.served(layout(), tmp_path) as found:
-            yield found
-
-    @pytest.fixture
-    def deployments(self, served: Served) -> ClusterDeployments:
-        return served.deployments()
+    def deployments(self, served: Served) -> Iterator[ClusterDeployments]:
+        deployments = served.deployments()
+        yield deployments
+        for name in deployments.deployments():
+            deployments.retire(name)
+        eventually(lambda: deploying.left(served.of) == "")
 
     @pytest.fixture
     def store(self, served: Served) -> ServiceStore:

@@ -1,0 +1,172 @@
+"""A deployment of the line ``y = 2 x`` on the test cluster, users who ask it all the while, and what they saw."""
+
+from __future__ import annotations
+
+import http.client
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import deploying, serving
+from tests.cluster.deploying import Served, infer
+from tests.serving import onnx_graph
+from tests.serving.load import Load
+from tests.waiting import eventually
+
+from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+from muster.backends.local.environments import put_image
+from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.plan import Plan, Rules
+from muster.core.deployment import DeploymentSpec, SmokeRequest
+from muster.core.errors import NotFound
+from muster.core.resources import Resources
+from muster.core.shipped import shipped
+
+SMALL = Resources(cpus=0.5, memory_gib=0.5)
+TWO = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 4.0, "max": 4.0}})
+QUIET = Rules(fewest_requests=20, max_p95_ratio=None)  # of a machine that others use, too
+CANARY = Plan(steps=(20, 100), hold_seconds=(2.0, 0.0), rules=QUIET)
+STEPS = Plan(steps=(5, 25, 60, 100), hold_seconds=(2.0,), rules=QUIET)
+BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [2.0]}]}
+
+
+@dataclass
+class Line:
+    """One deployment, whose every version that will do answers 4 for 2.
+
+    :param folder: an empty one.
+    :param said: what the release that is driven last has said: the lines of a task's log.
+    """
+
+    served: Served
+    folder: Path
+    name: str = field(default_factory=lambda: f"line-{secrets.token_hex(3)}")
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.deployments: ClusterDeployments = self.served.deployments()
+        self.image = put_image(self.served.store, shipped("images") / "serve")
+
+    @property
+    def champion(self) -> str:
+        """The revision that has all traffic."""
+        ((revision, _),) = self.deployments.deployment(self.name).shares.items()
+        return revision
+
+    def settle(self) -> None:
+        """Have a champion that answers, and nothing under way, whatever a test before left."""
+        if not self._settled():
+            self.deployments.retire(self.name)
+            assert self.release(self.spec(), Plan()).ending is Ending.DONE
+            eventually(lambda: self.answers() == (self.champion, 4.0))
+
+    def _settled(self) -> bool:
+        try:
+            status = self.deployments.deployment(self.name)
+        except NotFound:
+            return False
+        whole = status.release is None and len(status.shares) == 1
+        return whole and self.answers() == (self.champion, 4.0)
+
+    def spec(self, folder: Path | None = None, **changes: Any) -> DeploymentSpec:
+        """A spec of a new version. :param folder: what it holds; the good line if it is not given."""
+        content = folder or onnx_graph.write_line(self.folder / "line", slope=2.0)
+        (content / "note.txt").write_text(secrets.token_hex())  # no version is another one's copy
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "model": self.served.store.add(f"lines/{self.name}", content).pinned,
+            "image": "serve",
+            "image_digest": self.image,
+            "smoke": (TWO,),
+            "resources": SMALL,
+        }
+        return DeploymentSpec(**{**fields, **changes})
+
+    def begin(self, spec: DeploymentSpec, plan: Plan = CANARY, *, by: str = "test") -> Driver:
+        """Begin a release as another one of us would."""
+        self.said.clear()
+        return begin(self.served.deployments(), spec, plan, by=by, say=self.said.append)
+
+    def release(self, spec: DeploymentSpec, plan: Plan = CANARY) -> Outcome:
+        """Release a version, to the end."""
+        return finish(self.begin(spec, plan))
+
+    def has(self, driver: Driver, percent: int) -> None:
+        """Drive a release until its revision has a share."""
+
+        def there() -> bool:
+            assert driver.step() is None
+            return self.deployments.deployment(self.name).shares.get(driver.revision) == percent
+
+        eventually(there)
+
+    @contextmanager
+    def users(self) -> Iterator[Load]:
+        """Eight users who ask over and over, a hundred times before and after."""
+        with Load(serving.PORT, f"/v2/models/{self.name}/infer", BODY) as load:
+            eventually(lambda: load.sent > 100)
+            yield load
+            sent = load.sent
+            eventually(lambda: load.sent > sent + 100)
+
+    def answers(self) -> tuple[str, float] | None:
+        """Who answers a user, and what; None where nobody does."""
+        try:
+            return infer(self.name, 2.0)
+        except (OSError, http.client.HTTPException):
+            return None
+
+
+def finish(driver: Driver) -> Outcome:
+    """Drive a release to its end."""
+    found: list[Outcome] = []
+
+    def ended() -> bool:
+        if (outcome := driver.step()) is not None:
+            found.append(outcome)
+        return bool(found)
+
+    eventually(ended)
+    return found[0]
+
+
+@contextmanager
+def standing(served: Served, folder: Path) -> Iterator[Line]:
+    """Have a line, and leave nothing of it."""
+    line = Line(served=served, folder=folder)
+    try:
+        yield line
+    finally:
+        line.deployments.retire(line.name)
+    eventually(lambda: deploying.left(served.of) == "")
+
+
+def lost(load: Load) -> str:
+    """What users saw but answers: ``0 of 12000`` or ``3 of 12000: 2 HTTP 502, 1 TimeoutError``."""
+    kinds = Counter[str]()
+    for what, number in load.failed.items():
+        kinds[what.partition(":")[0]] += number
+    told = ", ".join(f"{number} {what}" for what, number in kinds.most_common())
+    return f"{kinds.total()} of {load.sent}" + (f": {told}" if told else "")
+
+
+def last_change(look: Callable[[], int], *, quiet_seconds: float = 2.0) -> float:
+    """Return after how many seconds a number changed last, when it has not done so for a while."""
+    began = time.monotonic()
+    seen, changed = look(), began
+
+    def quiet() -> bool:
+        nonlocal seen, changed
+        now = look()
+        if now != seen:
+            seen, changed = now, time.monotonic()
+        return time.monotonic() - changed > quiet_seconds
+
+    eventually(quiet)
+    return changed - began
