@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,6 +24,9 @@ from typing import Any
 
 from muster_serving.errors import ModelError
 from muster_serving.revisions import Revisions
+
+
+logger = logging.getLogger("muster.serving")
 
 
 class Control:
@@ -58,6 +62,9 @@ class Control:
             await self._do(command)
         except ModelError as error:
             answer["error"] = str(error)
+        except Exception as error:  # whatever it is: the keeper waits for an answer
+            logger.exception("command %r", command["do"])
+            answer["error"] = f"{type(error).__name__}: {error}"
         writer.write(json.dumps(answer).encode() + b"\n")
 
     async def _do(self, command: dict[str, Any]) -> None:

@@ -132,12 +132,17 @@ class Front:
         await self._answer(send, status, payload)
 
     async def _pass_on(self, target: Elsewhere, call: Call, body: bytes) -> tuple[Loaded | None, int, bytes]:
-        """Have another process answer, which counts that; where it does not, the greatest share that is here."""
+        """Have another process answer, which counts that; where it does not, the greatest share that is here.
+
+        Who names a revision wants no other one's answer.
+        """
         started = time.perf_counter()
         try:
             return None, *(await target.ask("POST", call.path, body))
         except Gone as error:
             logger.error("%s", error)
+            if call.revision is not None:
+                return None, 503, protocol.error(str(error))
             target.metrics.count(503, time.perf_counter() - started)
             here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
             if (instead := next(here, None)) is None:

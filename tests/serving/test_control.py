@@ -240,6 +240,10 @@ class TestElsewhere:
         answers = both.answers(100)
         assert answers == {"r1": 100}
         assert 0 < both.counted("r2")["failed"] < 100
+        failed = both.counted("r2")
+        status, answer = both.public.ask("POST", "/v2/models/line/versions/r2/infer", BODY)
+        assert (status, "revision r2 does not answer" in answer["error"]) == (503, True)  # and no r1 instead
+        assert both.counted("r2") == failed
         both.share(r2=100, ports={"r2": other.private.port})
         status, answer = both.public.ask("POST", INFER, BODY)
         assert (status, "revision r2 does not answer" in answer["error"]) == (503, True)
@@ -263,6 +267,12 @@ class TestElsewhere:
                 assert until(lambda sent=sent: load.sent > sent + 200)
         assert load.failed == {}
         assert set(load.answers) == {"revision r1", "revision r2"}
+
+
+def test_whatever_a_command_meets_it_is_answered(server: Commanded) -> None:
+    server.end.settimeout(GUARD_SECONDS)
+    assert server.do("load", "r1") == {"id": 1, "error": "KeyError: 'folder'"}
+    assert server.do("share", shares="half", ports={})["error"].startswith("AttributeError: ")
 
 
 def test_the_server_ends_when_its_keeper_hangs_up(server: Commanded) -> None:

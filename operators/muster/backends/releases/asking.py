@@ -114,17 +114,19 @@ class Column:
 def infer_request(request: SmokeRequest, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Write a request in the protocol's words, with the types that the model's metadata says it takes.
 
-    :raises DeploymentError: the model takes no such input.
+    :raises DeploymentError: the model takes no such input, or its metadata is not the protocol's.
     """
-    tensors = {tensor["name"]: tensor for tensor in metadata["inputs"]}
+    try:
+        tensors = {each["name"]: (each["datatype"], each["shape"][1:]) for each in metadata["inputs"]}
+    except (KeyError, TypeError) as error:
+        raise DeploymentError(f"it describes itself as {metadata!r:.120}, expected inputs") from error
     inputs = []
     for name, column in request.inputs.items():
         if name not in tensors:
             raise DeploymentError(f"input {name!r:.80} is unknown; this model takes {', '.join(tensors)}")
-        shape = [len(column), *tensors[name]["shape"][1:]]
-        inputs.append(
-            {"name": name, "datatype": tensors[name]["datatype"], "shape": shape, "data": list(column)}
-        )
+        datatype, tail = tensors[name]
+        shape = [len(column), *tail]
+        inputs.append({"name": name, "datatype": datatype, "shape": shape, "data": list(column)})
     return {"inputs": inputs}
 
 

@@ -76,7 +76,7 @@ def _page(port: int, path: str) -> str | None:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_SECONDS)) as connection:
             connection.request("GET", path)
             response = connection.getresponse()
-            text = response.read().decode()
+            text = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException):
         return None
     return text if response.status == http.HTTPStatus.OK else None
