@@ -25,7 +25,6 @@ from typing import Any
 from muster_serving.errors import ModelError
 from muster_serving.revisions import Revisions
 
-
 logger = logging.getLogger("muster.serving")
 
 

@@ -35,7 +35,7 @@ def test_an_input_that_the_model_does_not_take_is_named() -> None:
 
 @pytest.mark.parametrize("odd", [{}, {"inputs": 7}, {"inputs": [{"name": "x"}]}, {"inputs": ["x"]}])
 def test_a_server_that_does_not_speak_the_protocol_is_told(odd: Any) -> None:
-    with pytest.raises(DeploymentError, match="it describes itself as .*, expected inputs"):
+    with pytest.raises(DeploymentError, match=r"it describes itself as .*, expected inputs"):
         infer_request(SmokeRequest(name="one", inputs={"x": (1,)}), odd)
 
 
