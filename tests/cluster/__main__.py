@@ -140,6 +140,7 @@ def _cleared(layout: Layout) -> Iterator[None]:
             clearing.clear(layout)
         yield
         if stays and cluster.is_up(layout):
+            network.enter(layout)  # of clusters side by side this thread is in that which came up last
             clearing.clear(layout)
 
 

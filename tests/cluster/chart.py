@@ -15,6 +15,7 @@ import base64
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +27,6 @@ from typing import Any
 import yaml
 from tests.cluster import images, kubectl
 from tests.cluster.authority import Authority
-from tests.cluster.clearing import MADE
 from tests.cluster.layout import CLAIM, Layout
 
 from muster.core.errors import MusterError
@@ -35,6 +35,7 @@ from muster.volumes.service.tokens import operator_token, read_keys
 
 CHART = Path(__file__).parents[2] / "helm" / "muster"
 NAME = "shop"  # of the release, its namespace and its team
+PAGE = ("muster", "team-a")  # the release of the page on installing, and its namespace
 _DAY_SECONDS = 86_400.0
 _SECONDS = 240
 
@@ -124,8 +125,7 @@ _WAIT = ("--wait", f"--timeout={_SECONDS}s")
 def release(of: Layout, folder: Path) -> Iterator[Release]:
     """Have the chart installed in its own namespace; nothing of it is left afterwards."""
     with place(of, folder, release=NAME, namespace=NAME):
-        labels = {MADE: "yes", "pod-security.kubernetes.io/enforce": "restricted"}
-        metadata = {"name": NAME, "labels": labels}
+        metadata = {"name": NAME, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
         kubectl.apply(of, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
         installed = Release(of, folder)
         installed.install()
@@ -147,6 +147,19 @@ def place(of: Layout, folder: Path, *, release: str, namespace: str) -> Iterator
         yield
     finally:
         _clear(of, folder, release, namespace)
+
+
+def clear(of: Layout) -> bool:
+    """Take away what tests that were killed have installed. Whether there was any."""
+    left = [
+        (release, namespace)
+        for release, namespace in ((NAME, NAME), PAGE)
+        if kubectl.ask(of, "get", "persistentvolume", namespace, "--ignore-not-found", "--output=name")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for release, namespace in left:
+            _clear(of, Path(folder), release, namespace)
+    return bool(left)
 
 
 @contextmanager
@@ -191,7 +204,7 @@ def _volume(name: str, *, claim: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name, "labels": {MADE: "yes"}},
+        "metadata": {"name": name},
         "spec": {
             "capacity": {"storage": "1Ti"},
             "accessModes": ["ReadWriteMany"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster import deploying, kubectl, nodes, reaper, serving, store
+from tests.cluster import chart, cluster, deploying, kubectl, nodes, reaper, serving, store
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import NODES, Layout
 
@@ -33,6 +33,8 @@ def clear(of: Layout) -> None:
         serving.up(of)  # only KServe itself lets go of its objects
         _delete(of, "httproutes,inferenceservices", f"--namespace={NAMESPACE}", "--all")
         deploying.take_back(of)
+    if chart.clear(of):
+        cluster.furnish(of)
     reaper.remove(of)
     store.remove(of)
 

@@ -32,7 +32,7 @@ from muster.volumes.service.client import ServiceStore
 pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 PAGE = DOCS / "howto" / "install-on-a-cluster.md"
-RELEASE, NAMESPACE = "muster", "team-a"
+RELEASE, NAMESPACE = chart.PAGE
 OURS = {
     "registry.example/team-a/muster:0123456789ab-01234567": "localhost/muster:1",
     "registry.example/team-a": "localhost",
@@ -86,9 +86,9 @@ def empty(tmp_path: Path) -> Iterator[Layout]:
     manifests = cluster.MANIFESTS
     words = ("delete", "--ignore-not-found", "--wait", "--timeout=120s")
     try:
-        kubectl.run(of, *words, f"--filename={manifests / 'queues.yaml'}")
-        kubectl.run(of, *words, "clusterroles,clusterrolebindings", "muster-reader", "muster-reaper")
         with chart.place(of, tmp_path, release=RELEASE, namespace=NAMESPACE):
+            kubectl.run(of, *words, f"--filename={manifests / 'queues.yaml'}")
+            kubectl.run(of, *words, "clusterroles,clusterrolebindings", "muster-reader", "muster-reaper")
             yield of
     finally:
         cluster.furnish(of)
