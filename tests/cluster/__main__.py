@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.cluster import (
+    aftermath,
     clearing,
     cluster,
     environments,
@@ -119,7 +120,8 @@ def _test(layout: Layout, asked: argparse.Namespace) -> int:
     programs.build(programs=programs.TOOLS)  # those of the chart: inside a cluster nothing can be had
     if serving.is_asked_for(asked.words):
         serving.build()
-    command = [sys.executable, "-m", "pytest", "-p", figures.__name__, "-m", "cluster and not soak"]
+    plugins = [word for plugin in (figures, aftermath) for word in ("-p", plugin.__name__)]
+    command = [sys.executable, "-m", "pytest", *plugins, "-m", "cluster and not soak"]
     with ExitStack() as stack:
         stack.enter_context(machine.more_watchers(clusters=len(layouts)))
         for each in layouts:

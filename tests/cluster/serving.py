@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import daemons, environments, extensions, images, kubectl, programs
+from tests.cluster import daemons, environments, extensions, images, kubectl, programs, rendered
 from tests.cluster.authority import Authority
 from tests.cluster.daemons import Daemon
 from tests.cluster.layout import API_URL, CONTROL_ADDRESS, NODES, Layout
@@ -39,7 +39,9 @@ _TESTS = ("test_deployments.py", "test_bad_revisions.py", "test_releases.py", "t
 
 def build() -> None:
     """Build what the cache lacks for it: two programs, 8 minutes, and the model server's environment."""
-    programs.build(programs=(*programs.PROGRAMS, *programs.SERVING))
+    made = programs.build(programs=(*programs.PROGRAMS, *programs.SERVING))
+    for name in _NAMES:  # inside a cluster, where two may come up at once, nothing can be had
+        rendered.render(name, made)
     environments.build(names=environments.SERVING)
 
 

@@ -135,7 +135,7 @@ def test_of_two_releases_at_once_the_last_one_wins_and_nothing_is_lost(
     with line.users() as load:
         drivers = {by: line.begin(line.spec(), SHORT, by=by) for by in ("one", "other")}
         threads = [
-            threading.Thread(target=lambda by=by, driver=driver: ends.update({by: finish(driver)}))  # type: ignore[misc]
+            threading.Thread(target=lambda by=by, driver=driver: ends.update({by: finish(driver)}))
             for by, driver in drivers.items()
         ]
         for thread in threads:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, POD, Document
+from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, POD, Document, Kind
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
@@ -110,9 +110,9 @@ class Revisions:
                 self._client.delete(INFERENCE_SERVICE, metadata["name"], namespace=place, uid=metadata["uid"])
 
     def await_gone(self, name: str) -> None:
-        """Return when no pod of a deployment is left. :raises BackendError: one does not end."""
-        deadline, wanted = self._now() + _GONE_SECONDS, selector(names.of_deployment(name))
-        while left := self._client.find(POD, namespace=self._site.namespace, labels=wanted, heads=True):
+        """Return when no InferenceService and no pod of a deployment is left. :raises BackendError: one does not end."""
+        deadline = self._now() + _GONE_SECONDS
+        while left := [*self._left(INFERENCE_SERVICE, name), *self._left(POD, name)]:
             if self._now() > deadline:
                 shown = ", ".join(each["metadata"]["name"] for each in left[:3])
                 raise BackendError(
@@ -120,6 +120,10 @@ class Revisions:
                     "is KServe's controller running? see `kubectl describe pod`, then retire it again"
                 )
             self._sleep(_LOOK_SECONDS)
+
+    def _left(self, kind: Kind, name: str) -> tuple[Document, ...]:
+        wanted = selector(names.of_deployment(name))
+        return self._client.find(kind, namespace=self._site.namespace, labels=wanted, heads=True)
 
     def _server(self, live: Live) -> Server:
         classes = card_classes(self._survey.cluster())

@@ -366,6 +366,20 @@ class TestRetire:
         with pytest.raises(NotFound, match=r"no deployment 'lines'; known are: none"):
             deployments.deployment("lines")
 
+    def test_it_waits_until_kserve_lets_go(self, there: World) -> None:
+        """Its finalizer keeps an InferenceService, also where there is no pod any more."""
+        serve(there)
+        deployments, objects = there.deployments(), there.cluster.objects
+
+        def no_pods(*_: object, **__: object) -> None:
+            for pod in there.cluster.all(POD):
+                del objects[POD.plural, pod["metadata"]["name"]]
+
+        deployments._revisions.delete = no_pods  # type: ignore[method-assign]
+        deployments._revisions._sleep = lambda _: objects.pop((INFERENCE_SERVICE.plural, "lines-r1"))
+        deployments.retire("lines")
+        assert there.cluster.all(INFERENCE_SERVICE) == []
+
     def test_what_was_cut_off_is_still_there_to_be_retired(self, there: World) -> None:
         serve(there)
         there.cluster.forbidden.add(("delete", INFERENCE_SERVICE.plural))
