@@ -19,7 +19,7 @@ from muster.backends.kubernetes.serving.deciding import (
     newest_first,
     reason,
 )
-from muster.backends.kubernetes.serving.notes import Live
+from muster.backends.kubernetes.serving.notes import Live, Notes
 from muster.backends.kubernetes.serving.platform import check_platform
 from muster.backends.kubernetes.serving.replicas import Replicas
 from muster.backends.kubernetes.serving.revisions import Revisions
@@ -45,6 +45,7 @@ from muster.volumes.base import Store, Version
 
 SERVERS = ("kserve",)
 _TRIES, _PAUSE_SECONDS = 20, 0.1  # of a write that others come before
+_SPOILED = Notes(last=1_000_000)  # nobody knows any more which revisions there are
 
 
 class ClusterDeployments:
@@ -196,13 +197,13 @@ class ClusterDeployments:
         """Take a deployment away with all its revisions, and return when nothing of it runs. Idempotent.
 
         Users are sent nowhere first, and the route goes last: whoever is killed in between, it is still there
-        to be retired.
+        to be retired. One whose route was spoiled goes as well, with all that carries its name.
 
         :raises BackendError: something of it does not end.
         """
-        while (route := self._routes.find(name)) is not None:
+        while (route := self._routes.find(name, spoiled=_SPOILED)) is not None:
             with suppress(Conflict):  # somebody has begun a release meanwhile: that goes, too
-                if route.shares or route.notes.release:
+                if route.shares or route.foreign or route.notes.release:
                     ended = replace(route, shares={}, notes=replace(route.notes, release=None))
                     self._routes.write(moved(ended, route, self._now()))
                     route = self._let_go(name)
@@ -211,9 +212,10 @@ class ClusterDeployments:
 
     def _take_away(self, route: Route) -> None:
         """Delete all that there is of a deployment but its route, and return when no pod is left."""
+        served = models(route) | self._revisions.models(route.name)
         self._revisions.delete(route.name, upto=route.notes.last)
         self._revisions.await_gone(route.name)
-        for model in models(route):
+        for model in served:
             self._unpin(route.name, model)
 
     def _check(self, spec: DeploymentSpec) -> Version:

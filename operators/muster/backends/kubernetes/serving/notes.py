@@ -12,6 +12,10 @@ HISTORY = 20
 LARGEST_BYTES = 200_000  # an object's annotations hold 256 KiB, and others have some, too
 
 
+class Unreadable(BackendError):
+    """What a route remembers was spoiled: somebody else has changed it, or it is of another release of muster."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Live:
     """A revision that is there, or is to be.
@@ -75,13 +79,13 @@ def write_notes(notes: Notes) -> str:
 
 
 def read_notes(text: str | None, *, route: str) -> Notes:
-    """Read the annotation. :raises BackendError: somebody else has changed it, or it is of another release of muster."""
+    """Read the annotation. :raises Unreadable: it was spoiled; :raises BackendError: there is none."""
     if text is None:
         raise BackendError(f"{route} is no route of muster's: it lacks the annotation that muster wrote")
     try:
         return loads(Notes, text)
     except SpecError as error:
-        raise BackendError(
+        raise Unreadable(
             f"{route}: what muster remembers in its annotations cannot be read ({error}); users are served as before. "
             "Put it back if it was edited by hand; else retire the deployment and deploy it again"
         ) from error

@@ -109,6 +109,11 @@ class Revisions:
             if revision not in but and names.number(revision) <= upto:
                 self._client.delete(INFERENCE_SERVICE, metadata["name"], namespace=place, uid=metadata["uid"])
 
+    def models(self, name: str) -> set[str]:
+        """Return the addresses of the versions that a deployment's revisions were made of."""
+        heads = (each["metadata"].get("annotations") or {} for each in self._left(INFERENCE_SERVICE, name))
+        return {str(notes[names.MODEL]) for notes in heads if names.MODEL in notes}
+
     def await_gone(self, name: str) -> None:
         """Return when no InferenceService and no pod of a deployment is left. :raises BackendError: one does not end."""
         deadline = self._now() + _GONE_SECONDS

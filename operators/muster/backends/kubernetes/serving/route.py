@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, Document, Kind
 from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.notes import Notes, read_notes, write_notes
+from muster.backends.kubernetes.serving.notes import Notes, Unreadable, read_notes, write_notes
 from muster.backends.kubernetes.serving.server import PORT
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import BackendError
@@ -80,9 +80,10 @@ def write_route(route: Route, site: ClusterSite) -> Document:
     }
 
 
-def read_route(document: Document, *, name: str, site: ClusterSite) -> Route:
+def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Notes | None = None) -> Route:
     """Read the object of a route.
 
+    :param spoiled: stands in for what it remembers where that cannot be read.
     :raises BackendError: it is not muster's, or of another deployment, or was made unreadable.
     """
     metadata = document["metadata"]
@@ -93,7 +94,12 @@ def read_route(document: Document, *, name: str, site: ClusterSite) -> Route:
         raise BackendError(
             f"{shown} belongs to {of}, and deployment {name!r} needs that name: take another name"
         )
-    notes = read_notes((metadata.get("annotations") or {}).get(names.NOTES), route=shown)
+    try:
+        notes = read_notes((metadata.get("annotations") or {}).get(names.NOTES), route=shown)
+    except Unreadable:
+        if spoiled is None:
+            raise
+        notes = spoiled
     if site.gateway:
         shares, foreign = _weights(document, name, notes, site)
     else:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.notes import Notes
 from muster.backends.kubernetes.serving.route import Route, read_route, route_kind, write_route
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict, NotFound, Unreachable
@@ -33,12 +34,15 @@ class Routes:
         self._clock = clock
         self._sleep = sleep
 
-    def find(self, name: str) -> Route | None:
-        """Return a deployment's route. :raises BackendError: what is there by its name is not one."""
+    def find(self, name: str, *, spoiled: Notes | None = None) -> Route | None:
+        """Return a deployment's route. :raises BackendError: what is there by its name is not one.
+
+        :param spoiled: stands in for what it remembers where somebody else has spoiled that.
+        """
         found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
         if found is None or found["metadata"].get("deletionTimestamp"):
             return None
-        return read_route(found, name=name, site=self._site)
+        return read_route(found, name=name, site=self._site, spoiled=spoiled)
 
     def names(self) -> list[str]:
         """Return every deployment's name, sorted."""

@@ -528,8 +528,14 @@ def test_notes_that_somebody_spoiled_are_told(there: World) -> None:
     serve(there)
     route = there.route()
     route["metadata"]["annotations"][names.NOTES] = json.dumps({"kind": "Notes"})
-    with pytest.raises(BackendError, match="users are served as before"):
+    with pytest.raises(BackendError, match="users are served as before") as told:
         there.deployments().deployment("lines")
+    assert "retire the deployment and deploy it again" in str(told.value)
+    there.deployments().retire("lines")
+    for kind in (HTTP_ROUTE, INFERENCE_SERVICE, CONFIG_MAP, POD):
+        assert there.cluster.all(kind) == []
+    assert there.store.resolve(there.version(1).address)[0].pins == ()
+    assert serve(there) == "r1"
 
 
 @pytest.mark.parametrize("hostile", ["..", "a/b", "a\nb", "x" * 300, "", ".locks"])
