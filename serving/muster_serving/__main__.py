@@ -1,4 +1,4 @@
-"""The command of the image ``serve``: ``python -m muster_serving NAME …``."""
+"""The command of the images ``serve`` and ``seldon``: ``python -m muster_serving NAME …``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pathlib import Path
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="muster_serving", description="Serve one deployment.")
     parser.add_argument("name", help="the deployment's name, which is the model's in every path")
+    parser.add_argument(
+        "--server", choices=["kserve", "seldon"], default="kserve", help="whose SDK is around it"
+    )
     parser.add_argument("--model", type=Path, help="a version's folder to serve from the start")
     parser.add_argument("--revision", default="1", help="what that version is called (default: 1)")
     parser.add_argument("--host", default="127.0.0.1")
@@ -33,20 +36,34 @@ def main() -> None:
     arguments = _arguments()
     sys.argv = sys.argv[:1]  # kserve reads them too, when it is imported
     from muster_serving.errors import ModelError
+
+    try:
+        {"kserve": _serve_kserve, "seldon": _serve_seldon}[arguments.server](arguments)
+    except ModelError as error:
+        sys.exit(f"{arguments.name}: {error}")
+
+
+def _serve_kserve(arguments: argparse.Namespace) -> None:
     from muster_serving.kserve_server import serve
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        serve(
-            arguments.name,
-            model=arguments.model,
-            revision=arguments.revision,
-            public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
-            private=_socket(arguments.private_fd),
-            control=_socket(arguments.control_fd),
-        )
-    except ModelError as error:
-        sys.exit(f"{arguments.name}: {error}")
+    serve(
+        arguments.name,
+        model=arguments.model,
+        revision=arguments.revision,
+        public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
+        private=_socket(arguments.private_fd),
+        control=_socket(arguments.control_fd),
+    )
+
+
+def _serve_seldon(arguments: argparse.Namespace) -> None:
+    """Serve one version, on all addresses: the wrapper knows no other way."""
+    from muster_serving.seldon_model import serve
+
+    if arguments.model is None:
+        sys.exit("--model is missing: Seldon Core's wrapper serves one version from the start")
+    serve(arguments.name, model=arguments.model, revision=arguments.revision, port=arguments.port)
 
 
 def _socket(number: int | None) -> socket.socket | None:

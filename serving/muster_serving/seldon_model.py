@@ -1,24 +1,52 @@
-"""The predictor under the Seldon Core Python wrapper, the command of the image ``seldon``.
+"""The predictor under the Seldon Core Python wrapper, which the image ``seldon`` holds.
 
-``seldon-core-microservice muster_serving.seldon_model.SeldonModel --parameters '[{"name": "model",
-"value": "/mnt/models", "type": "STRING"}]'`` answers the Seldon protocol
+``python -m muster_serving NAME --server=seldon …``, or ``seldon-core-microservice
+muster_serving.seldon_model.SeldonModel --parameters '[{"name": "model", "value": "/mnt/models", "type":
+"STRING"}]'``, answers the Seldon protocol
 (https://docs.seldon.ai/seldon-core-1): ``{"jsonData": {"hour": [13], …}}`` or
-``{"data": {"names": ["hour", …], "ndarray": [[13, …]]}}``.
+``{"data": {"names": ["hour", …], "ndarray": [[13, …]]}}``; and the Open Inference Protocol, on the same port
+(:mod:`muster_serving.open_inference`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flask import Blueprint
+from seldon_core import microservice
 from seldon_core.flask_utils import SeldonMicroserviceException
 
 from muster_serving import protocol
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
+from muster_serving.metrics import RevisionMetrics
+from muster_serving.open_inference import open_inference
 from muster_serving.predictor import SIGNATURE, Predictor
 from muster_serving.signature import Signature
+
+_NO_FAULT_OF_THE_MODEL = 499
+
+
+def serve(name: str, *, model: Path, revision: str, port: int) -> None:
+    """Serve one version until SIGTERM, by the wrapper's own command; then finish the requests that are there.
+
+    No connection is kept: the wrapper would close an idle one while a gateway sends a request on it.
+
+    :raises ModelError: the version has no signature.
+    """
+    told = {"model": str(model), "name": name, "revision": revision}
+    parameters = [{"name": key, "value": value, "type": "STRING"} for key, value in told.items()]
+    sys.argv[1:] = [
+        *(f"{__name__}.{SeldonModel.__name__}", f"--parameters={json.dumps(parameters)}"),
+        *(f"--http-port={port}", "--grpc-workers=0", "--threads=4", "--keepalive=0", "--log-level=WARNING"),
+    ]
+    microservice.main()
 
 
 class SeldonModel:
@@ -30,11 +58,22 @@ class SeldonModel:
     """
 
     def __init__(self, model: str = "/mnt/models", name: str = "model", revision: str = "1") -> None:
+        self.name = name
+        self.revision = revision
         self._folder = Path(model)
-        self._name = name
-        self._revision = revision
         self._signature = Signature.load(self._folder / SIGNATURE)
+        self._metrics = RevisionMetrics(name, revision)
         self._predictor: Predictor | None = None
+
+    @property
+    def model_error_handler(self) -> Blueprint:
+        """What the wrapper adds to its application, by this name: routes of our own."""
+        return open_inference(self)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the model is loaded."""
+        return self._predictor is not None
 
     def load(self) -> None:
         """Load the model; the wrapper calls this in each worker, after the fork."""
@@ -46,14 +85,34 @@ class SeldonModel:
         :raises SeldonMicroserviceException: HTTP 400 and the field, or 500 where the model failed.
         """
         try:
-            if isinstance(x, dict):
-                return protocol.predict_columns(self._ready(), x)
-            answer = protocol.predict_columns(self._ready(), self._columns(x, names))
+            with self.counted():
+                if isinstance(x, dict):
+                    return protocol.predict_columns(self.ready(), x)
+                answer = protocol.predict_columns(self.ready(), self._columns(x, names))
         except RequestError as error:
             raise SeldonMicroserviceException(str(error), status_code=error.status) from error
         except PredictionError as error:
             raise SeldonMicroserviceException(str(error), status_code=500, reason="MODEL_FAILED") from error
         return [list(row) for row in zip(*answer.values(), strict=True)]
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count what is done meanwhile as one request: answered, refused or failed by what it raises."""
+        started, status = time.perf_counter(), 500
+        try:
+            yield
+            status = 200
+        except RequestError as error:
+            status = min(error.status, _NO_FAULT_OF_THE_MODEL)
+            raise
+        finally:
+            self._metrics.count(status, time.perf_counter() - started)
+
+    def ready(self) -> Predictor:
+        """Return what predicts. :raises SeldonMicroserviceException: HTTP 503, the model is not loaded."""
+        if self._predictor is None:
+            raise SeldonMicroserviceException(f"{self.name} is not loaded yet", status_code=503)
+        return self._predictor
 
     def class_names(self) -> list[str]:
         """Return what the columns of an answer in rows are."""
@@ -61,31 +120,21 @@ class SeldonModel:
 
     def tags(self) -> dict[str, str]:
         """Return what each answer says of itself."""
-        return {"revision": self._revision}
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return what is counted for each request, beside the wrapper's own times and outcomes."""
-        tags = {"model": self._name, "revision": self._revision}
-        return [{"type": "COUNTER", "key": "muster_requests_total", "value": 1, "tags": tags}]
+        return {"revision": self.revision}
 
     def health_status(self) -> dict[str, Any]:
         """Return which revision is loaded. :raises SeldonMicroserviceException: HTTP 503, none is."""
-        self._ready()
-        return {"ready": True, "revision": self._revision}
+        self.ready()
+        return {"ready": True, "revision": self.revision}
 
     def init_metadata(self) -> dict[str, Any]:
         """Return the model's metadata, its tensors by the model's own signature."""
         return {
-            "name": self._name,
-            "versions": [self._revision],
+            "name": self.name,
+            "versions": [self.revision],
             "platform": "onnxruntime_onnx",
             **self._signature.metadata(),
         }
-
-    def _ready(self) -> Predictor:
-        if self._predictor is None:
-            raise SeldonMicroserviceException(f"{self._name} is not loaded yet", status_code=503)
-        return self._predictor
 
     def _columns(self, x: Array, names: Sequence[str]) -> dict[str, list[Any]]:
         """Cut rows into columns; numpy made one type of them all, so whole numbers are told again."""

@@ -197,16 +197,19 @@ def test_no_account_may_write_what_it_need_not() -> None:
                 assert rule["verbs"] == ["create"]
 
 
+@pytest.mark.parametrize("platform", ["kserve", "seldon"])
 @pytest.mark.parametrize("gateway", ["gateways/public", ""])
-def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str) -> None:
+def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str, platform: str) -> None:
     """The rights are those that ``muster doctor`` asks for, verb by verb."""
+    from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, SELDON_DEPLOYMENT
     from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, serving_rights
 
-    made = render({**WHOLE, "serving": {**WHOLE["serving"], "gateway": gateway}})
+    kind = {"kserve": INFERENCE_SERVICE, "seldon": SELDON_DEPLOYMENT}[platform]
+    made = render({**WHOLE, "serving": {**WHOLE["serving"], "platform": platform, "gateway": gateway}})
     given = _given(named(made, "Role", "muster-operator"))
     assert given == {
         (right.verb, right.kind.group, right.resource)
-        for right in (*NEEDED, *serving_rights(gateway=bool(gateway)))
+        for right in (*NEEDED, *serving_rights(kind, gateway=bool(gateway)))
     }
     assert _given(named(made, "ClusterRole", "muster-reader")) == {
         (right.verb, right.kind.group, right.resource) for right in HELPFUL

@@ -18,28 +18,36 @@ from tests.unit.backends.kubernetes.serving.golden import spec
 from muster.backends.kubernetes.serving.inference_service import inference_service
 from muster.backends.kubernetes.serving.server import PORT, READY, archive
 from muster.backends.releases.counting import read_counts
+from muster.core.deployment import Counts
 
 pytestmark = pytest.mark.slow
 
+SERVERS = {"serve": "kserve", "seldon": "seldon"}  # by image
 MODEL = "/v2/models/flights"
 REQUEST = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [3.0]}]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["serve", "seldon"])
 def server(
-    python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
+    python: Callable[[str], Path],
+    run_server: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Server]:
     folder, port = tmp_path_factory.mktemp("pod"), free_port()
     (folder / "serving.zip").write_bytes(archive())
     model = onnx_graph.write_line(folder / "model", slope=2.0)
-    (container,) = inference_service(revision(spec(), "r1"))["spec"]["predictor"]["containers"]
+    made = spec(image=request.param, server=SERVERS[request.param])
+    (container,) = inference_service(revision(made, "r1"))["spec"]["predictor"]["containers"]
     (mount,) = [
         each["mountPath"] for each in container["volumeMounts"] if each["mountPath"].endswith("/model")
     ]
     _, *words = container["command"]
     words = [word.replace(mount, str(model)).replace(f"={PORT}", f"={port}") for word in words]
+    if made.server == "seldon":  # its own metrics are of no use to a release, and their port may be taken
+        words.append(f"--metrics-port={free_port()}")
     running = run_server(
-        [str(python("serve")), *words],
+        [str(python(made.image)), *words],
         port=port,
         ready=READY,
         log=folder / "log",
@@ -50,21 +58,44 @@ def server(
         yield found
 
 
-def test_what_names_the_revision_is_answered_and_not_counted(server: Server) -> None:
-    def counted() -> tuple[int, int]:
-        status, page = server.ask("GET", "/metrics")
-        assert status == 200
-        counts = read_counts(page, name="flights")["r1"]
-        return counts.requests, counts.seconds[math.inf]
+def counted(server: Server) -> Counts:
+    """What the server says that it has answered."""
+    status, page = server.ask("GET", "/metrics")
+    assert status == 200
+    return read_counts(page, name="flights")["r1"]
 
-    before = counted()
+
+def test_what_names_the_revision_is_answered_and_not_counted(server: Server) -> None:
+    before = counted(server)
     status, metadata = server.ask("GET", f"{MODEL}/versions/r1")
     assert (status, [each["name"] for each in metadata["inputs"]]) == (200, ["x"])
     status, answer = server.ask("POST", f"{MODEL}/versions/r1/infer", REQUEST)
     assert (status, answer["outputs"][0]["data"], answer["model_version"]) == (200, [6.0], "r1")
-    assert counted() == before
+    assert counted(server) == before
     assert server.ask("POST", f"{MODEL}/infer", REQUEST)[0] == 200
-    assert counted() == (before[0] + 1, before[1] + 1)
+    assert counted(server).requests == before.requests + 1
+    assert counted(server).seconds[math.inf] == before.seconds[math.inf] + 1
+
+
+def test_what_is_no_prediction_is_refused_and_not_counted_as_the_models_fault(server: Server) -> None:
+    before = counted(server)
+    wrong = {"inputs": [{**REQUEST["inputs"][0], "name": "z"}]}
+    for method, path, body, status, words in (
+        ("POST", f"{MODEL}/infer", wrong, 400, "input 'z' is unknown; this model takes x"),
+        ("POST", f"{MODEL}/infer", b"[", 400, "the body is not JSON"),
+        ("POST", f"{MODEL}/versions/r2/infer", REQUEST, 404, "revision 'r2' does not serve; serving is r1"),
+        ("POST", "/v2/models/other/infer", REQUEST, 404, "model 'other' is unknown; here is flights"),
+        ("GET", "/v2/models/other", None, 404, "model 'other' is unknown; here is flights"),
+    ):
+        found, answer = server.ask(method, path, body)
+        assert (found, words in answer["error"]) == (status, True), (path, answer)
+    found = counted(server)
+    assert (found.requests, found.failed) == (before.requests + 2, before.failed)
+
+
+def test_version_1_of_the_protocol(server: Server) -> None:
+    status, answer = server.ask("POST", "/v1/models/flights:predict", {"instances": [{"x": 2.0}, {"x": 5}]})
+    assert (status, answer) == (200, {"predictions": [4.0, 10.0]})
 
 
 def test_its_page_says_when_it_came_up(server: Server) -> None:

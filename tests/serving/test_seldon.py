@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import pytest
 from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
+
+from muster.backends.releases.counting import read_counts
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,12 @@ def test_health_and_metadata(server: Server) -> None:
     assert metadata["inputs"][2] == {"name": "place", "datatype": "FP32", "shape": [-1, 3]}
 
 
-def test_rows_and_metrics(python: Callable[[str], Path], run_server: Any, tmp_path: Path, port: int) -> None:
+def test_a_path_that_is_not_there_is_no_failure_of_the_server(server: Server) -> None:
+    status, answer = server.ask("GET", "/v2/models/mixed/infer")
+    assert (status, answer["error"]) == (404, "GET '/v2/models/mixed/infer': Not Found")
+
+
+def test_rows_and_counts(python: Callable[[str], Path], run_server: Any, tmp_path: Path, port: int) -> None:
     parameters = [{"name": "model", "value": str(onnx_graph.write_line(tmp_path / "line")), "type": "STRING"}]
     interpreter, metrics = python("seldon"), free_port()
     words = [interpreter, "-P", interpreter.with_name("seldon-core-microservice")]
@@ -80,5 +86,6 @@ def test_rows_and_metrics(python: Callable[[str], Path], run_server: Any, tmp_pa
         body = {"data": {"names": ["x"], "ndarray": [[2.0], [5]]}}
         status, answer = server.ask("POST", PREDICT, body, **JSON)
         assert (status, answer["data"]) == (200, {"names": ["y"], "ndarray": [[4.0], [10.0]]})
-        _, page = Server(server.process, metrics, server.log).ask("GET", "/metrics")
-        assert re.search(r'muster_requests_total\{.*method="predict".*revision="1".*\} 1\.0', page)
+        assert server.ask("POST", PREDICT, {"jsonData": {"z": [2.0]}}, **JSON)[0] == 400
+        counts = read_counts(server.ask("GET", "/metrics")[1], name="model")["1"]
+        assert (counts.requests, counts.failed) == (2, 0)

@@ -56,8 +56,9 @@ def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
 
 def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str]]) -> Check:
     from muster.backends.kubernetes.cluster.rights import lacking, rules, serving_rights
+    from muster.backends.kubernetes.serving.platform import platform_of
 
-    wanted = serving_rights(gateway=bool(site.gateway))
+    wanted = serving_rights(platform_of(site).kind, gateway=bool(site.gateway))
     missing = lacking(client, wanted, namespace=site.namespace, served=served)
     if missing:
         what = ", ".join(f"{right.verb} {right.resource}" for right in missing)

@@ -67,7 +67,7 @@ class DeploymentSpec:
 
     :param model: the version to serve.
     :param image: the locked environment of the model server; `image_digest` is its lock's.
-    :param server: which of the servers in serving/ runs in it, and on a cluster which platform keeps it.
+    :param server: which of the servers in serving/ runs in it.
     :param replicas: how many of it there are, at least; on one machine one process answers.
     :param most_replicas: how many there may be under load; None where their number is fixed.
     :param smoke: what every replica is asked before it takes traffic.

@@ -21,6 +21,7 @@ from muster.backends.kubernetes.api.kinds import (
     NODE,
     POD_GROUP,
     QUEUE_VIEW,
+    SELDON_DEPLOYMENT,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
     Kind,
@@ -272,6 +273,14 @@ class TestServing:
             "kserve, users come through Gateway gateways/public at https://NAME.example"
         )
         assert site.check("rights to serve")["state"] == "ok"
+
+    def test_all_is_well_with_seldon_too(self, site: Site) -> None:
+        site.write(serving="seldon", gateway="gateways/public", serving_url="https://{name}.example")
+        assert site.check("serving")["found"].startswith("seldon, users come through Gateway")
+        site.api.refused.add(("create", SELDON_DEPLOYMENT.resource))
+        assert 'resources: ["seldondeployments"], verbs: [create]' in site.check("rights to serve")["advice"]
+        site.api.missing.add(SELDON_DEPLOYMENT)
+        assert "install Seldon Core 1.17 or newer" in site.check("serving")["found"]
 
     def test_it_need_not_be_on_the_cluster(self, site: Site) -> None:
         site.write()

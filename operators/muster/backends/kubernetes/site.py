@@ -26,6 +26,7 @@ class Platform(str, Enum):
     """Who keeps model servers on a cluster."""
 
     KSERVE = "kserve"
+    SELDON = "seldon"
 
 
 @dataclass(frozen=True, kw_only=True)

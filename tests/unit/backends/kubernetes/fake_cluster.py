@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ Document = dict[str, Any]
 NAMESPACE = "muster-jobs"
 
 _KINDS = [each for each in vars(kinds).values() if isinstance(each, Kind)]
+_REQUIREMENT = re.compile(r"(?P<key>[^,=() ]+)(?:=(?P<value>[^,]*)| in \((?P<values>[^)]*)\))?(?:,|$)")
 KUEUE = frozenset(each for each in _KINDS if "kueue.x-k8s.io" in each.group)
 BARE = KUEUE | {kinds.JOB_SET, kinds.POD_GROUP}
 _VERBS = {"POST": "create", "DELETE": "delete", "PUT": "update", "PATCH": "patch"}
@@ -106,7 +108,7 @@ class FakeCluster:
         return Answer(body=found)
 
     def _listed(self, kind: Kind, selector: str) -> Answer:
-        wanted = [part.split("=") for part in selector.split(",") if part]
+        wanted = [each.groupdict() for each in _REQUIREMENT.finditer(selector)]
         items = [each for each in self.all(kind) if _matches(each, wanted)]
         return Answer(body={"metadata": {"resourceVersion": "1"}, "items": items})
 
@@ -173,11 +175,13 @@ def _reading(asked: Asked, name: str | None) -> str:
     return "list" if name is None else "get"
 
 
-def _matches(document: Document, wanted: list[list[str]]) -> bool:
+def _matches(document: Document, wanted: list[dict[str, str | None]]) -> bool:
     labels = document["metadata"].get("labels") or {}
     return all(
-        labels.get(key) == (text[0] if text else labels.get(key, "")) and key in labels
-        for key, *text in wanted
+        each["key"] in labels
+        and each["value"] in (None, labels[each["key"]])
+        and (each["values"] is None or labels[each["key"]] in each["values"].split(","))
+        for each in wanted
     )
 
 

@@ -27,7 +27,7 @@ _RBAC = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]*)" in API group
 _WEBHOOK_DOWN = re.compile(r'failed calling webhook "([^"]*)"(.*)', re.DOTALL)
 _WEBHOOK_NO = re.compile(r'admission webhook "([^"]*)" denied the request: (.*)', re.DOTALL)
 _HOST = re.compile(r"https://([^/:]+)")
-_OWNERS = {"kueue": "Kueue", "jobset": "JobSet", "kserve": "KServe"}
+_OWNERS = {"kueue": "Kueue", "jobset": "JobSet", "kserve": "KServe", "seldon": "Seldon Core"}
 _CAUSES_SHOWN = 3
 _METHODS = {
     "get": "GET",

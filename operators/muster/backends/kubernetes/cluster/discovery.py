@@ -17,6 +17,7 @@ from muster.backends.kubernetes.api.kinds import (
     NODE,
     POD_GROUP,
     RESOURCE_FLAVOR,
+    SELDON_DEPLOYMENT,
     TOPOLOGY,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
@@ -25,6 +26,8 @@ from muster.backends.kubernetes.api.kinds import (
 )
 from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Node, Queue, limits_of, named
 from muster.core.errors import Forbidden
+
+_SERVING = (INFERENCE_SERVICE, SELDON_DEPLOYMENT)
 
 
 def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
@@ -44,7 +47,7 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
         kueue=kueue,
         topology=serves(served, TOPOLOGY),
         pod_group=serves(served, POD_GROUP),
-        kserve=serves(served, INFERENCE_SERVICE),
+        serving=frozenset(kind for kind in _SERVING if serves(served, kind)),
         gateway_api=serves(served, HTTP_ROUTE),
         terminating=_terminating(client, namespace),
         claim=_claim(client, namespace, claim),

@@ -9,6 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.cluster.quantities import Amounts, amounts, quantity
 from muster.backends.kubernetes.labels import GPU_CLASS
 
@@ -198,6 +199,7 @@ class Cluster:
     """What was found at one look.
 
     :param nodes: None where these credentials may not list them; then nothing is checked against them.
+    :param serving: what serving platforms make model servers of, as far as the API server knows it.
     :param terminating: the namespace is being deleted.
     :param claim: None where there is none of that name.
     """
@@ -207,7 +209,7 @@ class Cluster:
     kueue: bool = False
     topology: bool = False
     pod_group: bool = False
-    kserve: bool = False
+    serving: frozenset[Kind] = frozenset()
     gateway_api: bool = False
     terminating: bool = False
     claim: Claim | None = None

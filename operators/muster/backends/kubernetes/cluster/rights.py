@@ -20,7 +20,6 @@ from muster.backends.kubernetes.api.kinds import (
     ENDPOINT_SLICE,
     EVENT,
     HTTP_ROUTE,
-    INFERENCE_SERVICE,
     JOB,
     JOB_SET,
     LOCAL_QUEUE,
@@ -74,10 +73,14 @@ NEEDED: tuple[Right, ...] = (
 _ROUTE = ("get", "list", "create", "patch", "delete")
 
 
-def serving_rights(*, gateway: bool) -> tuple[Right, ...]:
-    """Return what it takes to deploy on a cluster, beside :data:`NEEDED`. :param gateway: whether there is one."""
+def serving_rights(kind: Kind, *, gateway: bool) -> tuple[Right, ...]:
+    """Return what it takes to deploy on a cluster, beside :data:`NEEDED`.
+
+    :param kind: what the serving platform makes a model server of.
+    :param gateway: whether there is one.
+    """
     return (
-        *_rights((INFERENCE_SERVICE,), ("get", "list", "create", "delete")),
+        *_rights((kind,), ("get", "list", "create", "delete")),
         *_rights((HTTP_ROUTE if gateway else SERVICE,), _ROUTE),
         *_rights((CONFIG_MAP,), ("create",)),
         *_rights((DEPLOYMENT, ENDPOINT_SLICE), ("list",)),

@@ -1,1 +1,1 @@
-"""Deployments on a cluster: a revision is an InferenceService that is never edited, and one route shares traffic out."""
+"""Deployments on a cluster: a revision is one object of the serving platform, never edited, and one route shares traffic out."""

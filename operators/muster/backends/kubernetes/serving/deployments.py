@@ -25,7 +25,7 @@ from muster.backends.kubernetes.serving.replicas import Replicas
 from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.routes import Routes
-from muster.backends.kubernetes.serving.server import archive
+from muster.backends.kubernetes.serving.server import SERVERS, archive
 from muster.backends.kubernetes.serving.tally import Tally
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.ordering import behind
@@ -43,7 +43,6 @@ from muster.core.errors import BackendError, Conflict, DeploymentError, NotFound
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
 
-SERVERS = ("kserve",)
 _TRIES, _PAUSE_SECONDS = 20, 0.1  # of a write that others come before
 _SPOILED = Notes(last=1_000_000)  # nobody knows any more which revisions there are
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, Document
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.server import Server, kserve_command, pod
+from muster.backends.kubernetes.serving.server import Server, pod
 
 CONTAINER = "kserve-container"  # KServe looks for it by this name
 _MODE, _SCALING = "serving.kserve.io/deploymentMode", "serving.kserve.io/autoscalerClass"
@@ -39,7 +39,7 @@ def inference_service(server: Server) -> Document:
                     "type": "RollingUpdate",
                     "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
                 },
-                **pod(server, container=CONTAINER, command=kserve_command(server)),
+                **pod(server, container=CONTAINER),
             }
         },
     }

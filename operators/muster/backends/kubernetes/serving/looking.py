@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import (
-    DEPLOYMENT,
-    ENDPOINT_SLICE,
-    INFERENCE_SERVICE,
-    POD,
-    Document,
-    Kind,
-)
+from muster.backends.kubernetes.api.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, Document, Kind
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.standing import Objects
 
-_KINDS: Mapping[str, Kind] = {
-    "service": INFERENCE_SERVICE,
-    "workload": DEPLOYMENT,
-    "slices": ENDPOINT_SLICE,
-    "pods": POD,
-}
+_SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
 
 
 @dataclass(frozen=True)
@@ -37,27 +25,41 @@ class Look:
         return self.revisions.get(revision, Objects())
 
 
-def look(client: Client, deployment: str, *, namespace: str) -> Look:
-    """Return what there is of a deployment now."""
+def look(client: Client, deployment: str, revisions: Collection[str], *, kind: Kind, namespace: str) -> Look:
+    """Return what there is of a deployment now.
+
+    :param revisions: those that are looked at.
+    :param kind: what the serving platform makes one of.
+    """
+    services = {
+        names.service_name(names.revision_name(deployment, revision, namespace=namespace)): revision
+        for revision in revisions
+    }
+    if not services:
+        return Look({})
     wanted = selector(names.of_deployment(deployment))
-    found: dict[str, dict[str, list[Document]]] = {}
-    for place, kind in _KINDS.items():
-        for document in client.find(kind, namespace=namespace, labels=wanted):
-            revision = document["metadata"]["labels"].get(names.REVISION)
-            if revision is not None:
-                found.setdefault(revision, {}).setdefault(place, []).append(document)
-    return Look({revision: _objects(kinds) for revision, kinds in found.items()})
+    slices = client.find(ENDPOINT_SLICE, namespace=namespace, labels=f"{_SERVICE} in ({','.join(services)})")
+    found: dict[str, dict[Kind, list[Document]]] = {revision: {} for revision in revisions}
+    for document in slices:
+        revision = services[document["metadata"]["labels"][_SERVICE]]
+        found[revision].setdefault(ENDPOINT_SLICE, []).append(document)
+    for each in (kind, DEPLOYMENT, POD):
+        for document in client.find(each, namespace=namespace, labels=wanted):
+            of = found.get(document["metadata"]["labels"].get(names.REVISION))
+            if of is not None:
+                of.setdefault(each, []).append(document)
+    return Look({revision: _objects(kind, kinds) for revision, kinds in found.items()})
 
 
-def _objects(found: Mapping[str, list[Document]]) -> Objects:
+def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> Objects:
     return Objects(
-        service=_only(found.get("service")),
-        workload=_only(found.get("workload")),
-        slices=tuple(found.get("slices", ())),
-        pods=tuple(found.get("pods", ())),
+        service=_only(found.get(kind)),
+        workload=_only(found.get(DEPLOYMENT)),
+        slices=tuple(found.get(ENDPOINT_SLICE, ())),
+        pods=tuple(found.get(POD, ())),
     )
 
 
 def _only(documents: list[Document] | None) -> Document | None:
-    """The one that is to stay: KServe makes one of each kind."""
+    """The one that is to stay: a platform makes one of each kind."""
     return next((each for each in documents or () if not each["metadata"].get("deletionTimestamp")), None)

@@ -30,7 +30,7 @@ def route_name(deployment: str) -> str:
 
 
 def revision_name(deployment: str, revision: str, *, namespace: str) -> str:
-    """What a revision's objects are called: ``shop-r7``.
+    """What a revision's objects are called, with every platform: ``shop-r7``.
 
     KServe makes DNS labels of that, ``shop-r7-predictor`` and ``shop-r7-NAMESPACE``; where those would be too
     long, a part of the deployment's name makes room for a digest of it.
@@ -56,7 +56,7 @@ def spec_digest(spec: DeploymentSpec) -> str:
 
 
 def service_name(revision_object: str) -> str:
-    """What KServe calls the Service, and the Deployment, of an InferenceService."""
+    """What a revision's Service is called: as KServe calls it, and Seldon Core is told to."""
     return f"{revision_object}-predictor"
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, POD, Document, Kind
+from muster.backends.kubernetes.api.kinds import POD, Document, Kind
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.inference_service import inference_service
 from muster.backends.kubernetes.serving.looking import look
 from muster.backends.kubernetes.serving.notes import Live
-from muster.backends.kubernetes.serving.platform import card_classes
+from muster.backends.kubernetes.serving.platform import card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.serving.standing import standing
@@ -28,7 +27,7 @@ _GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
 class Revisions:
     """The revisions of one namespace's deployments. Safe to share between threads.
 
-    :param maker: what makes them: a webhook of KServe's may be away for as long as it takes to start.
+    :param maker: what makes them: a webhook of the platform's may be away for as long as it takes to start.
     :param now: seconds since the epoch.
     """
 
@@ -44,26 +43,27 @@ class Revisions:
     ) -> None:
         self._client = client
         self._site = site
+        self._platform = platform_of(site)
         self._survey = survey
         self._maker = maker
         self._now = now
         self._sleep = sleep
 
     def rehearse(self, live: Live) -> None:
-        """Have a revision checked by the API server and KServe's webhooks, and make nothing.
+        """Have a revision checked by the API server and the platform's webhooks, and make nothing.
 
         :raises SpecError: one of them refuses it.
         """
         with suppress(Conflict):  # it is there
-            self._maker.create(inference_service(self._server(live)), dry_run=True)
+            self._maker.create(self._platform.manifest(self._server(live)), dry_run=True)
 
     def make(self, live: Live) -> None:
-        """Make what there is not of a revision: its InferenceService, and the code that its pods wait for.
+        """Make what there is not of a revision: its one object, and the code that its pods wait for.
 
         :raises BackendError: what was there of it is being deleted.
         """
         server = self._server(live)
-        document = inference_service(server)
+        document = self._platform.manifest(server)
         try:
             made = self._maker.create(document)
         except Conflict:
@@ -73,12 +73,14 @@ class Revisions:
 
     def standing(self, route: Route) -> tuple[Revision, ...]:
         """Say how every revision of a route stands, newest first."""
-        seen = look(self._client, route.name, namespace=self._site.namespace)
+        there, namespace = [live.name for live in route.notes.live], self._site.namespace
+        seen = look(self._client, route.name, there, kind=self._platform.kind, namespace=namespace)
         now = self._now()
         return tuple(
             standing(
                 live,
                 seen.of(live.name),
+                platform=self._platform,
                 percent=route.shares.get(live.name),
                 since=route.notes.moved,
                 now=now,
@@ -103,26 +105,27 @@ class Revisions:
         :param but: these stay.
         """
         wanted, place = selector(names.of_deployment(name)), self._site.namespace
-        for found in self._client.find(INFERENCE_SERVICE, namespace=place, labels=wanted, heads=True):
+        kind = self._platform.kind
+        for found in self._client.find(kind, namespace=place, labels=wanted, heads=True):
             metadata = found["metadata"]
             revision = metadata["labels"].get(names.REVISION, "")
             if revision not in but and names.number(revision) <= upto:
-                self._client.delete(INFERENCE_SERVICE, metadata["name"], namespace=place, uid=metadata["uid"])
+                self._client.delete(kind, metadata["name"], namespace=place, uid=metadata["uid"])
 
     def models(self, name: str) -> set[str]:
         """Return the addresses of the versions that a deployment's revisions were made of."""
-        heads = (each["metadata"].get("annotations") or {} for each in self._left(INFERENCE_SERVICE, name))
+        heads = (each["metadata"].get("annotations") or {} for each in self._left(self._platform.kind, name))
         return {str(notes[names.MODEL]) for notes in heads if names.MODEL in notes}
 
     def await_gone(self, name: str) -> None:
-        """Return when no InferenceService and no pod of a deployment is left. :raises BackendError: one does not end."""
+        """Return when no object of a revision and no pod of a deployment is left. :raises BackendError: one does not end."""
         deadline = self._now() + _GONE_SECONDS
-        while left := [*self._left(INFERENCE_SERVICE, name), *self._left(POD, name)]:
+        while left := [*self._left(self._platform.kind, name), *self._left(POD, name)]:
             if self._now() > deadline:
                 shown = ", ".join(each["metadata"]["name"] for each in left[:3])
                 raise BackendError(
                     f"deployment {name}: after {_GONE_SECONDS:g} s there still are {shown}: "
-                    "is KServe's controller running? see `kubectl describe pod`, then retire it again"
+                    f"is {self._platform.title}'s controller running? see `kubectl describe pod`, then retire it again"
                 )
             self._sleep(_LOOK_SECONDS)
 
@@ -135,14 +138,14 @@ class Revisions:
         return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes)
 
     def _there(self, server: Server, document: Document) -> Document:
-        """Return the InferenceService that is there. :raises BackendError: it is not what is wanted, or goes."""
+        """Return the object that is there. :raises BackendError: it is not what is wanted, or goes."""
         place = self._site.namespace
-        found = self._client.get(INFERENCE_SERVICE, server.name, namespace=place)
+        found = self._client.get(self._platform.kind, server.name, namespace=place)
         metadata = found["metadata"] if found else {}
         same = (metadata.get("annotations") or {}).get(names.SPEC) == names.spec_digest(server.spec)
         if found is None or metadata.get("deletionTimestamp") or not same:
             raise BackendError(
-                f"revision {server.revision} of {server.spec.name}: another InferenceService {server.name} is in the "
-                "way, of a deployment that was retired: see that it is gone, then deploy it again"
+                f"revision {server.revision} of {server.spec.name}: another {self._platform.kind.name} {server.name} is in "
+                "the way, of a deployment that was retired: see that it is gone, then deploy it again"
             )
         return {**found, "apiVersion": document["apiVersion"], "kind": document["kind"]}

@@ -15,6 +15,7 @@ from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, D
 from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.notes import Notes, Unreadable, read_notes, write_notes
+from muster.backends.kubernetes.serving.platform import platform_of
 from muster.backends.kubernetes.serving.server import PORT
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import BackendError
@@ -146,7 +147,7 @@ def _backends(route: Route, site: ClusterSite) -> list[Document]:
             "group": "",
             "kind": "Service",
             "name": _service_of(route.name, revision, site),
-            "port": _SERVICE_PORT,
+            "port": platform_of(site).service_port,
             "weight": percent,
         }
         for revision, percent in sorted(route.shares.items())

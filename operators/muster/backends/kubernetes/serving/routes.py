@@ -49,7 +49,7 @@ class Routes:
         found = self._client.find(
             self._kind, namespace=self._site.namespace, labels=names.DEPLOYMENT, heads=True
         )
-        # KServe's own Services carry the labels of a revision, too
+        # the Services that KServe makes carry the labels of a revision, too
         routes = [each["metadata"]["labels"] for each in found]
         return sorted(each[names.DEPLOYMENT] for each in routes if names.REVISION not in each)
 

@@ -10,11 +10,10 @@ import base64
 import io
 import math
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
@@ -33,9 +32,12 @@ _MARGIN_SECONDS = 5
 _FOLDER, _MODEL = "/mnt/muster/server", "/mnt/muster/model"
 _ARCHIVE = "serving.zip"
 PROGRAM = f"{_FOLDER}/{_ARCHIVE}"  # where the servers' code is in a pod: Python runs it, and imports from it
+SERVERS = (
+    "kserve",
+    "seldon",
+)  # whose code that is; each answers and counts alike, whatever platform keeps it
 _MAIN = "from muster_serving.__main__ import main\n\nmain()\n"
 _CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
-_NO_MORE: Mapping[str, str] = MappingProxyType({})
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold; the same sources give the same bytes
 _GPU_PRESENT = "nvidia.com/gpu.present"  # GPU feature discovery sets it
 
@@ -105,20 +107,10 @@ def code(server: Server, owner: Document) -> Document:
     }
 
 
-def pod(
-    server: Server,
-    *,
-    container: str,
-    command: Sequence[str],
-    ready: str = READY,
-    environment: Mapping[str, str] = _NO_MORE,
-) -> Document:
+def pod(server: Server, *, container: str) -> Document:
     """Return the pod's spec: Pod Security's `restricted`, no account, no writable root, off the GPU nodes.
 
     :param container: what the platform wants the server's container to be called.
-    :param command: of the server.
-    :param ready: where it says that its model is loaded.
-    :param environment: further variables. KServe refuses a PYTHONPATH.
     """
     site, resources = server.site, server.spec.resources
     spec: Document = {
@@ -128,7 +120,7 @@ def pod(
         "terminationGracePeriodSeconds": site.drain_seconds + LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS,
         "securityContext": pods.identity(site),
         "tolerations": pods.tolerations(resources, site),
-        "containers": [_container(server, container, command, ready, environment)],
+        "containers": [_container(server, container)],
         "volumes": [
             {"name": _CLAIM, "persistentVolumeClaim": {"claimName": site.claim, "readOnly": True}},
             {"name": _SERVER, "configMap": {"name": server.name}},
@@ -144,34 +136,27 @@ def pod(
     return spec
 
 
-def kserve_command(server: Server) -> list[str]:
-    """How the server of the image ``serve`` is started."""
+def _command(server: Server) -> list[str]:
+    """How the server is started: with no variable, for KServe refuses a PYTHONPATH."""
     return [
-        *("python3", PROGRAM, server.spec.name),
+        *("python3", PROGRAM, server.spec.name, f"--server={server.spec.server}"),
         *(f"--model={_MODEL}", f"--revision={server.revision}"),
         *("--host=0.0.0.0", f"--port={PORT}"),
     ]
 
 
-def seldon_parameters(server: Server) -> dict[str, str]:
-    """What the server of the image ``seldon`` is told, by parameter."""
-    return {"model": _MODEL, "name": server.spec.name, "revision": server.revision}
-
-
-def _container(
-    server: Server, name: str, command: Sequence[str], ready: str, environment: Mapping[str, str]
-) -> Document:
+def _container(server: Server, name: str) -> Document:
     site, spec = server.site, server.spec
-    variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8", **environment}
+    variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8"}
     return {
         "name": name,
         "image": site.image(spec.image, spec.image_digest),
         "imagePullPolicy": "IfNotPresent",
-        "command": list(command),
+        "command": _command(server),
         "workingDir": wiring.TEMPORARY,
         "env": [{"name": variable, "value": value} for variable, value in variables.items()],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        **_probes(spec, ready),
+        **_probes(spec),
         # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and it answers whoever comes.
         "lifecycle": {"preStop": {"sleep": {"seconds": site.drain_seconds}}},
         "resources": _amounts(spec, site),
@@ -197,12 +182,12 @@ def _amounts(spec: DeploymentSpec, site: ClusterSite) -> Document:
     return {**amounts, "limits": {"cpu": cpus, **amounts["limits"]}}
 
 
-def _probes(spec: DeploymentSpec, ready: str) -> Document:
+def _probes(spec: DeploymentSpec) -> Document:
     """When a replica is up, ready and alive: all three ask whether its model is loaded.
 
     One that has not loaded it in time is started again, which a release sees as a restart.
     """
-    asked = {"httpGet": {"path": ready, "port": PORT}}
+    asked = {"httpGet": {"path": READY, "port": PORT}}
     return {
         "startupProbe": {
             **asked,

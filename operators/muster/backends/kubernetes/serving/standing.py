@@ -1,7 +1,7 @@
 """How a revision stands, from its objects: whether it answers, what it waits for, why it cannot be.
 
 ``Ready=True`` of an InferenceService is not enough: it is of the pod before where one was edited, and true
-of a server that listens without a model. What counts are all of these together: the condition, the
+of a server that listens without a model. Seldon's is no more. What counts are all of these together: the condition, the
 Deployment's own numbers about its latest generation, the endpoints, and how often containers have ended.
 Whether the model answers rightly is for smoke requests to say.
 """
@@ -16,6 +16,7 @@ from typing import Any
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.facts import condition, holds
 from muster.backends.kubernetes.serving.notes import Live
+from muster.backends.kubernetes.serving.platform import ServingPlatform
 from muster.core.deployment import Revision, RevisionState
 from muster.core.verdict import one_line
 
@@ -33,8 +34,8 @@ _STUCK = {
 class Objects:
     """The objects of one revision.
 
-    :param service: its InferenceService; None where there is none.
-    :param workload: the Deployment that KServe made for that.
+    :param service: what its platform made it of, an InferenceService; None where there is none.
+    :param workload: the Deployment that the platform made for that.
     :param slices: the EndpointSlices of its Service.
     """
 
@@ -49,7 +50,15 @@ class Objects:
         return [pod for pod in self.pods if not pod["metadata"].get("deletionTimestamp")]
 
 
-def standing(live: Live, objects: Objects, *, percent: int | None, since: float, now: float) -> Revision:
+def standing(
+    live: Live,
+    objects: Objects,
+    *,
+    platform: ServingPlatform,
+    percent: int | None,
+    since: float,
+    now: float,
+) -> Revision:
     """Say how a revision stands.
 
     :param percent: its share of the traffic; 0 where it is kept for a rollback, None where the route does
@@ -59,9 +68,9 @@ def standing(live: Live, objects: Objects, *, percent: int | None, since: float,
     wanted = live.spec.replicas
     endpoints = len(_endpoints(objects.slices))
     # One that serves is not doubted while its Deployment is scaled, or a pod of it is replaced.
-    ready = min(_available(objects), endpoints) if percent is None else endpoints
+    ready = min(_available(objects, platform), endpoints) if percent is None else endpoints
     restarts = sum(_restarts(pod) for pod in objects.present)
-    reason = "" if ready >= wanted else _waits_for(objects)
+    reason = "" if ready >= wanted else _waits_for(objects, platform)
     state = RevisionState.SERVING if percent else RevisionState.READY
     fault = _fault(live, objects, restarts=restarts, ready=ready, now=now) if percent is None else ""
     if fault:
@@ -101,9 +110,9 @@ def _made(pod: Document) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
-def _available(objects: Objects) -> int:
-    """How many replicas KServe and the Deployment hold for available; none while either is behind."""
-    if objects.service is None or objects.workload is None or not holds(objects.service, "PredictorReady"):
+def _available(objects: Objects, platform: ServingPlatform) -> int:
+    """How many replicas platform and Deployment hold for available; none while either is behind."""
+    if objects.service is None or objects.workload is None or not holds(objects.service, platform.condition):
         return 0
     workload, status = objects.workload, objects.workload.get("status") or {}
     if workload["metadata"].get("generation") != status.get("observedGeneration"):
@@ -133,15 +142,13 @@ def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list((pod.get("status") or {}).get("containerStatuses") or ())
 
 
-def _waits_for(objects: Objects) -> str:
+def _waits_for(objects: Objects, platform: ServingPlatform) -> str:
     """What keeps a revision from being ready, as the lowest object tells it."""
     if objects.service is None:
-        return "its InferenceService is not there: it is about to be made, or somebody deleted it"
+        return f"its {platform.kind.name} is not there: it is about to be made, or somebody deleted it"
     if objects.workload is None:
-        said = condition(objects.service, "PredictorReady").get("message") or condition(
-            objects.service, "Ready"
-        ).get("message")
-        return one_line(str(said or "KServe has made nothing of it yet: is its controller running?"))
+        nothing = f"{platform.title} has made nothing of it yet: is its controller running?"
+        return one_line(_said(objects.service, platform) or nothing)
     failed = condition(objects.workload, "ReplicaFailure")
     if failed.get("status") == "True":
         return one_line(f"its pods cannot be made: {failed.get('message')}")
@@ -149,6 +156,13 @@ def _waits_for(objects: Objects) -> str:
         if why := _pod_waits_for(pod):
             return f"{pod['metadata']['name']}: {why}"
     return "its replicas start"
+
+
+def _said(service: Document, platform: ServingPlatform) -> str:
+    """What a platform says of an object of which it has made nothing."""
+    said = (condition(service, kind).get("message") for kind in (platform.condition, "Ready"))
+    description = (service.get("status") or {}).get("description")  # Seldon's, where it gave up
+    return next((str(each) for each in (*said, description) if each), "")
 
 
 def _pod_waits_for(pod: Document) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.unit.backends.kubernetes.site_objects import manifests
 
-from muster.backends.kubernetes.api.kinds import JOB, POD
+from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, JOB, POD, SELDON_DEPLOYMENT, Kind
 from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, rules, serving_rights
 
 
@@ -27,12 +27,22 @@ def named(rights: Iterable[Right]) -> set[tuple[str, str, str]]:
 
 
 def test_what_jobs_and_deployments_need_is_what_the_role_grants() -> None:
-    assert named((*NEEDED, *serving_rights(gateway=True))) == granted("Role", "muster-operator")
+    wanted = (*NEEDED, *serving_rights(INFERENCE_SERVICE, gateway=True))
+    assert named(wanted) == granted("Role", "muster-operator")
 
 
 def test_without_a_gateway_a_service_is_the_route() -> None:
-    differ = named(serving_rights(gateway=True)) ^ named(serving_rights(gateway=False))
+    differ = _rights(INFERENCE_SERVICE, gateway=True) ^ _rights(INFERENCE_SERVICE, gateway=False)
     assert {resource for _, resource, _ in differ} == {"httproutes", "services"}
+
+
+def test_with_seldon_its_objects_take_the_place_of_kserves() -> None:
+    differ = _rights(INFERENCE_SERVICE, gateway=True) ^ _rights(SELDON_DEPLOYMENT, gateway=True)
+    assert {resource for _, resource, _ in differ} == {"inferenceservices", "seldondeployments"}
+
+
+def _rights(kind: Kind, *, gateway: bool) -> set[tuple[str, str, str]]:
+    return named(serving_rights(kind, gateway=gateway))
 
 
 def test_what_helps_is_granted_too() -> None:

@@ -1,4 +1,4 @@
-"""A cluster that serves models: what KServe, a Gateway and the kubelets do is done at once, and told as they tell it."""
+"""A cluster that serves models: what a platform, a Gateway and the kubelets do is done at once, and told as they tell it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+from muster.backends.kubernetes.serving.platform import ServingPlatform, platform_of
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.local.environments import put_image
 from muster.core.deployment import DeploymentSpec, SmokeRequest
@@ -128,7 +129,15 @@ class ServingCluster(FakeCluster):
         if kind is kinds.HTTP_ROUTE and not self.gateway_down:
             self._take_up(document)
         if kind is kinds.INFERENCE_SERVICE:
-            self.bring_up(document)
+            wanted = document["spec"]["predictor"]["minReplicas"]
+            labels = document["metadata"]["labels"]  # of the Service, too
+            self._bring_up(document, wanted, f"{document['metadata']['name']}-predictor", labels)
+        if kind is kinds.SELDON_DEPLOYMENT:
+            (predictor,) = document["spec"]["predictors"]
+            assert predictor["labels"] == document["metadata"]["labels"]  # its Deployment and pods get them
+            self._bring_up(
+                document, predictor["replicas"], predictor["annotations"]["seldon.io/svc-name"], {}
+            )
 
     def _take_up(self, route: Document) -> None:
         generation = route["metadata"].setdefault("generation", 1)
@@ -139,20 +148,21 @@ class ServingCluster(FakeCluster):
         parent = {"parentRef": route["spec"]["parentRefs"][0], "conditions": conditions}
         self.put({**route, "status": {"parents": [parent]}})
 
-    def bring_up(self, service: Document) -> None:
-        """Have what KServe makes of an InferenceService, as it stands by now."""
+    def _bring_up(self, service: Document, wanted: int, called: str, service_labels: dict[str, str]) -> None:
+        """Have what a platform makes of a revision's object, as it stands by now. :param called: its Service."""
         name, labels = service["metadata"]["name"], service["metadata"]["labels"]
-        revision, wanted = labels[names.REVISION], service["spec"]["predictor"]["minReplicas"]
+        revision = labels[names.REVISION]
         up = wanted if revision not in self.crashes and revision not in self.slow else 0
-        owner = {"kind": "InferenceService", "name": name, "uid": service["metadata"]["uid"]}
+        owner = {"kind": service["kind"], "name": name, "uid": service["metadata"]["uid"]}
         own = {"namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
-        condition = {"type": "PredictorReady", "status": "True" if up else "False"}
-        self.put({**service, "status": {"conditions": [condition]}})
+        of_service = {**own, "labels": {**service_labels, "kubernetes.io/service-name": called}}
+        kind = {"InferenceService": "PredictorReady", "SeldonDeployment": "DeploymentsReady"}[service["kind"]]
+        self.put({**service, "status": {"conditions": [{"type": kind, "status": "True" if up else "False"}]}})
         self.put(
             {
                 "apiVersion": "apps/v1",
                 "kind": "Deployment",
-                "metadata": {**own, "name": f"{name}-predictor", "generation": 1},
+                "metadata": {**own, "name": f"{name}-workload", "generation": 1},
                 "spec": {"replicas": wanted},
                 "status": {
                     "observedGeneration": 1,
@@ -162,12 +172,12 @@ class ServingCluster(FakeCluster):
                 },
             }
         )
-        pods = [f"{name}-predictor-{place}" for place in range(wanted)]
+        pods = [f"{name}-{place}" for place in range(wanted)]
         self.put(
             {
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
-                "metadata": {**own, "name": f"{name}-predictor-x"},
+                "metadata": {**of_service, "name": f"{called}-x"},
                 "endpoints": [
                     {"addresses": ["10.0.0.1"], "targetRef": {"name": pod}, "conditions": {"ready": bool(up)}}
                     for pod in pods
@@ -187,10 +197,10 @@ class ServingCluster(FakeCluster):
 
     def _container(self, revision: str) -> Document:
         if revision not in self.crashes:
-            return {"name": "kserve-container", "ready": revision not in self.slow, "restartCount": 0}
+            return {"name": "server", "ready": revision not in self.slow, "restartCount": 0}
         ended = {"exitCode": 1, "reason": "Error", "message": self.crashes[revision]}
         return {
-            "name": "kserve-container",
+            "name": "server",
             "ready": False,
             "restartCount": 2,
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
@@ -229,11 +239,18 @@ class World:
     client: Client
     folder: Path
     image: str
+    site: ClusterSite = SITE
     versions: list[Pinned] = field(default_factory=list)
     now: float = 1_800_000_000.0
     slept: list[float] = field(default_factory=list)
 
-    def deployments(self, site: ClusterSite = SITE) -> ClusterDeployments:
+    @property
+    def platform(self) -> ServingPlatform:
+        return platform_of(self.site)
+
+    def deployments(self, **changes: Any) -> ClusterDeployments:
+        """Connect, as one more of us would. :param changes: of the site."""
+        site = replace(self.site, **changes)
         return ClusterDeployments(
             self.client, site=site, store=self.store, now=lambda: self.now, sleep=self.sleep
         )
@@ -273,7 +290,7 @@ class World:
 
 
 @contextmanager
-def world(folder: Path) -> Iterator[World]:
+def world(folder: Path, platform: Platform = Platform.KSERVE) -> Iterator[World]:
     cluster = ServingCluster()
     with api_server(cluster) as server:
         store = FolderStore(folder / "store")
@@ -285,4 +302,5 @@ def world(folder: Path) -> Iterator[World]:
             client=Client(server.api(), patience_seconds=0.0),
             folder=folder,
             image=put_image(store, folder / "image"),
+            site=replace(SITE, serving=platform),
         )

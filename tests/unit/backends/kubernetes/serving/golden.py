@@ -16,7 +16,7 @@ from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving.inference_service import inference_service
 from muster.backends.kubernetes.serving.notes import Live, Notes
 from muster.backends.kubernetes.serving.route import Route, write_route
-from muster.backends.kubernetes.serving.seldon import seldon_deployment
+from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
 from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState, SmokeRequest
@@ -53,6 +53,7 @@ def spec(number: int = 7, **changes: Any) -> DeploymentSpec:
 
 
 SCALED = spec(8, replicas=2, most_replicas=10, load_timeout_seconds=600.0)
+WRAPPED = replace(SCALED, image="seldon", server="seldon")
 ON_CARDS = spec(9, resources=Resources(cpus=4, memory_gib=16, gpus=1, gpu_class=("a100", "k80")))
 SMOKED = spec(8, smoke=(SmokeRequest(name="one", inputs={"hour": (13,)}, expect={"p": {"min": 0}}),))
 ROUTE = Route(
@@ -89,12 +90,6 @@ def _with_code(made: Server) -> Document:
     return {**document, "binaryData": {name: "THE SERVERS' CODE"}}
 
 
-def seldon(shares: Mapping[str, int]) -> Document:
-    """A SeldonDeployment of two revisions."""
-    fixed, scaled = spec(7, image="seldon", server="seldon"), replace(SCALED, image="seldon", server="seldon")
-    return seldon_deployment([server(fixed, "r1"), server(scaled, "r2")], shares)
-
-
 def examples() -> Mapping[str, Document]:
     """Every example by the name of its file."""
     return {
@@ -102,8 +97,10 @@ def examples() -> Mapping[str, Document]:
         "scaled": inference_service(server(SCALED, "r2", ANYWHERE)),
         "on-cards": inference_service(server(ON_CARDS, "r3")),
         "code": _with_code(server(spec(), "r1")),
-        "seldon": seldon({"r1": 80, "r2": 20}),
+        "seldon": seldon_deployment(server(spec(), "r1")),
+        "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),
         "route": write_route(ROUTE, SITE),
+        "seldon-route": write_route(ROUTE, replace(SITE, serving=Platform.SELDON)),
         "whole-route": write_route(replace(ROUTE, shares={"r1": 100}), ANYWHERE),
     }
 

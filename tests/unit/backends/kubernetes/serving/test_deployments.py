@@ -15,11 +15,11 @@ from tests.unit.backends.kubernetes.serving.fake_serving import SITE, World, wor
 from muster.backends.kubernetes.api.kinds import (
     CONFIG_MAP,
     HTTP_ROUTE,
-    INFERENCE_SERVICE,
     POD,
     SERVICE,
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
+from muster.backends.kubernetes.site import Platform
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -31,7 +31,6 @@ from muster.core.errors import (
     Unreachable,
 )
 
-WHOLE = replace(SITE, gateway="", serving_url="")
 METRICS = """\
 process_start_time_seconds {born}
 muster_requests_total{{model="lines",outcome="answered",revision="r1"}} {answered}
@@ -41,9 +40,9 @@ muster_request_seconds_bucket{{le="+Inf",model="lines",revision="r1"}} {answered
 """
 
 
-@pytest.fixture
-def there(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
+@pytest.fixture(params=list(Platform), ids=lambda platform: platform.value)
+def there(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    with world(tmp_path, request.param) as made:
         yield made
 
 
@@ -73,7 +72,7 @@ class TestPrepare:
         before = there.route()["metadata"]["resourceVersion"]
         assert there.deployments().prepare(there.spec(), by="ti-1") == first
         assert there.route()["metadata"]["resourceVersion"] == before
-        assert len(there.cluster.all(INFERENCE_SERVICE)) == 1
+        assert len(there.cluster.all(there.platform.kind)) == 1
 
     def test_what_serves_already_is_left_as_it_is(self, there: World) -> None:
         serve(there)
@@ -87,7 +86,7 @@ class TestPrepare:
             there.deployments().prepare(there.spec(), by="ti-1")
         there.cluster.forbidden.clear()
         assert there.deployments().prepare(there.spec(), by="ti-1").name == "r1"
-        assert len(there.cluster.all(INFERENCE_SERVICE)) == 1
+        assert len(there.cluster.all(there.platform.kind)) == 1
         (made,) = there.cluster.all(CONFIG_MAP)
         assert made["metadata"]["ownerReferences"][0]["name"] == "lines-r1"
 
@@ -108,7 +107,7 @@ class TestPrepare:
         serve(there, 1)
         serve(there, 2)
         assert there.deployments().prepare(there.spec(1), by="ti-3").name == "r1"
-        assert len(there.cluster.all(INFERENCE_SERVICE)) == 2
+        assert len(there.cluster.all(there.platform.kind)) == 2
 
     def test_one_that_failed_is_not_taken_again(self, there: World) -> None:
         serve(there, 1)
@@ -122,25 +121,20 @@ class TestPrepare:
         with pytest.raises(Conflict, match=r"@1 would take lines back in time: @2 serves$"):
             there.deployments().prepare(there.spec(1), by="ti-3", allow_older=False)
 
-    @pytest.mark.parametrize(
-        ("missing", "words"),
-        [
-            (INFERENCE_SERVICE, "install KServe"),
-            (HTTP_ROUTE, "install the Gateway API"),
-        ],
-    )
-    def test_a_cluster_that_lacks_something_is_told_what_to_install(
-        self, there: World, missing: Any, words: str
-    ) -> None:
-        there.cluster.missing = frozenset({missing})
-        with pytest.raises(SpecError, match=words):
-            there.deployments().prepare(there.spec(), by="ti-1")
-        assert there.cluster.all(INFERENCE_SERVICE) == []
+    def test_a_cluster_that_lacks_something_is_told_what_to_install(self, there: World) -> None:
+        missing = {
+            there.platform.kind: f"install {there.platform.title}",
+            HTTP_ROUTE: "install the Gateway API",
+        }
+        for kind, words in missing.items():
+            there.cluster.missing = frozenset({kind})
+            with pytest.raises(SpecError, match=words):
+                there.deployments().prepare(there.spec(), by="ti-1")
+            assert there.cluster.all(there.platform.kind) == []
 
     def test_a_gateway_that_is_not_there_is_named(self, there: World) -> None:
-        site = replace(SITE, gateway="gateways/other")
         with pytest.raises(SpecError, match="namespace gateways has no Gateway other"):
-            there.deployments(site).prepare(there.spec(), by="ti-1")
+            there.deployments(gateway="gateways/other").prepare(there.spec(), by="ti-1")
 
     def test_what_cannot_be_served_is_refused_before_anything_is_made(self, there: World) -> None:
         good = there.spec()
@@ -159,7 +153,7 @@ class TestPrepare:
     def test_objects_of_a_retired_deployment_are_not_taken_for_its_own(self, there: World) -> None:
         there.deployments().prepare(there.spec(1), by="ti-1")
         del there.cluster.objects[HTTP_ROUTE.plural, "lines"]
-        with pytest.raises(BackendError, match="another InferenceService lines-r1 is in the way"):
+        with pytest.raises(BackendError, match=f"another {there.platform.kind.name} lines-r1 is in the way"):
             there.deployments().prepare(there.spec(2), by="ti-2")
 
     def test_a_route_that_is_still_being_deleted_is_not_waited_for_for_ever(self, there: World) -> None:
@@ -284,7 +278,7 @@ class TestWithdraw:
         deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         assert there.slept[-1] == pytest.approx(SITE.gateway_seconds)
-        assert [each["metadata"]["name"] for each in there.cluster.all(INFERENCE_SERVICE)] == ["lines-r2"]
+        assert [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)] == ["lines-r2"]
         assert len(there.cluster.all(CONFIG_MAP)) == 1
         found = deployments.deployment("lines").called("r1")
         assert found is not None
@@ -328,11 +322,11 @@ class TestWithdraw:
             deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
         with pytest.raises(Unreachable):
             deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
-        assert len(there.cluster.all(INFERENCE_SERVICE)) == 2
+        assert len(there.cluster.all(there.platform.kind)) == 2
         there.cluster.gateway_down = False
         there.cluster._take_up(there.route())
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
-        assert len(there.cluster.all(INFERENCE_SERVICE)) == 1
+        assert len(there.cluster.all(there.platform.kind)) == 1
 
     def test_what_another_begins_meanwhile_is_left_alone(self, there: World) -> None:
         serve(there, 1)
@@ -349,7 +343,7 @@ class TestWithdraw:
 
         deployments._sleep = begin_another
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
-        left = [each["metadata"]["name"] for each in there.cluster.all(INFERENCE_SERVICE)]
+        left = [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)]
         assert left == ["lines-r2", "lines-r3"]
 
 
@@ -360,14 +354,14 @@ class TestRetire:
         deployments = there.deployments()
         deployments.retire("lines")
         deployments.retire("lines")
-        for kind in (HTTP_ROUTE, INFERENCE_SERVICE, CONFIG_MAP, POD):
+        for kind in (HTTP_ROUTE, there.platform.kind, CONFIG_MAP, POD):
             assert there.cluster.all(kind) == []
         assert there.store.resolve(there.version(2).address)[0].pins == ()
         with pytest.raises(NotFound, match=r"no deployment 'lines'; known are: none"):
             deployments.deployment("lines")
 
-    def test_it_waits_until_kserve_lets_go(self, there: World) -> None:
-        """Its finalizer keeps an InferenceService, also where there is no pod any more."""
+    def test_it_waits_until_the_platform_lets_go(self, there: World) -> None:
+        """A finalizer of KServe's keeps an InferenceService, also where there is no pod any more."""
         serve(there)
         deployments, objects = there.deployments(), there.cluster.objects
 
@@ -376,20 +370,20 @@ class TestRetire:
                 del objects[POD.plural, pod["metadata"]["name"]]
 
         deployments._revisions.delete = no_pods  # type: ignore[method-assign]
-        deployments._revisions._sleep = lambda _: objects.pop((INFERENCE_SERVICE.plural, "lines-r1"))
+        deployments._revisions._sleep = lambda _: objects.pop((there.platform.kind.plural, "lines-r1"))
         deployments.retire("lines")
-        assert there.cluster.all(INFERENCE_SERVICE) == []
+        assert there.cluster.all(there.platform.kind) == []
 
     def test_what_was_cut_off_is_still_there_to_be_retired(self, there: World) -> None:
         serve(there)
-        there.cluster.forbidden.add(("delete", INFERENCE_SERVICE.plural))
+        there.cluster.forbidden.add(("delete", there.platform.kind.plural))
         with pytest.raises(Forbidden):
             there.deployments().retire("lines")
         assert there.deployments().deployments() == ["lines"]
         assert there.weights() == {}
         there.cluster.forbidden.clear()
         there.deployments().retire("lines")
-        assert there.cluster.all(INFERENCE_SERVICE) == []
+        assert there.cluster.all(there.platform.kind) == []
 
 
 class TestAsk:
@@ -397,8 +391,8 @@ class TestAsk:
         there.deployments().prepare(there.spec(1, replicas=2), by="ti-1")
         answers = there.deployments().ask("lines", "r1", SmokeRequest(name="two", inputs={"x": (2.0, 3.0)}))
         assert [(each.replica, each.outputs) for each in answers] == [
-            ("lines-r1-predictor-0", {"y": (2.0, 3.0)}),
-            ("lines-r1-predictor-1", {"y": (2.0, 3.0)}),
+            ("lines-r1-0", {"y": (2.0, 3.0)}),
+            ("lines-r1-1", {"y": (2.0, 3.0)}),
         ]
         assert {path for _, path, _ in there.cluster.asked} == {
             "/v2/models/lines/versions/r1",
@@ -448,7 +442,7 @@ class TestCounts:
     def test_they_are_those_of_all_replicas(self, there: World) -> None:
         serve(there, replicas=2)
         for place, answered in enumerate((10, 30)):
-            there.cluster.counted[f"lines-r1-predictor-{place}"] = METRICS.format(born=1.0, answered=answered)
+            there.cluster.counted[f"lines-r1-{place}"] = METRICS.format(born=1.0, answered=answered)
         counts = there.deployments().counts("lines")["r1"]
         assert (counts.requests, counts.failed) == (44, 4)
         assert counts.seconds == {0.1: 40, float("inf"): 40}
@@ -456,7 +450,7 @@ class TestCounts:
     def test_a_replica_that_died_or_began_anew_takes_nothing_back(self, there: World) -> None:
         serve(there, replicas=2)
         deployments = there.deployments()
-        first, second = (f"lines-r1-predictor-{place}" for place in range(2))
+        first, second = (f"lines-r1-{place}" for place in range(2))
         for pod in (first, second):
             there.cluster.counted[pod] = METRICS.format(born=1.0, answered=10)
         assert deployments.counts("lines")["r1"].requests == 24
@@ -468,7 +462,7 @@ class TestCounts:
     def test_where_no_replica_of_one_with_traffic_tells_nobody_knows(self, there: World) -> None:
         serve(there, replicas=2)
         deployments = there.deployments()
-        there.cluster.counted["lines-r1-predictor-0"] = METRICS.format(born=1.0, answered=10)
+        there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
         assert deployments.counts("lines")["r1"].requests == 12
         there.cluster.counted.clear()
         there.cluster.silent = True
@@ -480,7 +474,7 @@ class TestCounts:
     ) -> None:
         monkeypatch.setattr(replicas, "_METRICS_SECONDS", 0.2)
         serve(there)
-        there.cluster.counted["lines-r1-predictor-0"] = METRICS.format(born=1.0, answered=10)
+        there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
         there.deployments().prepare(there.spec(2), by="ti-2")
         released = there.cluster.hanging["r2"] = threading.Event()
         counts = there.deployments().counts("lines")
@@ -494,7 +488,7 @@ class TestCounts:
 
 class TestWithoutAGateway:
     def test_one_service_points_at_one_revision(self, there: World) -> None:
-        deployments = there.deployments(WHOLE)
+        deployments = there.deployments(gateway="", serving_url="")
         assert "name one (gateway, serving_url)" in deployments.only_whole
         deployments.prepare(there.spec(1), by="ti-1")
         status = deployments.deployment("lines")
@@ -532,7 +526,7 @@ def test_notes_that_somebody_spoiled_are_told(there: World) -> None:
         there.deployments().deployment("lines")
     assert "retire the deployment and deploy it again" in str(told.value)
     there.deployments().retire("lines")
-    for kind in (HTTP_ROUTE, INFERENCE_SERVICE, CONFIG_MAP, POD):
+    for kind in (HTTP_ROUTE, there.platform.kind, CONFIG_MAP, POD):
         assert there.cluster.all(kind) == []
     assert there.store.resolve(there.version(1).address)[0].pins == ()
     assert serve(there) == "r1"

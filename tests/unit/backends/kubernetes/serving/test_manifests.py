@@ -28,7 +28,9 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.inference_service import inference_service
 from muster.backends.kubernetes.serving.notes import HISTORY, LARGEST_BYTES, Notes
 from muster.backends.kubernetes.serving.route import Route, read_route, write_route
+from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
 from muster.backends.kubernetes.serving.server import archive, code
+from muster.backends.kubernetes.site import Platform
 from muster.core.deployment import Revision, RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 
@@ -40,6 +42,28 @@ def test_golden(name: str) -> None:
 
 def test_there_is_no_golden_file_of_nothing() -> None:
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(examples())
+
+
+@pytest.mark.parametrize("wrapped", ["kserve", "seldon"])
+def test_a_platform_keeps_any_server_and_each_gets_the_same_pod(wrapped: str) -> None:
+    made = server(spec(server=wrapped), "r1")
+    kserve = {**inference_service(made)["spec"]["predictor"]}
+    (predictor,) = seldon_deployment(made)["spec"]["predictors"]
+    (component,) = predictor["componentSpecs"]
+    for pod in (kserve, component["spec"]):
+        pod["containers"] = [{**each, "name": "server"} for each in pod["containers"]]
+    assert component["spec"].items() <= kserve.items()
+
+
+def test_seldon_finds_the_container_of_its_graph_and_is_told_what_its_service_is_called() -> None:
+    (predictor,) = seldon_deployment(server(spec(), "r1"))["spec"]["predictors"]
+    (container,) = predictor["componentSpecs"][0]["spec"]["containers"]
+    assert predictor["graph"]["name"] == container["name"]
+    (backend, _) = write_route(ROUTE, replace(SITE, serving=Platform.SELDON))["spec"]["rules"][0][
+        "backendRefs"
+    ]
+    assert predictor["annotations"]["seldon.io/svc-name"] == backend["name"]
+    assert [port["containerPort"] for port in container["ports"]] == [backend["port"]]
 
 
 def test_a_server_answers_on_until_nobody_is_sent_to_it() -> None:
@@ -63,6 +87,7 @@ def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
         "__main__.py",
         "muster_serving/__main__.py",
         "muster_serving/front.py",
+        "muster_serving/open_inference.py",
         "muster_serving/seldon_model.py",
     } <= found
     archive.cache_clear()

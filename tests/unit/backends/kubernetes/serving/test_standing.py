@@ -9,6 +9,7 @@ import pytest
 from tests.unit.backends.kubernetes.serving.golden import NOW, spec
 
 from muster.backends.kubernetes.serving.notes import Live
+from muster.backends.kubernetes.serving.platform import KSERVE, SELDON, ServingPlatform
 from muster.backends.kubernetes.serving.standing import Objects, standing
 from muster.core.deployment import Revision, RevisionState
 
@@ -27,10 +28,10 @@ def objects(**changes: Any) -> Objects:
     return Objects(**{**whole, **changes})
 
 
-def service(ready: str = "True", message: str = "") -> Document:
+def service(ready: str = "True", message: str = "", *, kind: str = "PredictorReady") -> Document:
     return {
         "metadata": {},
-        "status": {"conditions": [{"type": "PredictorReady", "status": ready, "message": message}]},
+        "status": {"conditions": [{"type": kind, "status": ready, "message": message}]},
     }
 
 
@@ -64,8 +65,14 @@ def ended(**how: Any) -> Document:
     return {"ready": False, "restartCount": 3, "lastState": {"terminated": {"exitCode": 1, **how}}}
 
 
-def seen(of: Objects, *, percent: int | None = None, after_seconds: float = 1) -> Revision:
-    return standing(LIVE, of, percent=percent, since=NOW, now=NOW + after_seconds)
+def seen(
+    of: Objects,
+    *,
+    percent: int | None = None,
+    after_seconds: float = 1,
+    platform: ServingPlatform = KSERVE,
+) -> Revision:
+    return standing(LIVE, of, platform=platform, percent=percent, since=NOW, now=NOW + after_seconds)
 
 
 def test_it_is_ready_where_all_of_it_says_so() -> None:
@@ -209,6 +216,26 @@ def test_one_that_is_kept_waits_for_its_pods_as_long_as_it_takes() -> None:
 )
 def test_what_it_waits_for_is_told(changes: Document, words: str) -> None:
     assert words in seen(objects(**{"slices": (), **changes})).reason
+
+
+def test_with_seldon_it_is_seldons_object_that_says_so() -> None:
+    said = service(kind="DeploymentsReady")
+    assert seen(objects(service=said), platform=SELDON).state is RevisionState.READY
+    assert seen(objects(), platform=SELDON).state is RevisionState.STARTING
+    assert seen(objects(service=said), platform=KSERVE).state is RevisionState.STARTING
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (None, "its SeldonDeployment is not there"),
+        ({"metadata": {}}, "Seldon Core has made nothing of it yet: is its controller running?"),
+        ({"metadata": {}, "status": {"state": "Failed", "description": "no container"}}, "no container"),
+    ],
+)
+def test_what_one_of_seldons_waits_for_is_told(said: Document | None, words: str) -> None:
+    waiting = objects(service=said, workload=None, slices=(), pods=())
+    assert words in seen(waiting, platform=SELDON).reason
 
 
 def test_pods_on_their_way_out_do_not_count() -> None:
