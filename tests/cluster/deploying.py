@@ -20,6 +20,8 @@ from tests.waiting import eventually
 from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.connection import connect
+from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT
+from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
@@ -121,10 +123,12 @@ def may_write_services(of: Layout) -> Iterator[None]:
 
 @contextmanager
 def seldon_defined(of: Layout) -> Iterator[None]:
-    """Have the API server know SeldonDeployments; nobody does anything about them."""
+    """Have the API server know SeldonDeployments, and the operator write them; nobody does anything about them."""
+    client = Client(administrator(of), patience_seconds=20)
     with _there(of, _MANIFESTS / "seldon.yaml"):
-        words = ("wait", "crd/seldondeployments.machinelearning.seldon.io", "--for=condition=Established")
+        words = ("wait", f"crd/{SELDON_DEPLOYMENT.resource}", "--for=condition=Established")
         kubectl.until("SeldonDeployments are known", lambda: bool(kubectl.ask(of, *words, "--timeout=5s")))
+        kubectl.until("they are told", lambda: serves(client.served(), SELDON_DEPLOYMENT))
         yield
 
 

@@ -14,7 +14,7 @@ from muster.core.shipped import shipped
 
 NAMES = ("etl", "python", "train", "validate")
 COMPILED = "horovod"
-SERVING = ("serve",)
+SERVING = ("seldon", "serve")
 
 
 def build(names: Sequence[str] | None = None) -> None:

@@ -34,7 +34,13 @@ _HEALTH, _METRICS, _TRAEFIK = 8086, 8446, 8088
 _MANIFESTS = Path(__file__).with_name("manifests")
 _CONFIG = "inferenceservice-config"
 _NAMES = ("kserve", "traefik")
-_TESTS = ("test_deployments.py", "test_bad_revisions.py", "test_releases.py", "test_installing.py")
+_TESTS = (
+    "test_deployments.py",
+    "test_bad_revisions.py",
+    "test_releases.py",
+    "test_installing.py",
+    "test_seldon.py",
+)
 
 
 def build() -> None:

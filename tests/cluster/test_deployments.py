@@ -10,13 +10,9 @@ from tests.cluster import deploying, kubectl, serving
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.deploying import Served
 from tests.cluster.inside import layout
-from tests.cluster.layout import Layout
 from tests.contract.test_deployments import DeploymentsContract
-from tests.unit.backends.kubernetes.serving import golden
 from tests.waiting import eventually
 
-from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.local.environments import put_image
 from muster.core.shipped import shipped
@@ -99,34 +95,3 @@ class TestClusterDeployments(DeploymentsContract):
                 assert [(one.name, one.kept) for one in status.revisions] == [("r2", False), ("r1", True)]
             finally:
                 deployments.retire(name)
-
-
-class TestSeldon:
-    """A SeldonDeployment is accepted by the API server as it is written, under Seldon's definition of one."""
-
-    @pytest.fixture
-    def defined(self) -> Iterator[Layout]:
-        of = layout()
-        with deploying.seldon_defined(of):
-            yield of
-
-    def test_it_is_accepted_and_its_pods_would_be(self, defined: Layout) -> None:
-        wanted = golden.seldon({"r1": 80, "r2": 20})
-        wanted["metadata"]["namespace"] = NAMESPACE
-        admin = Client(deploying.administrator(defined), patience_seconds=10)
-        made = admin.create(wanted)
-        assert made["spec"] == wanted["spec"]
-        for predictor in made["spec"]["predictors"]:
-            (component,) = predictor["componentSpecs"]
-            pod = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": predictor["name"], "namespace": NAMESPACE},
-                "spec": component["spec"],
-            }
-            admin.create(pod, dry_run=True)
-        shifted = golden.seldon({"r1": 0, "r2": 100})
-        shifted["metadata"]["namespace"] = NAMESPACE
-        found = admin.apply(shifted)
-        assert [each["traffic"] for each in found["spec"]["predictors"]] == [0, 100]
-        assert admin.delete(SELDON_DEPLOYMENT, wanted["metadata"]["name"], namespace=NAMESPACE)

@@ -12,11 +12,13 @@ import pytest
 from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
+from tests.serving.load import Load
 from tests.unit.backends.kubernetes.serving.golden import server as revision
 from tests.unit.backends.kubernetes.serving.golden import spec
+from tests.waiting import eventually
 
 from muster.backends.kubernetes.serving.inference_service import inference_service
-from muster.backends.kubernetes.serving.server import PORT, READY, archive
+from muster.backends.kubernetes.serving.server import PORT, PROGRAM, READY, archive
 from muster.backends.releases.counting import read_counts
 from muster.core.deployment import Counts
 
@@ -42,20 +44,16 @@ def server(
     (mount,) = [
         each["mountPath"] for each in container["volumeMounts"] if each["mountPath"].endswith("/model")
     ]
-    _, *words = container["command"]
-    words = [word.replace(mount, str(model)).replace(f"={PORT}", f"={port}") for word in words]
-    if made.server == "seldon":  # its own metrics are of no use to a release, and their port may be taken
-        words.append(f"--metrics-port={free_port()}")
-    running = run_server(
-        [str(python(made.image)), *words],
-        port=port,
-        ready=READY,
-        log=folder / "log",
-        code=folder / "serving.zip",
-        cwd=folder,
-    )
-    with running as found:
-        yield found
+    places = {mount: str(model), PROGRAM: str(folder / "serving.zip"), f"--port={PORT}": f"--port={port}"}
+    words = [str(python(made.image)), *container["command"][1:]]
+    for there, here in places.items():
+        words = [word.replace(there, here) for word in words]
+    with pytest.MonkeyPatch.context() as environment:
+        # the wrapper's own metrics, which are of no use to a release
+        environment.setenv("PREDICTIVE_UNIT_METRICS_SERVICE_PORT", str(free_port()))
+        running = run_server(words, port=port, ready=READY, log=folder / "log", code=folder, cwd=folder)
+        with running as found:
+            yield found
 
 
 def counted(server: Server) -> Counts:
@@ -102,6 +100,13 @@ def test_its_page_says_when_it_came_up(server: Server) -> None:
     _, page = server.ask("GET", "/metrics")
     (line,) = [each for each in page.splitlines() if each.startswith("process_start_time_seconds ")]
     assert float(line.split()[1]) > 1e9
+
+
+def test_users_who_ask_over_and_over_are_all_answered(server: Server) -> None:
+    with Load(server.port, f"{MODEL}/infer", REQUEST) as load:
+        eventually(lambda: load.sent > 1000)
+    assert load.failed == {}
+    assert counted(server).requests >= load.sent
 
 
 def test_told_to_end_it_ends_well(server: Server) -> None:
