@@ -17,6 +17,7 @@ _LINES = 120  # the last ones of each
 _ASKED = (
     ("get", deploying.KINDS, _HERE, f"--selector={names.DEPLOYMENT}", "--output=wide"),
     ("get", "httproutes,inferenceservices", _HERE, "--output=yaml"),
+    ("get", "seldondeployments", _HERE, "--output=yaml"),
     ("get", "events", _HERE, "--sort-by=.metadata.creationTimestamp"),
     ("logs", _HERE, f"--selector={names.DEPLOYMENT}", "--all-containers", "--prefix", "--tail=20"),
 )
