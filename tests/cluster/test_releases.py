@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cluster import deploying, kubectl
+from tests.cluster import author, deploying, kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.deploying import Served
 from tests.cluster.driving import BY, Task, driven
 from tests.cluster.inside import layout
 from tests.cluster.lines import CANARY, QUIET, Line, finish, lost, standing
+from tests.e2e.author import Author
 from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.cluster
 
 SERIES = "a series of releases under load: requests that were lost, what was done meanwhile"
 CASES = "releases one by one: requests that were lost, seconds, how the new revision's share was answered"
+COMMAND = "the command: seconds, its own start among them"
 KILLED = "a release whose driver is killed at ten points: requests that were lost, seconds"
 SHORT = Plan(steps=(20, 60, 100), hold_seconds=(1.0, 1.0, 0.0), rules=QUIET)
 Show = Callable[[str, object], None]
@@ -212,6 +214,38 @@ def points(line: Line, load: Load) -> list[Callable[[], bool]]:
         *(each(percent) for percent in (5, 25, 60) for each in (share, held)),
         share(100),
     ]
+
+
+def test_the_command_tells_what_serves_and_takes_it_back(
+    line: Line, tmp_path: Path, record_property: Show
+) -> None:
+    before = line.champion
+    assert line.release(line.spec()).ending is Ending.DONE
+    after = line.champion
+    file = author.write_file(line.served.of, tmp_path, **line.written())
+    with Author(tmp_path, MUSTER_CLUSTER=str(file)) as person, line.users() as load:
+        began = time.monotonic()
+        (listed,) = person.ask("deployments", "ls")
+        looked = time.monotonic()
+        process = person.start("deployments", "rollback", line.name, "--reason=slow")
+        eventually(lambda: line.answers() == (before, 4.0))
+        taken = time.monotonic()
+        assert process.wait(60) == 0, person.log.read_text()
+    record_property(
+        COMMAND,
+        f"ls {looked - began:.2f} s, rollback in force after {taken - looked:.2f} s, {lost(load)} requests lost",
+    )
+    assert (listed["name"], listed["ready"]) == (line.name, True)
+    there = [one for one in listed["revisions"] if one["state"] in ("serving", "ready")]
+    assert [(one["name"], one["percent"]) for one in there] == [(after, 100), (before, 0)]
+    assert listed["figures"]
+    assert load.failed == {}
+    refused = line.deployments.deployment(line.name).called(after)
+    assert refused is not None
+    assert (refused.state, refused.reason.endswith("at the command line: slow")) == (
+        RevisionState.REFUSED,
+        True,
+    )
 
 
 def test_replicas_that_follow_the_load_have_their_autoscaler(line: Line) -> None:
