@@ -625,7 +625,7 @@ class TestLocalDeployments(DeploymentsContract):
         keeper = folder.keeper()
         assert keeper is not None
         os.kill(keeper.pid, signal.SIGSTOP)
-        monkeypatch.setattr("muster.backends.local.serving.deployments.RETIRE_SECONDS", 0.2)
+        monkeypatch.setattr("muster.backends.local.serving.keeping.RETIRE_SECONDS", 0.2)
         deployments.retire(name)
         eventually(lambda: not running(name), seconds=60)
 
@@ -676,14 +676,16 @@ class TestLocalDeployments(DeploymentsContract):
         (tmp_path / "image" / "requirements.txt").write_text(f"{lock}# the same packages, another lock\n")
         return put_image(store, tmp_path / "image")
 
+    @pytest.mark.parametrize("percent", [20, 60])
     def test_a_revision_whose_process_dies_is_taken_back_and_its_share_is_answered(
-        self, deployments: Any, spec: Any, name: str, elsewhere: str
+        self, deployments: Any, spec: Any, name: str, elsewhere: str, percent: int
     ) -> None:
         first, second = spec(2), replace(spec(3), image_digest=elsewhere)
         self.serve(deployments, first)
         (server,) = servers(name)
         with self.load(deployments, name) as load:
-            driver = begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="test")
+            plan = Plan(steps=(percent, 100), hold_seconds=(600.0,))
+            driver = begin(deployments, second, plan, by="test")
             eventually(lambda: not driver.step() and load.answers["revision r2"] > 100)
             (other,) = set(servers(name)) - {server}
             os.kill(other, signal.SIGKILL)
@@ -701,8 +703,8 @@ class TestLocalDeployments(DeploymentsContract):
         self.serve(deployments, spec(2))
         (server,) = servers(name)
         second = replace(spec(3), image_digest=elsewhere)
-        driver = begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="test")
-        eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
+        driver = begin(deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,)), by="test")
+        eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 60)
         eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(20)} == {"r1", "r2"})
         (hung,) = set(servers(name)) - {server}
         os.kill(hung, signal.SIGSTOP)

@@ -1,7 +1,7 @@
 """The backend: where jobs and deployments run.
 
-One Protocol, one contract test (``tests/contract/test_backend.py``), run by every implementation:
-processes on one machine (:mod:`muster.backends.local`), later a Kubernetes cluster.
+One Protocol, and contract tests (``tests/contract``) that both implementations run: processes on one machine
+(:mod:`muster.backends.local`) and a Kubernetes cluster (:mod:`muster.backends.kubernetes`).
 """
 
 from __future__ import annotations

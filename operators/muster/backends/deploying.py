@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     )
 
 
-class Deploying:
+class Deploying(ABC):
     """The half of a :class:`muster.backends.base.Backend` that is its :class:`muster.backends.base.Deployments`."""
 
     @property
+    @abstractmethod
     def _deployments(self) -> Deployments:
-        raise NotImplementedError
+        """Who keeps them."""
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             else:
                 requests[revision] += number
                 failed[revision] += number * (sample.labels.get("outcome") == _FAILED)
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise BackendError(f"deployment {name}: its metrics cannot be read ({error!r:.200})") from error
     return {
         revision: Counts(requests=requests[revision], failed=failed[revision], seconds=seconds[revision])

@@ -37,7 +37,14 @@ def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["muster_requests_total{", 'muster_requests_total{model="line"} 1', "a b c d e"]
+    "text",
+    [
+        "muster_requests_total{",
+        'muster_requests_total{model="line"} 1',
+        'muster_requests_total{model="line",revision="r1",outcome="failed"} +Inf',
+        'muster_requests_total{model="line",revision="r1",outcome="failed"} NaN',
+        "a b c d e",
+    ],
 )
 def test_what_is_no_metrics_page_says_so(text: str) -> None:
     with pytest.raises(BackendError, match="deployment line: its metrics cannot be read"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from muster.backends.local.serving import keeping
 from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import DeploymentState
@@ -60,7 +61,7 @@ def local(
     (tmp_path / "lock").mkdir()
     monkeypatch.setattr(local, "_check", lambda _: None)
     monkeypatch.setattr(local, "_lock", lambda _: tmp_path / "lock")
-    monkeypatch.setattr(local, "_start_keeper", lambda folder, *_: started.append(folder.name))
+    monkeypatch.setattr(keeping, "start", lambda _, folder, *__: started.append(folder.name))
     return local  # type: ignore[no-any-return]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from muster.backends.local.serving import deployments
+from muster.backends.local.serving import deployments, keeping
 from muster.backends.local.serving import keeper as room
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import DeploymentState
@@ -116,7 +116,7 @@ class Servers:
     def up(self) -> dict[str, Server]:
         return dict.fromkeys(self.one.loaded, self.one)
 
-    def server(self, name: str, python: Path, *, home: Any) -> Server:
+    def server(self, name: str, python: Path, *, key: Any) -> Server:
         return self.one
 
     def lost(self) -> list[tuple[set[str], str]]:
@@ -347,27 +347,27 @@ def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> N
 def test_a_deployment_is_asked_for_while_it_is_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployments, "RETIRE_SECONDS", 2.0)
+    monkeypatch.setattr(keeping, "RETIRE_SECONDS", 2.0)
     local: Any = deployments.LocalDeployments(Settings(home=tmp_path, cache=tmp_path), NOTHING)
     started: list[bool] = []
     monkeypatch.setattr(local, "_check", lambda _: None)
     monkeypatch.setattr(local, "_lock", lambda _: tmp_path / "lock")
     (tmp_path / "lock").mkdir()
     monkeypatch.setattr(local, "_remove", lambda folder, _: shutil.rmtree(folder.path))
-    monkeypatch.setattr(local, "_start_keeper", lambda *_: started.append(True))
+    monkeypatch.setattr(keeping, "start", lambda *_: started.append(True))
     folder = DeploymentFolder(tmp_path, "f")
     with folder.changing():
         folder.write(replace(served(), retired=True))
     handle = folder.claim_keeper()
 
-    awaited, await_end = threading.Event(), local._await_end
+    awaited, await_end = threading.Event(), keeping.await_end
 
     def keep() -> None:
         awaited.wait()
         with folder.changing():  # as a keeper does before it goes
             os.close(handle)
 
-    monkeypatch.setattr(local, "_await_end", lambda which: (awaited.set(), await_end(which)))
+    monkeypatch.setattr(keeping, "await_end", lambda which: (awaited.set(), await_end(which)))
     keeper = threading.Thread(target=keep)
     keeper.start()
     local.prepare(spec(1), by="task")

@@ -109,7 +109,7 @@ def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
     state = state.shifted({"r1": 100}, token=state.token, release=None)
     begun = state.prepared(spec(2, memory_gib=4), by="task")[0]
     played, servers = play(), ModelServers(tmp_path, NOTHING)
-    servers._running[state.home("r1")] = played.server
+    servers._running[state.server_key("r1")] = played.server
     servers.limit_memory(state)
     played.load("r1")
     servers.limit_memory(begun)

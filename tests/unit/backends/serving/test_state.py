@@ -192,13 +192,31 @@ def test_history_has_an_end_but_names_are_never_given_twice() -> None:
     assert state.prepared(spec(99), by="task")[1].name == f"r{HISTORY + 10}"
 
 
+@pytest.mark.parametrize(
+    ("shares", "lead"),
+    [
+        ({"r1": 99, "r2": 1}, "r1"),
+        ({"r1": 40, "r2": 60}, "r1"),  # r2 is only being tried
+        ({"r1": 1, "r2": 99}, "r1"),
+        ({"r1": 0, "r2": 100}, "r2"),
+    ],
+)
+def test_the_champion_leads_as_long_as_another_one_is_tried(shares: dict[str, int], lead: str) -> None:
+    begun = prepared(serving(), 2)
+    state = given(begun, begun.release, **shares)
+    assert (state.lead, state.live[0].name) == (lead, lead)
+    settled = given(state, **shares)  # nobody tries anything
+    assert settled.lead == settled.live[0].name == max(shares, key=lambda name: shares[name])
+    assert NEW.lead is None
+
+
 def test_a_server_holds_what_has_its_environment_and_never_died() -> None:
     state = given(prepared(serving(), 2), r1=0, r2=100)
     state = state.prepared(spec(3, image_digest=f"b3:{2:064x}"), by="task")[0]
-    assert state.home("r1") == state.home("r2") != state.home("r3")
+    assert state.server_key("r1") == state.server_key("r2") != state.server_key("r3")
     died = state.down(["r1", "r2"], reason="ended by SIGKILL", died=True)
-    assert len({died.home(name) for name in ("r1", "r2", "r3")}) == 3
-    assert state.down(["r1", "r2"], reason="its keeper is gone").home("r1") == state.home("r1")
+    assert len({died.server_key(name) for name in ("r1", "r2", "r3")}) == 3
+    assert state.down(["r1", "r2"], reason="its keeper is gone").server_key("r1") == state.server_key("r1")
 
 
 def test_another_smoke_test_is_no_other_revision() -> None:

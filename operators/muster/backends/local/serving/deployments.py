@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import socket
-import subprocess
-import sys
-import time
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from muster.backends.local.environments import LOCK
 from muster.backends.local.places import locked
-from muster.backends.local.serving import asking
+from muster.backends.local.serving import asking, keeping, ports
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import (
     Change,
@@ -37,21 +32,13 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, SpecError
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
 
 SERVERS = ("kserve",)
-FIRST_PORT = 8081
-LAST_PORT = 8980
-PORTS_OF_A_HOME = 10
-RETIRE_SECONDS = 45.0
-PROBE_SECONDS = 2.0
-
-# The keeper must outlive this process and not be its zombie: the first Python forks it and is gone at once.
-_DETACH = "import os, runpy; os.fork() and os._exit(0); runpy.run_module('muster.backends.local.serving.keeper', run_name='__main__')"
 
 
 class LocalDeployments:
@@ -162,7 +149,7 @@ class LocalDeployments:
             if state is None:
                 return
             folder.write(replace(state, retired=True))
-        self._await_end(folder)
+        keeping.await_end(folder)
         with folder.changing():
             state = folder.read()
             if state and state.retired:
@@ -221,14 +208,14 @@ class LocalDeployments:
             if handle is not None:  # what the last keeper saw is not so any more
                 opened.callback(os.close, handle)
                 state = state.down([one.name for one in state.live], reason="it is being brought up")
-            door = self._door(state) if handle is not None and not state.shares else None
+            door = self._bind(state) if handle is not None and not state.shares else None
             if door:
                 opened.enter_context(door)
                 state = replace(state, port=door.getsockname()[1])
             if state != before:
                 folder.write(state)
             if handle is not None:
-                self._start_keeper(folder, handle, door)
+                keeping.start(self._settings, folder, handle, door)
             return state
 
     def _copy(self, folder: DeploymentFolder, spec: DeploymentSpec) -> None:
@@ -260,23 +247,10 @@ class LocalDeployments:
         kept = self._folder(spec.name).lock(spec.image_digest)
         return kept if kept.is_dir() else self._store.code(spec.image_digest)
 
-    def _door(self, state: DeploymentState) -> socket.socket:
+    def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
-        names = [name for name in self.deployments() if name != state.name]
-        others = {self._port(name) for name in names}
-        for port in (*([state.port] if state.port else []), *_ports(self._settings.home)):
-            door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            try:
-                if port not in others:
-                    door.bind(("127.0.0.1", port))
-                    return door
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise BackendError(f"port {port} of 127.0.0.1: {error.strerror}") from error
-            door.close()
-        raise BackendError(
-            f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment"
-        )
+        taken = {self._port(name) for name in self.deployments() if name != state.name}
+        return ports.bind(self._settings.home, before=state.port, taken=taken)
 
     def _port(self, name: str) -> int:
         """The port of another deployment; 0 where nobody can say, and whoever serves on it holds it."""
@@ -284,38 +258,6 @@ class LocalDeployments:
             state = self._folder(name).read()
             return state.port if state else 0
         return 0
-
-    def _start_keeper(self, folder: DeploymentFolder, handle: int, door: socket.socket | None) -> None:
-        """Start a keeper; it inherits its lock, so there are never two, and perhaps its port."""
-        inherited = (handle, *([door.fileno()] if door else []))
-        words = [self._settings.home, self._settings.cache, folder.name, *inherited]
-        try:
-            with (folder.path / "keeper.log").open("ab") as log:
-                subprocess.run(
-                    [sys.executable, "-P", "-c", _DETACH, *map(str, words)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=inherited,
-                    cwd="/",
-                    start_new_session=True,
-                    check=True,
-                )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise BackendError(f"deployment {folder.name}: its keeper cannot be started ({error})") from error
-
-    def _await_end(self, folder: DeploymentFolder) -> None:
-        """Return when the keeper is gone, and its server with it."""
-        deadline = time.monotonic() + RETIRE_SECONDS
-        while folder.kept():
-            if time.monotonic() > deadline:
-                keeper = folder.keeper()
-                if keeper is None or not keeper.alive or time.monotonic() > deadline + PROBE_SECONDS:
-                    raise BackendError(
-                        f"deployment {folder.name}: its keeper does not end; see {folder.path}"
-                    )
-                keeper.kill()
-            time.sleep(0.02)
 
     def _remove(self, folder: DeploymentFolder, named: Iterable[str]) -> None:
         for address in named:
@@ -325,20 +267,6 @@ class LocalDeployments:
 
     def _folder(self, name: str) -> DeploymentFolder:
         return DeploymentFolder(self._settings.home, name)
-
-
-def _ports(home: Path) -> Iterator[int]:
-    """All ports, from one on that each home has to itself as far as can be.
-
-    What served is brought back on its own port only. Were all homes to begin with the first, one
-    would take the port of another's deployment whenever that is down for a moment.
-    """
-    first = (
-        FIRST_PORT
-        + zlib.crc32(bytes(home)) % ((LAST_PORT + 1 - FIRST_PORT) // PORTS_OF_A_HOME) * PORTS_OF_A_HOME
-    )
-    yield from range(first, LAST_PORT + 1)
-    yield from range(FIRST_PORT, first)
 
 
 def _bring_back(state: DeploymentState) -> str:

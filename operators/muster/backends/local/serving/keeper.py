@@ -25,7 +25,7 @@ from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.servers import ModelServers
-from muster.backends.local.serving.state import Change, DeploymentState, Home, past_models, pin_reason
+from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models, pin_reason
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
@@ -134,7 +134,7 @@ class Keeper:
         return self._record(lambda state: replace(state.down(names, reason=why, died=True), reason=why))
 
     def _arrive(self, state: DeploymentState) -> None:
-        """Bring up what is not, a bit further; what has the greatest share alone, as long as that is down."""
+        """Bring up what is not, a bit further; the one that leads alone, as long as that is down."""
         up = self._servers.up()
         for name in self._arriving.keys() - {one.name for one in state.live}:
             self._arriving.pop(name).close()
@@ -143,7 +143,10 @@ class Keeper:
                 continue
             if one.name not in self._arriving and self._due(one.name):
                 self._arriving[one.name] = self._bring_up(
-                    one.name, state.specs[one.name], home=state.home(one.name), tried=one.name in state.tried
+                    one.name,
+                    state.specs[one.name],
+                    key=state.server_key(one.name),
+                    tried=one.name in state.tried,
                 )
             if one.name in self._arriving:
                 self._go_on(one, state)
@@ -181,9 +184,9 @@ class Keeper:
             self._record(lambda now: now.down(lost, reason="it is being brought back"))
 
     def _bring_up(
-        self, name: str, spec: DeploymentSpec, *, home: Home, tried: bool
+        self, name: str, spec: DeploymentSpec, *, key: ServerKey, tried: bool
     ) -> Generator[None, None, None]:
-        """Load a revision into the server that is its home; one that never was up is tried apart first."""
+        """Load a revision into its server; one that never was up is tried apart first."""
         python = yield from image.ensure(
             self._environments,
             self._cache,
@@ -198,7 +201,7 @@ class Keeper:
         if not tried:
             self._progress(name, "it is tried in a process of its own")
             yield from try_apart(spec, python, model, self._folder.path, revision=name, deadline=deadline)
-        server = self._servers.server(spec.name, python, home=home)
+        server = self._servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
         yield from server.load(name, model, deadline=deadline)
 

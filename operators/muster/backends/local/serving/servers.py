@@ -1,8 +1,8 @@
-"""The model servers of one deployment, by what they are the home of; one of them accepts the clients.
+"""The model servers of one deployment: one for all revisions that may share a process, and one of them accepts clients.
 
 A revision in another one gets its share from the one that accepts (``muster_serving.elsewhere``), so shares are
-the same whether two revisions have one image or two. The process that accepts changes with the greatest
-share: the next one accepts before the last one stops to, and that one sends its clients on.
+the same whether two revisions have one image or two. The process that accepts is that of the revision that leads;
+when that changes, the next one accepts before the last one stops to, and that one sends its clients on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.server import STOP_SECONDS, ModelServer
-from muster.backends.local.serving.state import DeploymentState, Home
+from muster.backends.local.serving.state import DeploymentState, ServerKey
 from muster.backends.local.serving.traffic import front, in_force
 
 DRAIN_SECONDS = 5.0
@@ -24,7 +24,7 @@ _HANGS = "the model server does not answer: another one is brought up beside it"
 
 
 class ModelServers:
-    """The servers that run, by environment.
+    """The servers that run.
 
     :param folder: the deployment's.
     :param door: the public socket.
@@ -33,7 +33,7 @@ class ModelServers:
     def __init__(self, folder: Path, door: Door) -> None:
         self._folder = folder
         self._door = door
-        self._running: dict[Home, ModelServer] = {}
+        self._running: dict[ServerKey, ModelServer] = {}
         self._hung: list[ModelServer] = []
         self._leaving: list[tuple[float, ModelServer]] = []
         self._front: ModelServer | None = None
@@ -44,15 +44,15 @@ class ModelServers:
         """Which server holds each revision that is loaded."""
         return {name: server for server in self._running.values() for name in server.loaded}
 
-    def server(self, name: str, python: Path, *, home: Home) -> ModelServer:
-        """Return the server that is such a home, started if there is none.
+    def server(self, name: str, python: Path, *, key: ServerKey) -> ModelServer:
+        """Return the server of this key, started if there is none.
 
         :param name: the deployment's.
         :raises DeploymentError: it cannot be started, or the port is somebody else's.
         """
-        if home not in self._running:
-            self._running[home] = ModelServer(name, python, self._folder, self._door.bound())
-        return self._running[home]
+        if key not in self._running:
+            self._running[key] = ModelServer(name, python, self._folder, self._door.bound())
+        return self._running[key]
 
     def lost(self) -> list[tuple[set[str], str]]:
         """Look after the servers, and return the revisions that were lost with one, and why."""
@@ -61,7 +61,7 @@ class ModelServers:
         for _, server in self._leaving:
             server.listen()
         found = []
-        for home, server in list(self._running.items()):
+        for key, server in list(self._running.items()):
             server.listen()
             if not server.alive():
                 found.append((server.loaded, f"restarting: {server.ended()}"))
@@ -72,7 +72,7 @@ class ModelServers:
                 self._hung.append(server)
             else:
                 continue
-            del self._running[home]
+            del self._running[key]
             self._front = None if self._front is server else self._front
         return found
 
@@ -80,8 +80,8 @@ class ModelServers:
         """Let each process have what all of its revisions ask for, also one that is over until it is unloaded."""
         asked = {name: spec.resources.memory_gib for name, spec in state.specs.items()}
         self._asked_gib |= asked
-        for home, server in self._running.items():
-            names = {name for name in asked if state.home(name) == home} | server.holding
+        for key, server in self._running.items():
+            names = {name for name in asked if state.server_key(name) == key} | server.holding
             if names:
                 server.limit_memory(sum(self._asked_gib[name] for name in names))
 
@@ -93,7 +93,7 @@ class ModelServers:
         """
         up = self.up()
         heard = [name for name, server in up.items() if not server.quiet]
-        shares = in_force(state.shares, up=heard, waiting=waiting)
+        shares = in_force(state.shares, lead=state.lead, up=heard, waiting=waiting)
         if not shares:
             return
         self._door.open()
@@ -103,7 +103,7 @@ class ModelServers:
             server.route(shares, ports)
         if not all(server.settled for server in holding):
             return
-        self._front = front(shares, up, now=self._front)
+        self._front = front(shares, up, lead=state.lead, now=self._front)
         self._front.accept(True)
         if self._front.settled:
             for server in holding - {self._front}:
@@ -112,13 +112,13 @@ class ModelServers:
     def clear(self, state: DeploymentState) -> None:
         """Unload what is over, and let servers go that nothing needs: what they were asked they answer."""
         live = {one.name for one in state.live}
-        wanted = {state.home(name) for name in state.specs}
+        wanted = {state.server_key(name) for name in state.specs}
         now = time.monotonic()
-        for home, server in list(self._running.items()):
-            if home not in wanted and (server is not self._front or not live):
+        for key, server in list(self._running.items()):
+            if key not in wanted and (server is not self._front or not live):
                 server.accept(False)
                 self._leaving.append((now + DRAIN_SECONDS, server))
-                del self._running[home]
+                del self._running[key]
                 continue
             for name in server.loaded - live:
                 if server.settled and now - self._past.setdefault(name, now) > UNLOAD_SECONDS:

@@ -14,7 +14,7 @@ from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionSt
 from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Pinned
 
-Home = tuple[str, str, str]
+ServerKey = tuple[str, str, str]
 
 HISTORY = 50
 _UP = (RevisionState.READY, RevisionState.SERVING)
@@ -61,13 +61,22 @@ class DeploymentState:
         return {one.name: one.percent for one in self.revisions if one.percent}
 
     @property
-    def live(self) -> tuple[Revision, ...]:
-        """The revisions that are not over: those with the greatest share first, then the newest."""
-        return tuple(
-            sorted((one for one in self.revisions if not one.state.over), key=lambda one: -one.percent)
-        )
+    def lead(self) -> str | None:
+        """Whom the others leave what they cannot answer; None where nothing has a share.
 
-    def home(self, name: str) -> Home:
+        The champion of a release, as long as it has any share: another one is only being tried. Else the greatest.
+        """
+        shares, champion = self.shares, self.release.champion if self.release else None
+        return max(shares, key=lambda name: (name == champion, shares[name]), default=None)
+
+    @property
+    def live(self) -> tuple[Revision, ...]:
+        """The revisions that are not over: the one that leads first, then by their shares, then the newest."""
+        lead = self.lead
+        there = (one for one in self.revisions if not one.state.over)
+        return tuple(sorted(there, key=lambda one: (one.name != lead, -one.percent)))
+
+    def server_key(self, name: str) -> ServerKey:
         """What tells which revisions share a server process: those of one environment.
 
         One whose process has died comes back in its own, so that it takes no other with it a second time.

@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
 
-Home = TypeVar("Home", bound=Hashable)
+Process = TypeVar("Process", bound=Hashable)
 
 
-def in_force(shares: Mapping[str, int], *, up: Collection[str], waiting: Collection[str]) -> dict[str, int]:
-    """Return the shares that can be put in force: what is not up leaves its own to the greatest that is.
+def in_force(
+    shares: Mapping[str, int], *, lead: str | None, up: Collection[str], waiting: Collection[str]
+) -> dict[str, int]:
+    """Return the shares that can be put in force: what is not up leaves its own to `lead`, or the greatest that is.
 
-    Nothing is put in force where the greatest share of all is not up and is waited for: its clients wait as
-    well, and a revision that few were to ask is not asked by all.
+    Nothing is put in force where `lead` is not up and is waited for: its clients wait as well, and a revision
+    that is being tried is not asked by all.
     """
-    ordered = sorted((name for name, percent in shares.items() if percent), key=lambda name: -shares[name])
-    there = [name for name in ordered if name in up]
-    if not there or (ordered[0] in waiting and ordered[0] not in up):
+    found = {name: percent for name, percent in shares.items() if percent and name in up}
+    if not found or (lead in waiting and lead not in up):
         return {}
-    found = {name: shares[name] for name in there}
-    found[there[0]] += sum(shares.values()) - sum(found.values())
+    taker = lead if lead in found else max(found, key=lambda name: found[name])
+    assert taker is not None
+    found[taker] += sum(shares.values()) - sum(found.values())
     return found
 
 
-def front(shares: Mapping[str, int], homes: Mapping[str, Home], *, now: Home | None) -> Home:
-    """Return which process accepts clients: that of the greatest share, and in a tie the one that does now.
+def front(
+    shares: Mapping[str, int], processes: Mapping[str, Process], *, lead: str | None, now: Process | None
+) -> Process:
+    """Return which process accepts clients: that of `lead`, else of the greatest share; in a tie the one that does now.
 
     :param shares: those in force, one or more.
-    :param homes: in which process each revision is.
+    :param processes: in which one each revision is.
     """
-    return homes[max(shares, key=lambda name: (shares[name], homes[name] == now))]
+    return processes[max(shares, key=lambda name: (name == lead, shares[name], processes[name] == now))]
