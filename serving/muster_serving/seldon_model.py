@@ -11,6 +11,7 @@ muster_serving.seldon_model.SeldonModel --parameters '[{"name": "model", "value"
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def serve(name: str, *, model: Path, revision: str, port: int) -> None:
 
     No connection is kept: the wrapper would close an idle one while a gateway sends a request on it.
 
-    :raises ModelError: the version has no signature.
+    :raises ModelError: the version cannot be served.
     """
     told = {"model": str(model), "name": name, "revision": revision}
     parameters = [{"name": key, "value": value, "type": "STRING"} for key, value in told.items()]
@@ -46,7 +47,13 @@ def serve(name: str, *, model: Path, revision: str, port: int) -> None:
         *(f"{__name__}.{SeldonModel.__name__}", f"--parameters={json.dumps(parameters)}"),
         *(f"--http-port={port}", "--grpc-workers=0", "--threads=4", "--keepalive=0", "--log-level=WARNING"),
     ]
-    microservice.main()
+    mine = os.getpid()
+    try:
+        microservice.main()
+    except SystemExit as ended:
+        if ended.code and os.getpid() == mine:  # its worker could not load the model, and has told nobody why
+            Predictor(model)
+        raise
 
 
 class SeldonModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,22 @@ MODEL = "/v2/models/flights"
 REQUEST = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [3.0]}]}
 
 
-@pytest.fixture(scope="module", params=["serve", "seldon"])
+def command(python: Path, image: str, folder: Path, *, model: Path, port: int) -> list[str]:
+    """What a pod's container runs, with the places of this machine."""
+    (folder / "serving.zip").write_bytes(archive())
+    made = spec(image=image, server=SERVERS[image])
+    (container,) = inference_service(revision(made, "r1"))["spec"]["predictor"]["containers"]
+    (mount,) = [
+        each["mountPath"] for each in container["volumeMounts"] if each["mountPath"].endswith("/model")
+    ]
+    words = [str(python), *container["command"][1:]]
+    places = {mount: str(model), PROGRAM: str(folder / "serving.zip"), f"--port={PORT}": f"--port={port}"}
+    for there, here in places.items():
+        words = [word.replace(there, here) for word in words]
+    return words
+
+
+@pytest.fixture(scope="module", params=SERVERS)
 def server(
     python: Callable[[str], Path],
     run_server: Any,
@@ -37,17 +53,8 @@ def server(
     request: pytest.FixtureRequest,
 ) -> Iterator[Server]:
     folder, port = tmp_path_factory.mktemp("pod"), free_port()
-    (folder / "serving.zip").write_bytes(archive())
     model = onnx_graph.write_line(folder / "model", slope=2.0)
-    made = spec(image=request.param, server=SERVERS[request.param])
-    (container,) = inference_service(revision(made, "r1"))["spec"]["predictor"]["containers"]
-    (mount,) = [
-        each["mountPath"] for each in container["volumeMounts"] if each["mountPath"].endswith("/model")
-    ]
-    places = {mount: str(model), PROGRAM: str(folder / "serving.zip"), f"--port={PORT}": f"--port={port}"}
-    words = [str(python(made.image)), *container["command"][1:]]
-    for there, here in places.items():
-        words = [word.replace(there, here) for word in words]
+    words = command(python(request.param), request.param, folder, model=model, port=port)
     with pytest.MonkeyPatch.context() as environment:
         # the wrapper's own metrics, which are of no use to a release
         environment.setenv("PREDICTIVE_UNIT_METRICS_SERVICE_PORT", str(free_port()))
@@ -100,6 +107,21 @@ def test_its_page_says_when_it_came_up(server: Server) -> None:
     _, page = server.ask("GET", "/metrics")
     (line,) = [each for each in page.splitlines() if each.startswith("process_start_time_seconds ")]
     assert float(line.split()[1]) > 1e9
+
+
+@pytest.mark.parametrize("image", SERVERS)
+@pytest.mark.parametrize("spoiled", ["model.onnx", "signature.json"])
+def test_one_that_cannot_load_its_model_ends_and_says_why_last(
+    python: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, spoiled: str
+) -> None:
+    """A revision that ends by itself is told by its last line."""
+    monkeypatch.setenv("PREDICTIVE_UNIT_METRICS_SERVICE_PORT", str(free_port()))
+    model = onnx_graph.write_line(tmp_path / "model")
+    (model / spoiled).write_text("none")
+    words = command(python(image), image, tmp_path, model=model, port=free_port())
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ended.returncode
+    assert ended.stderr.splitlines()[-1].startswith(f"flights: {spoiled}")
 
 
 def test_users_who_ask_over_and_over_are_all_answered(server: Server) -> None:

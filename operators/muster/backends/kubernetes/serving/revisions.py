@@ -104,9 +104,8 @@ class Revisions:
         :param upto: the number of the newest: what somebody else begins meanwhile is left alone.
         :param but: these stay.
         """
-        wanted, place = selector(names.of_deployment(name)), self._site.namespace
-        kind = self._platform.kind
-        for found in self._client.find(kind, namespace=place, labels=wanted, heads=True):
+        kind, place = self._platform.kind, self._site.namespace
+        for found in self._left(kind, name):
             metadata = found["metadata"]
             revision = metadata["labels"].get(names.REVISION, "")
             if revision not in but and names.number(revision) <= upto:

@@ -27,6 +27,7 @@ from tests.unit.backends.kubernetes.serving.golden import (
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.inference_service import inference_service
 from muster.backends.kubernetes.serving.notes import HISTORY, LARGEST_BYTES, Notes
+from muster.backends.kubernetes.serving.platform import platform_of
 from muster.backends.kubernetes.serving.route import Route, read_route, write_route
 from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
 from muster.backends.kubernetes.serving.server import archive, code
@@ -53,6 +54,11 @@ def test_a_platform_keeps_any_server_and_each_gets_the_same_pod(wrapped: str) ->
     for pod in (kserve, component["spec"]):
         pod["containers"] = [{**each, "name": "server"} for each in pod["containers"]]
     assert component["spec"].items() <= kserve.items()
+
+
+def test_a_site_that_names_nobody_has_no_platform() -> None:
+    with pytest.raises(SpecError, match="nothing says who serves in namespace team-a"):
+        platform_of(replace(ANYWHERE, serving=None))
 
 
 def test_seldon_finds_the_container_of_its_graph_and_is_told_what_its_service_is_called() -> None:
