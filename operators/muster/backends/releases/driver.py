@@ -31,6 +31,7 @@ from muster.backends.releases.decision import (
 from muster.core.errors import (
     BackendError,
     Conflict,
+    Corrupt,
     DeploymentError,
     Forbidden,
     NotFound,
@@ -145,7 +146,7 @@ class Driver:
             return None  # somebody else wrote first: the next look shows what
         except (SpecError, Forbidden):
             raise
-        except (BackendError, DeploymentError, Unavailable) as error:
+        except (BackendError, Corrupt, DeploymentError, Unavailable) as error:
             self._endure(error, since_when)
             return None
 

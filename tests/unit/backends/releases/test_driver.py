@@ -14,7 +14,7 @@ from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Comparison, Plan, Rules
 from muster.core.deployment import Answer, RevisionState, SmokeRequest
-from muster.core.errors import Conflict, DeploymentError, Forbidden, NotFound, SpecError, Unreachable
+from muster.core.errors import Conflict, Corrupt, DeploymentError, Forbidden, NotFound, SpecError, Unreachable
 
 STEPS = Plan(steps=(5, 25, 100), hold_seconds=(2.0,))
 
@@ -378,7 +378,9 @@ def test_shares_are_refused_where_there_are_none_before_anything_is_started() ->
     assert released(world, 1, plan=Plan()).ending is Ending.DONE
 
 
-def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World) -> None:
+@pytest.mark.parametrize("kind", [Unreachable, Corrupt])
+def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World, kind: type[Exception]) -> None:
+    """And a route that somebody has spoiled, who may put it back."""
     said: list[str] = []
     driver = begin(world, spec(2), STEPS, by="task", say=said.append)
     driver._clock = world.clock
@@ -386,7 +388,7 @@ def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World) -> 
     until_share(world, driver, 5)
 
     def away() -> None:
-        raise Unreachable("the API server does not answer")
+        raise kind("the API server does not answer")
 
     world.away = away
     for _ in range(300):
@@ -399,7 +401,7 @@ def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World) -> 
         world.pass_time(0.25)
         assert driver.step() is None
     world.pass_time(1)
-    with pytest.raises(Unreachable):
+    with pytest.raises(kind):
         driver.step()
     assert said.count("r2: trying again: the API server does not answer") == 2
     world.away = lambda: None

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from muster.core.deployment import DeploymentSpec, Release, Revision
-from muster.core.errors import BackendError, SpecError
+from muster.core.errors import BackendError, Corrupt, SpecError
 from muster.core.wire import dumps, loads
 
 HISTORY = 20
 LARGEST_BYTES = 200_000  # an object's annotations hold 256 KiB, and others have some, too
-
-
-class Unreadable(BackendError):
-    """What a route remembers was spoiled: somebody else has changed it, or it is of another release of muster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +75,13 @@ def write_notes(notes: Notes) -> str:
 
 
 def read_notes(text: str | None, *, route: str) -> Notes:
-    """Read the annotation. :raises Unreadable: it was spoiled; :raises BackendError: there is none."""
+    """Read the annotation. :raises Corrupt: somebody has changed it, or it is of another release of muster; :raises BackendError: there is none."""
     if text is None:
         raise BackendError(f"{route} is no route of muster's: it lacks the annotation that muster wrote")
     try:
         return loads(Notes, text)
     except SpecError as error:
-        raise Unreadable(
+        raise Corrupt(
             f"{route}: what muster remembers in its annotations cannot be read ({error}); users are served as before. "
             "Put it back if it was edited by hand; else retire the deployment and deploy it again"
         ) from error

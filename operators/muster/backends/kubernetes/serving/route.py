@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, Document, Kind
 from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.notes import Notes, Unreadable, read_notes, write_notes
+from muster.backends.kubernetes.serving.notes import Notes, read_notes, write_notes
 from muster.backends.kubernetes.serving.platform import platform_of
 from muster.backends.kubernetes.serving.server import PORT
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import BackendError
+from muster.core.errors import BackendError, Corrupt
 
 _SERVICE_PORT = 80
 _NOBODY = "none"  # the revision that a Service points at before there is one
@@ -85,7 +85,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
     """Read the object of a route.
 
     :param spoiled: stands in for what it remembers where that cannot be read.
-    :raises BackendError: it is not muster's, or of another deployment, or was made unreadable.
+    :raises BackendError: it is not muster's, or of another deployment; :raises Corrupt: it was made unreadable.
     """
     metadata = document["metadata"]
     shown = f"{document['kind']} {metadata['name']} in namespace {site.namespace}"
@@ -97,7 +97,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
         )
     try:
         notes = read_notes((metadata.get("annotations") or {}).get(names.NOTES), route=shown)
-    except Unreadable:
+    except Corrupt:
         if spoiled is None:
             raise
         notes = spoiled

@@ -24,6 +24,7 @@ from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
     Conflict,
+    Corrupt,
     DeploymentError,
     Forbidden,
     NotFound,
@@ -522,7 +523,7 @@ def test_notes_that_somebody_spoiled_are_told(there: World) -> None:
     serve(there)
     route = there.route()
     route["metadata"]["annotations"][names.NOTES] = json.dumps({"kind": "Notes"})
-    with pytest.raises(BackendError, match="users are served as before") as told:
+    with pytest.raises(Corrupt, match="users are served as before") as told:
         there.deployments().deployment("lines")
     assert "retire the deployment and deploy it again" in str(told.value)
     there.deployments().retire("lines")
