@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +180,20 @@ def test_watching_shows_the_last_seconds_until_it_is_ended(
     out = muster("deployments", "show", "flights", "--watch", "--json").out
     seen = [json.loads(line)["figures"]["r2"]["requests"] for line in out.splitlines()]
     assert seen == [0, 100, 200, 300, 300]
+
+
+def test_what_another_release_left_is_shown_and_taken_away(muster: Run, home: Path) -> None:
+    folder = home / "deployments" / "old"
+    folder.mkdir(parents=True)
+    (home / "store").mkdir()
+    (folder / "state.json").write_text(
+        '{"kind": "DeploymentState", "schema": 1, "name": "old", "serving": null}'
+    )
+    assert re.search(r"^old +down", muster("deployments", "ls").out, re.MULTILINE)
+    shown = muster("deployments", "show", "old").out
+    assert "another release of muster wrote it" in " ".join(shown.split())
+    refused = muster("deployments", "rollback", "old")
+    assert (refused.code, refused.error) == (1, None)
+    assert "muster deployments retire old and deploy it again" in refused.err
+    assert muster("deployments", "retire", "old").code == 0
+    assert "no deployments yet" in muster("deployments", "ls").err
