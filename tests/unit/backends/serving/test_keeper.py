@@ -294,6 +294,7 @@ def test_a_keeper_goes_on_whatever_it_meets(
     keep: Any, folder: DeploymentFolder, full: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = keep(served(), Server())
+    monkeypatch.setattr(room, "TROUBLE_SECONDS", 0.0)
     met = [
         Ended(),
         RuntimeError("nobody knows"),

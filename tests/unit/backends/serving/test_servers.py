@@ -73,7 +73,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
         yield make
         for each in made:
-            if not each.server.leave(since=0):
+            if each.server.alive():
+                each.server.leave(since=0)
                 each.server.stop(deadline=FAR)
         for line in lines:
             line.close()
@@ -128,6 +129,19 @@ def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
 
 
 NOTHING: Any = None
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_server_that_was_ended_by_whatever_signal_is_told_of(
+    play: Callable[[], Played], tmp_path: Path, number: int, name: str
+) -> None:
+    played, servers = play(), ModelServers(tmp_path, NOTHING)
+    played.load("r1")
+    servers._running["", "", ""] = played.server
+    os.kill(played.server.pid, number)
+    os.waitid(os.P_PID, played.server.pid, os.WEXITED | os.WNOWAIT)
+    assert servers.lost() == [({"r1"}, f"restarting: the model server was ended by {name}")]
+    assert servers.up() == {}
 
 
 def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from muster.volumes.folder import FolderStore
 LOOK_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
 REPEAT_SECONDS = 60.0
+TROUBLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Keeper:
                     self._look()
                 except Exception as error:  # whatever it meets, what serves goes on
                     self._say(f"trying again: {_told(error)}")
-                    self._servers.wait(1.0)
+                    time.sleep(TROUBLE_SECONDS)
         finally:
             self._stop()
 

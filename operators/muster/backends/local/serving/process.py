@@ -65,7 +65,7 @@ def try_apart(
                 raise DeploymentError("a trial load did not end in time")
             yield
         if trial.returncode < 0:
-            raise DeploymentError(f"loading it ended a process by {signal.Signals(-trial.returncode).name}")
+            raise DeploymentError(f"loading it ended a process by {signal_name(-trial.returncode)}")
         if trial.returncode:
             raise DeploymentError(last_line(log) or f"a trial load ended with exit code {trial.returncode}")
     finally:
@@ -74,6 +74,14 @@ def try_apart(
             trial.wait()
         for path in (asked, log):
             path.unlink(missing_ok=True)
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called; those between SIGRTMIN and SIGRTMAX have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def limit_memory(pid: int, memory_gib: float) -> None:

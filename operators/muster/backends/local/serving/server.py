@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.serving.process import last_line, limit_memory, start
+from muster.backends.local.serving.process import last_line, limit_memory, signal_name, start
 from muster.backends.local.serving.pulse import Pulse
 from muster.core.errors import DeploymentError
 
@@ -181,7 +180,7 @@ class ModelServer:
         code = self._process.poll()
         if code is None:
             return "the model server does not answer"
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         last = last_line(self._log)
         return f"the model server {how}" + (f": {last}" if last else "")
 
