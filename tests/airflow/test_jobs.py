@@ -451,7 +451,7 @@ def test_a_release_is_driven_until_it_has_ended(
     monkeypatch.setattr("muster.airflow.site.open_backend", Serving)
     deadline = time.time() + (60 if ending else 0.2)
     trigger = DeploymentTrigger(
-        spec=dumps(spec), plan=dumps(Plan()), revision="r1", by="me", deadline=deadline
+        spec=dumps(spec), plan=dumps(Plan()), revision="r1", by="me", origin=dumps(RUN), deadline=deadline
     )
     (event,) = events(DeploymentTrigger(**trigger.serialize()[1]))
     assert (event["revision"], event["deadline"], len(closed)) == ("r1", deadline, 1)
