@@ -36,6 +36,6 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
         assert room == f"muster.backends.{'kubernetes' if site.serving else 'local'}.serving.deployments"
         assert why in backend.only_whole
         assert bool(backend.only_whole) == bool(why)
-        assert backend.servers == ("kserve",)
+        assert backend.servers == (("kserve", "seldon") if site.serving else ("kserve",))
     finally:
         backend.close()
