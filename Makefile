@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check soak cluster-up cluster-down test-cluster bench compiler test-horovod test-chart lock wheel clean
+.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-chart lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,12 +38,14 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 test: $(READY)  ## Run the tests, slow ones included (below 20 minutes warm)
 	$(PYTEST) -m "not soak and not horovod and not cluster and not chart" -n 2 --dist loadfile
 
-check: $(READY)  ## Lint, types, layers and the fast tests
+check: lint  ## Lint, types, layers and the fast tests
+	$(PYTEST) -q -m "not slow and not soak and not horovod and not cluster and not chart" -n 2 --dist loadfile
+
+lint: $(READY)  ## Lint, types and layers
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) -q -m "not slow and not soak and not horovod and not cluster and not chart" -n 2 --dist loadfile
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -m "soak and not cluster"
