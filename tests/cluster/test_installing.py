@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 from tests.cluster import chart, cluster, kubectl, serving
@@ -43,7 +44,7 @@ SECONDS = 1800  # a training on a machine that other things share
 
 
 class Terminal:
-    """One shell, in which a person types one command after another; it ends with its folder's other processes."""
+    """One shell, in which a person types one command after another; as a context it ends with what it left running."""
 
     def __init__(self, author: Author) -> None:
         self._shell = subprocess.Popen(
@@ -56,6 +57,15 @@ class Terminal:
             text=True,
             start_new_session=True,
         )
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.__exit__(kind, error, trace)
 
     def type(self, command: str) -> tuple[str, float]:
         """Type a command that succeeds; return what it said, and its seconds."""
@@ -99,8 +109,7 @@ def test_from_an_empty_cluster_to_a_prediction_and_to_the_next_version(
 ) -> None:
     (tmp_path / "helm").symlink_to(ROOT / "helm")
     shutil.copytree(ROOT / "dags", tmp_path / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    with Author(tmp_path) as author:
-        terminal = Terminal(author)
+    with Author(tmp_path) as author, Terminal(author) as terminal:
         for step in steps(PAGE):
             if isinstance(step, File):
                 with (tmp_path / step.path).open("a") as file:  # a second time it is "in addition"
@@ -113,6 +122,8 @@ def test_from_an_empty_cluster_to_a_prediction_and_to_the_next_version(
                     said += more
                     record_property(heading, f"{seconds:6.1f}  {command}")
                 assert missing(ours(step.prints), said) == [], f"{step.commands}\n{said[-4000:]}"
+                if "muster doctor" in step.commands:  # "every line should begin with ok"
+                    assert re.findall(r"^(?:warn|bad) .*", said, re.MULTILINE) == []
         upgrade_and_rollback(empty, tmp_path, terminal, record_property)
 
 
