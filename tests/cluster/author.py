@@ -33,7 +33,7 @@ def settings() -> dict[str, object]:
     }
 
 
-def write_file(of: Layout, folder: Path, **change: object) -> Path:
+def write_file(of: Layout, folder: Path, /, **change: object) -> Path:
     """Write ``cluster.toml``, with the token beside it, and return it."""
     (folder / "token").write_text(store.operator_token(of))
     kubeconfig = str(accounts.kubeconfig(of, accounts.OPERATOR))

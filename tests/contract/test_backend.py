@@ -68,10 +68,16 @@ class BackendContract:
     :cvar pace: how much longer everything may take than on one machine.
     :cvar big: what each of two replicas asks for, so that there is room for one such gang and not for two.
     :cvar no_room: what the second says of that.
+    :cvar whole: what one job may ask for, so that there is no room for a second such job.
+    :cvar too_much: more memory than any job can have.
+    :cvar no_such: more GPUs than any job can have.
     """
 
     pace = 1.0
     big = Resources(memory_gib=1.5)
+    whole = Resources(memory_gib=4)
+    too_much = Resources(memory_gib=9)
+    no_such = Resources(gpus=1)
     no_room = "GiB"
 
     @functools.cached_property
@@ -347,8 +353,8 @@ class BackendContract:
 
     def test_a_job_that_waits_is_cancelled_too(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         first, second = self.own("first"), self.own("second")
-        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id=first)
-        backend.submit(job(SLEEP), job_id=second)
+        backend.submit(job(SLEEP, resources=self.whole), job_id=first)
+        backend.submit(job(SLEEP, resources=self.whole), job_id=second)
         backend.cancel(second)
         assert backend.status(second).state is JobState.CANCELLED
         backend.cancel(first)
@@ -452,14 +458,14 @@ class BackendContract:
     def test_more_memory_than_there_can_be_is_refused_at_once(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
-        with pytest.raises(CannotSchedule, match="9 GiB"):
-            backend.submit(job("pass", resources=Resources(memory_gib=9)), job_id=self.own("huge"))
+        with pytest.raises(CannotSchedule, match=f"{self.too_much.memory_gib:g} GiB"):
+            backend.submit(job("pass", resources=self.too_much), job_id=self.own("huge"))
 
     def test_a_gang_that_requires_gpus_is_refused(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         with pytest.raises(CannotSchedule, match=r"(?i)gpu"):
-            backend.check(job("pass", resources=Resources(gpus=1), require_gpus=True))
+            backend.check(job("pass", resources=self.no_such, require_gpus=True))
 
     def test_a_job_that_runs_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         long = self.own("long")
@@ -471,8 +477,8 @@ class BackendContract:
 
     def test_a_job_that_waits_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         first, second = self.own("first"), self.own("second")
-        backend.submit(job(SLEEP, resources=Resources(memory_gib=4)), job_id=first)
-        backend.submit(job("pass", queue_timeout_seconds=0.2), job_id=second)
+        backend.submit(job(SLEEP, resources=self.whole), job_id=first)
+        backend.submit(job("pass", resources=self.whole, queue_timeout_seconds=0.2), job_id=second)
         status, _ = finish(backend, second)
         assert status.verdict is not None
         assert status.verdict.cause is Cause.QUEUE_TIMEOUT
@@ -893,7 +899,10 @@ class TestKubernetesBackendWithoutKueue(TestKubernetesBackend):
     """Kubernetes' own PodGroups: there are no queues, so a gang waits for nodes."""
 
     big = Resources(memory_gib=0.125, gpus=5, gpu_class=("gpu-a100",))
-    no_room = "minCount"
+    no_room = "Insufficient nvidia.com/gpu"
+    whole = Resources(memory_gib=0.125, gpus=4, gpu_class=("gpu-k80",))
+    too_much = Resources(memory_gib=4096)
+    no_such = Resources(gpus=9)
 
     def connected(self, here: Layout, folder: Path) -> KubernetesBackend:
         return connected(here, folder, site=replace(SITE, queue=None), client=WithoutKueue)

@@ -21,6 +21,7 @@ _AT_ONCE = 16
 _METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
 _OK = 200
 _SAID = 200  # characters of what is no answer
+_UNREACHED = "error trying to reach service: "  # the API server's words
 _BORN = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 
 T = TypeVar("T")
@@ -73,7 +74,10 @@ class Replicas:
         if status == _OK and isinstance(found, dict):
             return found
         said = (found.get("error") or found.get("message")) if isinstance(found, dict) else None
-        raise DeploymentError(f"HTTP {status}: {str(said or data.decode('utf-8', 'replace'))[:_SAID]}")
+        text = str(said or data.decode("utf-8", "replace"))[:_SAID]
+        if text.startswith(_UNREACHED):
+            raise DeploymentError(f"it does not answer: {text.removeprefix(_UNREACHED)}")
+        raise DeploymentError(f"HTTP {status}: {text}")
 
     def _metrics(self, pod: Document, deployment: str) -> Counted | None:
         from muster.backends.releases.counting import read_counts

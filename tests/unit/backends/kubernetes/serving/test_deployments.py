@@ -404,7 +404,10 @@ class TestAsk:
         ("answer", "words"),
         [
             ((500, {"error": "the model failed"}), "HTTP 500: the model failed"),
-            ((503, {"kind": "Status", "message": "error trying to reach service"}), "HTTP 503: error trying"),
+            (
+                (503, {"kind": "Status", "message": "error trying to reach service: connection refused"}),
+                "it does not answer: connection refused",
+            ),
             ((200, b"<html>"), "HTTP 200: <html>"),
             ((200, {"inputs": [{"name": "z", "datatype": "FP32", "shape": [-1]}]}), "takes z"),
         ],
