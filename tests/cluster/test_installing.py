@@ -1,4 +1,4 @@
-"""The page on installing, typed as it stands into an empty cluster; then an upgrade and a rollback while users ask.
+"""The page on installing, typed as it stands into an empty cluster, to the uninstall; it is upgraded while users ask.
 
 What the page calls a site's own is this cluster's (:data:`OURS`). Its first step, images that are built and pushed,
 needs a registry: the nodes here have theirs.
@@ -40,6 +40,10 @@ OURS = {
     "https://{name}.models.example": serving.GATEWAY_URL,
     "https://flights.models.example": serving.GATEWAY_URL,
 }
+OF_OURS = (
+    "pods,persistentvolumeclaims,secrets,services,deployments.apps,cronjobs.batch,roles,jobsets.jobset.x-k8s.io,"
+    "inferenceservices.serving.kserve.io,httproutes.gateway.networking.k8s.io"
+)
 SECONDS = 1800  # a training on a machine that other things share
 
 
@@ -125,6 +129,7 @@ def test_from_an_empty_cluster_to_a_prediction_and_to_the_next_version(
                 if "muster doctor" in step.commands:  # "every line should begin with ok"
                     assert re.findall(r"^(?:warn|bad) .*", said, re.MULTILINE) == []
         upgrade_and_rollback(empty, tmp_path, terminal, record_property)
+        uninstall(empty, terminal, record_property)
 
 
 def upgrade_and_rollback(
@@ -153,6 +158,22 @@ def upgrade_and_rollback(
     assert load.failed == {}
     assert len(said) == 1
     assert next(iter(said)).startswith("volume://flights/model@")
+
+
+def uninstall(of: Layout, terminal: Terminal, record_property: Callable[[str, object], None]) -> None:
+    """The page's own words again; nothing is left of muster in the namespace."""
+    page = PAGE.read_text()
+    (forward,) = re.findall(r"^kubectl port-forward .*", page, re.MULTILINE)
+    (end,) = re.findall(r"`(kill [^`]+)`", page)  # it goes to the pod that was there before the upgrade
+    typed = re.findall(r"`((?:muster|helm|kubectl) [^`]+)`", page[page.index("- **Uninstall**") :])
+    assert len(typed) == 3, typed
+    for command in (f"{end} && wait", forward, *typed):  # a person is slower than it
+        _, seconds = terminal.type(command.replace("NAME", "flights"))
+        record_property(
+            "uninstalling, to the last version: seconds of each command", f"{seconds:6.1f}  {command}"
+        )
+    words = ("get", OF_OURS, f"--namespace={NAMESPACE}", "--output=name")
+    kubectl.until("nothing of it is left", lambda: kubectl.run(of, *words) == "")  # what goes last is pods
 
 
 def ours(text: str) -> str:
