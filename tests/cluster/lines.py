@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.cluster import deploying, serving
 from tests.cluster.deploying import Served, infer
+from tests.contract.test_deployments import finish
 from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
@@ -128,19 +129,6 @@ class Line:
             return infer(self.name, 2.0)
         except (OSError, http.client.HTTPException):
             return None
-
-
-def finish(driver: Driver) -> Outcome:
-    """Drive a release to its end."""
-    found: list[Outcome] = []
-
-    def ended() -> bool:
-        if (outcome := driver.step()) is not None:
-            found.append(outcome)
-        return bool(found)
-
-    eventually(ended)
-    return found[0]
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from tests.cluster.accounts import NAMESPACE
 from tests.cluster.clearing import MADE
 from tests.cluster.deploying import Served
 from tests.cluster.inside import layout
-from tests.cluster.lines import CANARY, SMALL, Line, finish, last_change, lost, standing
+from tests.cluster.lines import CANARY, SMALL, Line, last_change, lost, standing
+from tests.contract.test_deployments import finish
 from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually

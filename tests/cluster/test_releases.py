@@ -15,7 +15,8 @@ from tests.cluster.accounts import NAMESPACE
 from tests.cluster.deploying import Served
 from tests.cluster.driving import BY, Task, driven
 from tests.cluster.inside import layout
-from tests.cluster.lines import CANARY, QUIET, Line, finish, lost, standing
+from tests.cluster.lines import CANARY, QUIET, Line, lost, standing
+from tests.contract.test_deployments import finish
 from tests.e2e.author import Author
 from tests.serving import onnx_graph
 from tests.serving.load import Load
