@@ -1,4 +1,4 @@
-"""The chart renders what was reviewed, what the plain manifests say, and what a cluster's own schemas take."""
+"""The chart renders what was reviewed, which the test cluster runs with, and what a cluster's own schemas take."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ import muster
 
 pytestmark = pytest.mark.chart
 
-MANIFESTS = helm.ROOT / "tests" / "cluster" / "manifests"
-PLAIN = ("accounts", "claim", "queues", "reaper", "store")
-OWN = {"PersistentVolume"}  # the site's, under the claim
 CLUSTER_WIDE = {
     "ClusterRole",
     "ClusterRoleBinding",
@@ -49,25 +46,6 @@ def test_lint_finds_nothing() -> None:
 
 def test_its_version_is_muster_s() -> None:
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == muster.__version__
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_it_makes_what_the_plain_manifests_make(name: str) -> None:
-    """They are what the tests on a cluster run with; what the chart adds are its labels, and that a claim is kept."""
-    rendered = {_key(each): each for each in render(CLUSTER)}
-    plain = list(yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text()))
-    for each in plain:
-        if each["kind"] not in OWN:
-            assert _bare(rendered[_key(each)]) == _bare(each)
-
-
-def test_it_makes_nothing_else_than_the_plain_manifests_but_for_what_they_lack() -> None:
-    rendered = {_key(each) for each in render(CLUSTER)}
-    plain = {
-        _key(one) for name in PLAIN for one in yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text())
-    }
-    more = {kind for kind, _ in rendered - plain}
-    assert more == {"NetworkPolicy", "CronJob", "ConfigMap", "Pod"}
 
 
 @pytest.fixture(scope="module")
@@ -414,18 +392,6 @@ def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
 
 def _key(document: Document) -> tuple[str, str]:
     return document["kind"], document["metadata"]["name"]
-
-
-def _bare(document: Document) -> Document:
-    """Without what says who made it."""
-    metadata = {
-        name: value for name, value in document["metadata"].items() if name not in ("labels", "annotations")
-    }
-    labels = document["metadata"].get("labels") or {}
-    ours = {
-        name: text for name, text in labels.items() if not name.startswith(("app.kubernetes.io/", "helm.sh/"))
-    }
-    return {**document, "metadata": {**metadata, **({"labels": ours} if ours else {})}}
 
 
 def _pod_spec(document: Document) -> Document | None:

@@ -21,6 +21,7 @@ from tests.cluster import (
     daemons,
     environments,
     extensions,
+    furniture,
     groups,
     images,
     kubectl,
@@ -145,8 +146,9 @@ def start(layout: Layout, name: str) -> None:
 
 def furnish(layout: Layout) -> None:
     """Make what is not there of the queues, the claim and the accounts that the tests use."""
-    for name in ("namespace", "visibility", "claim", "accounts", "queues"):
+    for name in ("namespace", "visibility", "volume"):
         kubectl.run(layout, "apply", "--server-side", f"--filename={MANIFESTS / name}.yaml")
+    kubectl.apply(layout, furniture.standing())
 
 
 def _names() -> list[str]:

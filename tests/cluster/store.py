@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from pathlib import Path
 
-from tests.cluster import kubectl
+from tests.cluster import furniture, kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout
 
@@ -23,7 +24,6 @@ from muster.volumes.service.tokens import read_keys
 URL = "http://10.96.0.80"
 FOLDER = "store"  # of the claim; a store is never a mount itself
 _NAMESPACE = f"--namespace={NAMESPACE}"
-_MANIFEST = Path(__file__).with_name("manifests") / "store.yaml"
 _DAY_SECONDS = 86_400.0
 
 
@@ -34,15 +34,15 @@ def deploy(layout: Layout, *, folder: str = FOLDER, seconds: float = 60) -> None
         keys.touch(mode=0o600)
         keys.write_text(secrets.token_hex(32) + "\n")
     kubectl.apply(layout, [_secret(keys.read_text())])
-    manifest = _MANIFEST.read_text().replace(f"--store=/claim/{FOLDER},", f"--store=/claim/{folder},")
-    kubectl.run(layout, "apply", "--server-side", "--filename=-", stdin=manifest)
+    text = json.dumps(_objects()).replace(f'"--store=/claim/{FOLDER}"', f'"--store=/claim/{folder}"')
+    kubectl.apply(layout, json.loads(text))
     words = ("rollout", "status", "deployment/muster-store", _NAMESPACE, f"--timeout={seconds:.0f}s")
     kubectl.run(layout, *words)
 
 
 def remove(layout: Layout) -> None:
     """End the service."""
-    kubectl.run(layout, "delete", "--wait", "--ignore-not-found", f"--filename={_MANIFEST}")
+    kubectl.delete(layout, _objects())
 
 
 def kill(layout: Layout) -> None:
@@ -65,6 +65,10 @@ def operator_token(layout: Layout) -> str:
 def job_token(layout: Layout, job_id: str, *, attempt: int) -> str:
     """Return a token of the pods of one attempt of a job, for a day."""
     return sign_for_job(read_keys(_keys(layout)), job_id, attempt=attempt, lifetime_seconds=_DAY_SECONDS)
+
+
+def _objects() -> list[furniture.Document]:
+    return furniture.objects("Deployment", "Service", name="muster-store")
 
 
 def _secret(keys: str) -> dict[str, object]:

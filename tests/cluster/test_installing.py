@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
-from tests.cluster import chart, cluster, kubectl, serving
+from tests.cluster import chart, cluster, furniture, kubectl, serving
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.docs.page import DOCS, ROOT, File, Typed, missing, steps
@@ -97,12 +97,9 @@ def empty(tmp_path: Path) -> Iterator[Layout]:
     """A cluster with KServe and a Gateway, and with no object of the whole cluster that the page makes."""
     of = layout()
     serving.up(of)
-    manifests = cluster.MANIFESTS
-    words = ("delete", "--ignore-not-found", "--wait", "--timeout=120s")
     try:
         with chart.place(of, tmp_path, release=RELEASE, namespace=NAMESPACE):
-            kubectl.run(of, *words, f"--filename={manifests / 'queues.yaml'}")
-            kubectl.run(of, *words, "clusterroles,clusterrolebindings", "muster-reader", "muster-reaper")
+            kubectl.delete(of, furniture.of_the_whole_cluster())
             yield of
     finally:
         cluster.furnish(of)

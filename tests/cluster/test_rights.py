@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
-from tests.cluster import kubectl, reaper, store
+from tests.cluster import furniture, kubectl, reaper, store
 from tests.cluster.accounts import JOB, NAMESPACE
-from tests.cluster.cluster import MANIFESTS
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.rights import ACCOUNTS, DEEDS, MAY, table, tried
@@ -45,8 +43,8 @@ def test_every_right_that_an_account_has_been_given_is_one_that_its_work_needs(a
 
 
 def given(account: str) -> set[tuple[str, str, str]]:
-    """What the manifests' bindings give to an account: verbs, groups, resources."""
-    found = list(yaml.safe_load_all((MANIFESTS / "accounts.yaml").read_text()))
+    """What the chart's bindings give to an account: verbs, groups, resources."""
+    found = furniture.standing()
     roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in found if "rules" in each}
     bound = [
         (each["roleRef"]["kind"], each["roleRef"]["name"])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
+from tests.cluster.furniture import objects
 from tests.unit.backends.kubernetes.api_server import Answer, Asked, status
-from tests.unit.backends.kubernetes.site_objects import MANIFESTS, NODES, claim
+from tests.unit.backends.kubernetes.site_objects import NODES, QUEUES, claim
 
 from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.kinds import Kind
@@ -48,7 +47,7 @@ class FakeCluster:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        for document in (space, *_manifest("queues"), *NODES, claim("ReadWriteMany")):
+        for document in (space, *objects(*QUEUES), *NODES, claim("ReadWriteMany")):
             self.put(document)
 
     def __call__(self, asked: Asked) -> Answer:
@@ -142,11 +141,6 @@ class FakeCluster:
             del self.objects[key]
         if lost:
             self.collect()
-
-
-def _manifest(name: str) -> Iterator[Document]:
-    found = yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text(encoding="utf-8"))
-    return (each for each in found if each)
 
 
 def _groups(missing: frozenset[Kind]) -> Document:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.cluster.furniture import objects
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
-from tests.unit.backends.kubernetes.site_objects import NODES, claim, manifests
+from tests.unit.backends.kubernetes.site_objects import NODES, QUEUES, claim
 
 from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.kinds import Document, Kind
@@ -133,14 +134,10 @@ def _selected(labels: dict[str, str], wanted: str) -> bool:
 
 
 def site_documents() -> list[Document]:
-    """The nodes, queues, flavors, priorities and the claim of the test cluster's own manifests."""
-    queues = [
-        each
-        for kind in ("Topology", "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass")
-        for each in manifests("queues", kind)
-    ]
-    namespace = {**manifests("namespace", "Namespace")[0], "status": {"phase": "Active"}}
-    return [namespace, claim("ReadWriteMany"), *queues, *NODES]
+    """The nodes, queues, flavors, priorities and the claim of the test cluster."""
+    metadata = {"name": "muster-jobs"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata, "status": {"phase": "Active"}}
+    return [namespace, claim("ReadWriteMany"), *objects(*QUEUES), *NODES]
 
 
 @contextmanager

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.cluster.furniture import objects
 
 from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Node, Queue, limits_of
-
-MANIFESTS = Path(__file__).parents[3] / "cluster" / "manifests"
 
 Document = dict[str, Any]
 
 
-def manifests(name: str, kind: str) -> list[Document]:
-    """Return the objects of one kind from the test cluster's own manifests."""
-    found = yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text(encoding="utf-8"))
-    return [each for each in found if each and each["kind"] == kind]
+QUEUES = ("Topology", "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass")
 
 
 def node(
@@ -91,14 +85,14 @@ NODES = (
 
 def claim(*modes: str, phase: str = "Bound") -> Document:
     """Return the store's ``PersistentVolumeClaim``."""
-    (found,) = manifests("claim", "PersistentVolumeClaim")
+    (found,) = objects("PersistentVolumeClaim")
     found["spec"]["accessModes"] = list(modes)
     return {**found, "status": {"phase": phase, "accessModes": list(modes) if phase == "Bound" else []}}
 
 
 def cluster(**other: Any) -> Cluster:
     """Return the site as discovery finds it; `other` facts where something is to be different."""
-    limits = limits_of(manifests("queues", "ClusterQueue"), ())
+    limits = limits_of(objects("ClusterQueue"), ())
     facts: dict[str, Any] = {
         "namespace": "muster-jobs",
         "job_set": True,
@@ -106,15 +100,9 @@ def cluster(**other: Any) -> Cluster:
         "topology": True,
         "pod_group": True,
         "claim": Claim.of(claim("ReadWriteMany")),
-        "queues": {
-            each["metadata"]["name"]: Queue.of(each, limits) for each in manifests("queues", "LocalQueue")
-        },
-        "flavors": {
-            each["metadata"]["name"]: Flavor.of(each) for each in manifests("queues", "ResourceFlavor")
-        },
-        "priorities": frozenset(
-            each["metadata"]["name"] for each in manifests("queues", "WorkloadPriorityClass")
-        ),
+        "queues": {each["metadata"]["name"]: Queue.of(each, limits) for each in objects("LocalQueue")},
+        "flavors": {each["metadata"]["name"]: Flavor.of(each) for each in objects("ResourceFlavor")},
+        "priorities": frozenset(each["metadata"]["name"] for each in objects("WorkloadPriorityClass")),
         "nodes": tuple(map(Node.of, NODES)),
     }
     return Cluster(**(facts | other))

@@ -1,6 +1,6 @@
 """What an account needs to submit jobs and to follow them, and which of that it lacks.
 
-The rules are those of a role as ``tests/cluster/manifests/accounts.yaml`` grants it.
+The rules are those of the role that the chart makes (``helm/muster/templates/accounts.yaml``).
 """
 
 from __future__ import annotations

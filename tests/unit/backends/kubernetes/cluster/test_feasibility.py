@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.backends.kubernetes.site_objects import claim, cluster, manifests, node
+from tests.cluster.furniture import objects
+from tests.unit.backends.kubernetes.site_objects import claim, cluster, node
 
 from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Gangs, Node, Queue, limits_of
 from muster.backends.kubernetes.cluster.feasibility import (
@@ -311,7 +312,7 @@ class TestFit:
         )
 
     def test_a_stopped_queue_is_a_warning(self) -> None:
-        local = manifests("queues", "LocalQueue")[0]
+        local = objects("LocalQueue")[0]
         said = {"type": "Active", "status": "False", "reason": "Stopped", "message": "LocalQueue is stopped"}
         queue = Queue.of({**local, "status": {"conditions": [said]}}, {})
         assert check_job(SITE, [pods()], queue=queue) == ("queue team-a is stopped: LocalQueue is stopped",)
@@ -321,7 +322,7 @@ class TestLimits:
     """What one workload can ever get."""
 
     def limits(self, *, cohorts: list[dict[str, object]] | None = (), **quota: object) -> float:  # type: ignore[assignment]
-        first, second = manifests("queues", "ClusterQueue")
+        first, second = objects("ClusterQueue")
         for flavor in first["spec"]["resourceGroups"][0]["flavors"]:
             for resource in flavor["resources"]:
                 resource.update({key: text for key, text in quota.items() if key != "lendingLimit"})

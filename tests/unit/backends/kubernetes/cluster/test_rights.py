@@ -1,10 +1,10 @@
-"""The rights that doctor asks for are those that the account of the manifests has."""
+"""The rights that doctor asks for are those that the chart gives to the account."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.unit.backends.kubernetes.site_objects import manifests
+from tests.cluster.furniture import objects
 
 from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, JOB, POD, SELDON_DEPLOYMENT, Kind
 from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, rules, serving_rights
@@ -12,7 +12,7 @@ from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, ru
 
 def granted(kind: str, name: str) -> set[tuple[str, str, str]]:
     """Group, resource and verb of every rule of a role."""
-    (role,) = [each for each in manifests("accounts", kind) if each["metadata"]["name"] == name]
+    (role,) = objects(kind, name=name)
     return {
         (group, resource, verb)
         for rule in role["rules"]

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.site_objects import NODES, manifests, node
+from tests.cluster.furniture import objects
+from tests.unit.backends.kubernetes.site_objects import NODES, node
 
 from muster.backends.capacity import Cards, Place, Share
 from muster.backends.kubernetes.cluster.facts import Flavor
@@ -86,7 +87,7 @@ class TestGpus:
 
 class TestShares:
     def test_what_each_team_has(self) -> None:
-        queues = manifests("queues", "ClusterQueue")
+        queues = objects("ClusterQueue")
         queues[1]["status"] = {
             "flavorsReservation": [
                 {
@@ -98,9 +99,7 @@ class TestShares:
                 }
             ]
         }
-        flavors = {
-            each["metadata"]["name"]: Flavor.of(each) for each in manifests("queues", "ResourceFlavor")
-        }
+        flavors = {each["metadata"]["name"]: Flavor.of(each) for each in objects("ResourceFlavor")}
         found = [each for each in shares(queues, flavors, resource=GPU) if each.quota or each.used]
         assert found == [
             Share(team="team-a", flavor="gpu-a100", gpu_class="gpu-a100", quota=12, used=0, borrowed=0),
@@ -109,7 +108,7 @@ class TestShares:
         ]
 
     def test_a_flavor_that_may_not_be_read(self) -> None:
-        (first, *_) = shares(manifests("queues", "ClusterQueue"), {}, resource=GPU)
+        (first, *_) = shares(objects("ClusterQueue"), {}, resource=GPU)
         assert first.gpu_class == "-"
 
 

@@ -1,0 +1,42 @@
+"""What the chart makes of this cluster's values (``values.yaml``), as it was rendered and reviewed.
+
+``python -m tests.chart.examples`` renders it, and ``make test-chart`` holds it to the chart; so neither a cluster that
+is brought up nor a test that reads these objects needs helm.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Document = dict[str, Any]
+RENDERED = Path(__file__).parents[1] / "chart" / "golden" / "test-cluster.yaml"
+_WHEN_ASKED_FOR = frozenset({"Deployment", "Service", "CronJob", "ConfigMap", "Pod"})
+
+
+def objects(*kinds: str, name: str = "") -> list[Document]:
+    """Return those of some kinds. :param name: of the one that is wanted; all of them where not given."""
+    return [each for each in _all() if each["kind"] in kinds and name in ("", each["metadata"]["name"])]
+
+
+def standing() -> list[Document]:
+    """Return all that is there whenever the cluster is: whatever runs no pods."""
+    return [each for each in _all() if each["kind"] not in _WHEN_ASKED_FOR]
+
+
+def of_the_whole_cluster() -> list[Document]:
+    """Return what of that is in no namespace."""
+    return [each for each in standing() if "namespace" not in each["metadata"]]
+
+
+def _all() -> list[Document]:
+    return deepcopy(_read())  # tests change them
+
+
+@cache
+def _read() -> list[Document]:
+    return list(filter(None, yaml.load_all(RENDERED.read_text(encoding="utf-8"), yaml.CSafeLoader)))
