@@ -6,7 +6,7 @@
         installed.helm("test", "shop", "--logs")
 
 What it makes of the whole cluster is called after the release, or after the team of its values, so it stands beside
-the plain manifests that the other tests use.
+the objects that the other tests use.
 """
 
 from __future__ import annotations
