@@ -9,7 +9,6 @@ import pytest
 from tests.cluster import deploying, kubectl, serving
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.deploying import Served
-from tests.cluster.inside import layout
 from tests.contract.test_deployments import DeploymentsContract
 from tests.waiting import eventually
 
@@ -19,12 +18,6 @@ from muster.core.shipped import shipped
 from muster.volumes.service.client import ServiceStore
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with deploying.served(layout(), tmp_path_factory.mktemp("served")) as found:
-        yield found
 
 
 class TestClusterDeployments(DeploymentsContract):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cluster import author, deploying, kubectl
 from tests.cluster.accounts import NAMESPACE
-from tests.cluster.deploying import Served
 from tests.cluster.driving import BY, Task, driven
-from tests.cluster.inside import layout
-from tests.cluster.lines import CANARY, QUIET, Line, lost, standing
+from tests.cluster.lines import CANARY, QUIET, Line, lost
 from tests.contract.test_deployments import finish
 from tests.e2e.author import Author
 from tests.serving import onnx_graph
@@ -35,24 +33,6 @@ COMMAND = "the command: seconds, its own start among them"
 KILLED = "a release whose driver is killed at ten points: requests that were lost, seconds"
 SHORT = Plan(steps=(20, 60, 100), hold_seconds=(1.0, 1.0, 0.0), rules=QUIET)
 Show = Callable[[str, object], None]
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with deploying.served(layout(), tmp_path_factory.mktemp("served")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def one(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    with standing(served, tmp_path_factory.mktemp("line")) as line:
-        yield line
-
-
-@pytest.fixture
-def line(one: Line) -> Line:
-    one.settle()
-    return one
 
 
 def wrong(line: Line) -> DeploymentSpec:

@@ -206,8 +206,10 @@ class Answer:
 
     :param replica: which, as the platform calls it.
     :param outputs: columns by name; None where it did not answer as the protocol says, and `error` tells.
+    :param silent: it could not be reached: why, its platform may know in a moment.
     """
 
     replica: str
     outputs: Mapping[str, tuple[Any, ...]] | None
     error: str = ""
+    silent: bool = False

@@ -294,7 +294,8 @@ class TestServing:
         assert (found["state"], found["found"]) == ("warn", "kserve, without a Gateway")
 
     @pytest.mark.parametrize(
-        ("missing", "said"), [(INFERENCE_SERVICE, "install KServe"), (HTTP_ROUTE, "install the Gateway API")]
+        ("missing", "said"),
+        [(INFERENCE_SERVICE, "install KServe 0.20 or newer"), (HTTP_ROUTE, "install the Gateway API")],
     )
     def test_what_is_not_installed(self, missing: Kind, said: str, site: Site) -> None:
         site.api.missing.add(missing)

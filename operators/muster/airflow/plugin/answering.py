@@ -24,6 +24,17 @@ class _Known:
     lock: threading.Lock = field(default_factory=threading.Lock)
     looks: list[tuple[float, Seen]] = field(default_factory=list)
 
+    @property
+    def stale(self) -> bool:
+        """Whether it is time for another look."""
+        return not self.looks or time.monotonic() - self.looks[-1][0] > FRESH_SECONDS
+
+    def note(self, seen: Seen) -> None:
+        """Keep a look."""
+        now = time.monotonic()
+        recent = [each for each in self.looks if each[0] > now - WINDOW_SECONDS]
+        self.looks = [*recent, (now, seen)]
+
 
 class Answering:
     """Every deployment of one backend. Any number of threads may ask."""
@@ -34,35 +45,28 @@ class Answering:
 
     def all(self) -> list[dict[str, Any]]:
         """Every deployment that there is, with its figures."""
-        names = self._backend.deployments()
-        self._known = defaultdict(_Known, {name: self._known[name] for name in names})
-        stale = [name for name in names if self._age(name) > FRESH_SECONDS]
-        for seen in look_at_all(self._backend, stale):
-            self._note(seen)
-        return [_document(self._known[name]) for name in names if self._known[name].looks]
+        return [_document(known) for known in self._looked()]
 
     def one(self, name: str) -> dict[str, Any]:
         """One deployment. :raises NotFound: there is none."""
         known = self._known[name]
         with known.lock:  # whoever comes meanwhile is shown what this look finds
-            if self._age(name) > FRESH_SECONDS:
-                self._note(look(self._backend, name))
+            if known.stale:
+                known.note(look(self._backend, name))
         return _document(known)
 
     def statuses(self) -> list[DeploymentStatus]:
         """Every deployment as it was seen a moment ago."""
-        self.all()
-        return [known.looks[-1][1].status for known in self._known.values() if known.looks]
+        return [known.looks[-1][1].status for known in self._looked()]
 
-    def _age(self, name: str) -> float:
-        looks = self._known[name].looks
-        return time.monotonic() - looks[-1][0] if looks else float("inf")
-
-    def _note(self, seen: Seen) -> None:
-        now = time.monotonic()
-        known = self._known[seen.status.name]
-        recent = [each for each in known.looks if each[0] > now - WINDOW_SECONDS]
-        known.looks = [*recent, (now, seen)]
+    def _looked(self) -> list[_Known]:
+        """What is known of every deployment that there is; of those that are gone it is forgotten."""
+        known = {name: self._known[name] for name in self._backend.deployments()}
+        self._known = defaultdict(_Known, known)
+        stale = [name for name, each in known.items() if each.stale]
+        for seen in look_at_all(self._backend, stale):
+            known[seen.status.name].note(seen)
+        return [each for each in known.values() if each.looks]
 
 
 def _document(known: _Known) -> dict[str, Any]:

@@ -6,9 +6,11 @@ machine and on a cluster alike.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +26,22 @@ if TYPE_CHECKING:
 _TRIES = 2
 MOMENT_SECONDS = 0.2  # of asking at a stretch: errors of users' requests must not wait behind it
 
+Answers = tuple[Answer, ...]
+
 
 class Unanswered(Exception):
     """A replica gave no answer, or none that is one."""
 
 
+class Unfinished(Exception):
+    """The answers are not there yet: the same question takes them at the next look."""
+
+
 class Questions:
     """What is still to be asked of a revision at this step.
 
-    `found` is None until all is asked, then empty if all is well; or what is not, at once.
+    `found` is None until all is asked, then empty if all is well; or what is not, at once. A replica may take its time
+    to answer: what was asked of it is waited for at the next looks.
     """
 
     def __init__(self, deployments: Deployments, spec: DeploymentSpec, plan: Plan, *, revision: str) -> None:
@@ -45,8 +54,11 @@ class Questions:
     def begin(self, *, compare: bool) -> None:
         """Begin a step: everything is to be asked anew, and the comparison where it is wanted."""
         self.found: str | None = None
+        self.silent = False  # whether the last that was asked could not be reached
         self._champion: str | None = None
+        self._asked: Future[Answers] | None = None  # of what is left, the first
         self._unanswered = 0
+        self._until = 0.0
         self._left: deque[Callable[[], str]] = deque(partial(self._smoke, each) for each in self._spec.smoke)
         if compare and self._comparison:
             self._left.append(partial(self._add_comparison, self._comparison))
@@ -54,10 +66,12 @@ class Questions:
     def ask(self, *, champion: str | None) -> None:
         """Ask for a moment. :raises BackendError: the cluster is away; the same is asked the next time."""
         self._champion = champion
-        until = time.monotonic() + MOMENT_SECONDS
-        while self._left and not self.found and time.monotonic() < until:
+        self._until = time.monotonic() + MOMENT_SECONDS
+        while self._left and not self.found and time.monotonic() < self._until:
             try:
                 self.found = self._left[0]() or None
+            except Unfinished:
+                return
             except Unanswered as error:  # asked again at the next look: by then it may be known to be down
                 self._unanswered += 1
                 self.found = str(error) if self._unanswered == _TRIES else None
@@ -67,9 +81,15 @@ class Questions:
         if not self._left and self.found is None:
             self.found = ""
 
-    def _answers(self, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
-        """Ask every replica of a revision. :raises Unanswered: one gives no answer."""
-        answers = self._deployments.ask(self._spec.name, revision, request)
+    def _answers(self, revision: str, request: SmokeRequest) -> Answers:
+        """Ask every replica of a revision. :raises Unanswered: one gives no answer; :raises Unfinished: not yet."""
+        if self._asked is None:
+            self._asked = _begun(partial(self._deployments.ask, self._spec.name, revision, request))
+        if not wait([self._asked], timeout=max(0.0, self._until - time.monotonic())).done:
+            raise Unfinished
+        asked, self._asked = self._asked, None
+        answers = asked.result()
+        self.silent = any(answer.silent for answer in answers)
         if any(answer.error for answer in answers):
             raise Unanswered(broken_by_answers(request, answers))
         return answers
@@ -93,6 +113,20 @@ class Questions:
         answers = self._answers(revision, request)
         wrong = broken_by_answers(request, answers) or column.add(answers[0])
         return f"in the comparison, {revision}: {wrong}" if wrong else ""
+
+
+def _begun(question: Callable[[], Answers]) -> Future[Answers]:
+    """Ask in a thread of its own, which nobody waits for at the end: a replica that hangs holds up no process."""
+    asked: Future[Answers] = Future()
+
+    def answer() -> None:
+        try:
+            asked.set_result(question())
+        except BaseException as error:  # whoever takes the answer gets it
+            asked.set_exception(error)
+
+    threading.Thread(target=answer, name="muster-smoke", daemon=True).start()
+    return asked
 
 
 class Column:

@@ -15,8 +15,8 @@ from muster.backends.releases.decision import (
     shares_back,
     taking_back,
 )
-from muster.core.deployment import DeploymentStatus, Release, RevisionState
-from muster.core.errors import Conflict, NotFound
+from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
+from muster.core.errors import Conflict, DeploymentError, NotFound
 
 if TYPE_CHECKING:
     from muster.backends.base import Deployments
@@ -81,6 +81,7 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
         if found is None or found.state.over:
             there = ", ".join(one.name for one in status.revisions if not one.state.over) or "none"
             raise NotFound(f"deployment {name} has no revision {revision!r:.60}; there is {there}")
+        _check_answers(status, found)
         release = status.release
         before = release.champion if release else None
         champion = before or (status.champion.name if status.champion else None)
@@ -143,6 +144,20 @@ def _in_force(status: DeploymentStatus, revision: str) -> bool:
     if release and release.champion not in (None, release.revision):
         return release.revision == revision
     return champion is not None and champion.name == revision
+
+
+def _check_answers(status: DeploymentStatus, found: Revision) -> None:
+    """Refuse to send those who are answered to one that is not up. :raises DeploymentError: it would.
+
+    A backend looks at those without a share itself. Where nobody answers, its traffic may be what brings it back.
+    """
+    others = [one.name for one in status.revisions if one.percent and one.ready and one is not found]
+    if found.percent and not found.ready and others:
+        why = f": {found.reason}" if found.reason else ""
+        raise DeploymentError(
+            f"revision {found.name} of {status.name} does not answer{why}. {others[0]} does: wait until it is up, or "
+            f"take it back with `muster deployments rollback {status.name}`"
+        )
 
 
 def _other_kept(status: DeploymentStatus, revision: str) -> dict[str, int]:

@@ -28,6 +28,7 @@ from muster.backends.releases.decision import (
     shares_at,
     shares_back,
 )
+from muster.core.deployment import RevisionState
 from muster.core.errors import (
     BackendError,
     Conflict,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus
 
 REVIVE_SECONDS = 5.0
+CAUSE_SECONDS = 5.0  # in which a platform says how a replica ended that fell silent; kubelets take one
 
 Say = Callable[[str], None]
 
@@ -131,6 +133,7 @@ class Driver:
         self._questions = Questions(deployments, spec, plan, revision=revision)
         self._trouble: float | None = None
         self._down: float | None = None
+        self._silent: float | None = None
 
     def step(self) -> Outcome | None:
         """Look, do at most one thing about it, and return the end once there is one.
@@ -234,7 +237,7 @@ class Driver:
             self._tell(move.why)
             self._revive(status)
         elif isinstance(move, Withdraw):
-            self._withdraw(move)
+            self._withdraw(move, status)
         else:
             self._deployments.shift(self._spec.name, move.shares, token=status.token, release=move.release)
             self._tell(move.why)
@@ -242,12 +245,32 @@ class Driver:
                 seen = self._since(counts) or {}
                 self._last = {name: each for name, each in seen.items() if name == move.release.champion}
                 self._begin_step(move.shares.get(self.revision, 0), counts)
+            elif self._silent is None and self._fell_silent(status):
+                self._silent = self._clock()
         return None
 
-    def _withdraw(self, move: Withdraw) -> None:
-        self._deployments.withdraw(self._spec.name, move.revision, state=move.state, reason=move.reason)
+    def _fell_silent(self, status: DeploymentStatus) -> bool:
+        """Whether a replica gives no answer: how it ended its platform may say in a moment."""
+        mine = status.called(self.revision)
+        down = mine is not None and mine.state is RevisionState.SERVING and not mine.ready
+        return down or self._questions.silent
+
+    def _withdraw(self, move: Withdraw, status: DeploymentStatus) -> None:
+        """Have a revision withdrawn; one of ours that fell silent, which has no share any more, with the cause of that."""
+        reason = move.reason
+        if move.revision == self.revision and self._silent is not None:
+            cause = self._cause(status)
+            if not cause and self._clock() < self._silent + CAUSE_SECONDS:
+                return
+            reason += f"; {cause}" * (cause not in reason)
+        self._deployments.withdraw(self._spec.name, move.revision, state=move.state, reason=reason)
         if move.revision != self.revision:
-            self._tell(f"{move.revision} is {move.state.value}: {move.reason}")
+            self._tell(f"{move.revision} is {move.state.value}: {reason}")
+
+    def _cause(self, status: DeploymentStatus) -> str:
+        """How a replica of ours has ended since we began to look; empty where none has, as far as is known."""
+        mine = status.called(self.revision)
+        return mine.reason if mine and mine.restarts > (self._restarts or 0) else ""
 
     def _revive(self, status: DeploymentStatus) -> None:
         """Ask once more for what was asked for, where nothing answers: whoever kept it may be gone."""

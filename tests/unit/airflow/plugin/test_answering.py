@@ -67,6 +67,20 @@ def test_what_was_answered_lately_stands_beside_all_of_it(world: World, clock: A
     assert (found["lately"]["r1"]["requests"], found["lately_seconds"]) == (70, 14.0)
 
 
+def test_one_that_comes_while_all_are_listed_is_shown(world: World, clock: Any) -> None:
+    board = Answering(world)  # type: ignore[arg-type]
+    deployment = world.deployment
+
+    def meanwhile(name: str) -> Any:
+        world.deployment = deployment  # type: ignore[method-assign]
+        world.deployments = list  # type: ignore[assignment,method-assign]
+        assert board.all() == []  # of a list that was made before there was any
+        return deployment(name)
+
+    world.deployment = meanwhile  # type: ignore[method-assign]
+    assert board.one(NAME)["name"] == NAME
+
+
 def test_what_cannot_be_counted_and_what_is_not_there(world: World, clock: Any) -> None:
     def counts(name: str) -> Any:
         raise Unreachable("no metrics")

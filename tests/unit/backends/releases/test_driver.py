@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
 from muster.backends.base import PATIENCE_SECONDS, Deployments
+from muster.backends.releases import asking
 from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
-from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.driver import CAUSE_SECONDS, Driver, begin
 from muster.backends.releases.plan import Comparison, Plan, Rules
 from muster.core.deployment import Answer, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, DeploymentError, Forbidden, NotFound, SpecError, Unreachable
@@ -470,6 +472,118 @@ def test_a_replica_that_gives_no_answer_is_asked_twice(world: World, times: int,
     outcome = drive(world, driver)
     assert outcome.ending is ending
     assert outcome.reason in ("", "smoke request 'two': connection refused")
+
+
+def silent(*_asked: Any) -> tuple[Answer, ...]:
+    """What is said of a replica that cannot be reached."""
+    return (Answer(replica="a", outputs=None, error="it does not answer: EOF", silent=True),)
+
+
+def test_why_a_replica_fell_silent_is_told_with_what_it_did(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    world.ask = silent  # type: ignore[method-assign]
+    for _ in range(8):  # its platform has not noticed yet
+        world.pass_time(0.25)
+        assert driver.step() is None
+    assert world.deployment(NAME).release.failed  # type: ignore[union-attr]
+    assert world.called("r2").state is RevisionState.READY
+    world.change("r2", ready=0, restarts=1, reason="r2-a: it needed more memory than it is given")
+    assert drive(world, driver, looks=3).reason == (
+        "smoke request 'two': it does not answer: EOF; r2-a: it needed more memory than it is given"
+    )
+
+
+def test_its_share_is_taken_back_before_that_is_known(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 25)
+    world.change("r2", ready=0)
+    world.pass_time(0.25)
+    assert driver.step() is None
+    assert world.deployment(NAME).shares == {"r1": 100}
+    world.change("r2", restarts=1, reason="r2-a: it ended with exit code 139")
+    assert drive(world, driver, looks=3).reason == (
+        "at 25 % of the traffic, none of its 1 replicas answers; r2-a: it ended with exit code 139"
+    )
+
+
+def test_a_cause_that_never_comes_is_not_waited_for_long(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    world.ask = silent  # type: ignore[method-assign]
+    began = world.now
+    assert drive(world, driver).reason == "smoke request 'two': it does not answer: EOF"
+    assert CAUSE_SECONDS < world.now - began < CAUSE_SECONDS + 3
+
+
+def test_a_cause_that_is_told_already_is_told_once(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 25)
+    world.change("r2", ready=0, restarts=1, reason="r2-a: it ended with exit code 139")
+    assert drive(world, driver, looks=5).reason == (
+        "at 25 % of the traffic, none of its 1 replicas answers: r2-a: it ended with exit code 139"
+    )
+
+
+def test_errors_of_users_do_not_wait_behind_a_smoke_request_that_hangs(world: World) -> None:
+    driver = start(world, 2, replace(STEPS, hold_seconds=(1.0,)))
+    world.come_up("r2")
+    until_share(world, driver, 5)
+    released, hung, asks = threading.Event(), world.ask, list[str]()
+
+    def hangs(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        asks.append(revision)
+        released.wait(60)
+        return hung(name, revision, request)
+
+    world.ask = hangs  # type: ignore[method-assign]
+    try:
+        while not asks:
+            world.pass_time(0.25)
+            assert driver.step() is None
+        world.failing["r2"] = 1.0
+        while not world.release or not world.release.failed:
+            world.pass_time(0.25)
+            driver.step()
+        assert world.deployment(NAME).shares == {"r1": 100}
+        assert asks == ["r2"]  # it is waited for, and not asked over and over
+    finally:
+        released.set()
+
+
+def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "MOMENT_SECONDS", 0.001)
+    driver = start(world, 2)
+    world.come_up("r2")
+    released, ask = threading.Event(), world.ask
+
+    def slow(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        released.wait(60)
+        return ask(name, revision, request)
+
+    world.ask = slow  # type: ignore[method-assign]
+    for _ in range(4):
+        world.pass_time(0.25)
+        assert driver.step() is None
+    assert world.called("r2").percent == 0
+    released.set()
+    monkeypatch.setattr(asking, "MOMENT_SECONDS", 10.0)
+    assert drive(world, driver).ending is Ending.DONE
+
+
+def test_nobody_is_promoted_who_is_down_while_another_answers(world: World) -> None:
+    released(world, 2, plan=CANARY)
+    world.change("r2", ready=0, reason="exit code 139")
+    with pytest.raises(DeploymentError, match=r"r2 of line does not answer: exit code 139\. r1 does: wait"):
+        promote(world, NAME, "r2", by="ann")
+    assert world.deployment(NAME).shares == {"r1": 95, "r2": 5}
+    world.change("r1", ready=0)  # where nobody answers, its traffic may be what brings it back
+    promote(world, NAME, "r2", by="ann")
+    assert world.deployment(NAME).shares == {"r2": 100}
 
 
 def test_the_route_edited_by_somebody_else_ends_the_release(world: World) -> None:

@@ -255,7 +255,7 @@ class ClusterDeployments:
     def _begin(self, spec: DeploymentSpec, model: Version, *, by: str, allow_older: bool) -> Live:
         """Write into the route that a revision is on its way, and return it."""
         for _ in range(_TRIES):
-            route = self._routes.find(spec.name) or Route(name=spec.name)
+            route = self._routes.find(spec.name) or self._first(spec.name)
             if not allow_older and (why := behind(self._store, model, heads(route), route.notes.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
             begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
@@ -271,6 +271,10 @@ class ClusterDeployments:
         raise Conflict(
             f"the route of {spec.name} is written by others all the time, or is being deleted: try again"
         )
+
+    def _first(self, name: str) -> Route:
+        """A new route. Where somebody deleted the one before, what that one left gives its names to nobody else."""
+        return Route(name=name, notes=Notes(last=self._revisions.newest(name)))
 
     def _failed(self, route: Route, spec: DeploymentSpec) -> set[str]:
         """Which revisions will not do, where it makes a difference."""

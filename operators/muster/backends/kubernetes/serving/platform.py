@@ -28,7 +28,7 @@ class ServingPlatform:
     :param manifest: that object.
     :param condition: which of the object's conditions says that its Deployment has the replicas that it needs.
     :param service_port: of its Service.
-    :param release: the oldest that will do.
+    :param release: the oldest that was tried, or read.
     """
 
     title: str
@@ -45,7 +45,7 @@ KSERVE = ServingPlatform(
     manifest=inference_service,
     condition="PredictorReady",
     service_port=80,
-    release="0.15",
+    release="0.20",
 )
 SELDON = ServingPlatform(
     title="Seldon Core",

@@ -27,6 +27,10 @@ _BORN = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 T = TypeVar("T")
 
 
+class _Unreached(DeploymentError):
+    """The API server does not reach a pod's server."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counted:
     """What one process has counted. :param born: when it came up, in seconds since the epoch."""
@@ -60,7 +64,8 @@ class Replicas:
             body = json.dumps(asked).encode()
             return read_answer(name, self._document(pod, "create", f"{model}/infer", body=body))
         except DeploymentError as error:
-            return Answer(replica=name, outputs=None, error=str(error))
+            silent = isinstance(error, _Unreached)
+            return Answer(replica=name, outputs=None, error=str(error), silent=silent)
 
     def _document(
         self, pod: Document, verb: str, path: str, *, body: bytes | None = None
@@ -76,7 +81,7 @@ class Replicas:
         said = (found.get("error") or found.get("message")) if isinstance(found, dict) else None
         text = str(said or data.decode("utf-8", "replace"))[:_SAID]
         if text.startswith(_UNREACHED):
-            raise DeploymentError(f"it does not answer: {text.removeprefix(_UNREACHED)}")
+            raise _Unreached(f"it does not answer: {text.removeprefix(_UNREACHED)}")
         raise DeploymentError(f"HTTP {status}: {text}")
 
     def _metrics(self, pod: Document, deployment: str) -> Counted | None:

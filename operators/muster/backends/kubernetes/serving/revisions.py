@@ -75,7 +75,8 @@ class Revisions:
         """Say how every revision of a route stands, newest first."""
         there, namespace = [live.name for live in route.notes.live], self._site.namespace
         seen = look(self._client, route.name, there, kind=self._platform.kind, namespace=namespace)
-        now = self._now()
+        now, release = self._now(), route.notes.release
+        taken_back = release.revision if release and release.failed else None
         return tuple(
             standing(
                 live,
@@ -84,6 +85,7 @@ class Revisions:
                 percent=route.shares.get(live.name),
                 since=route.notes.moved,
                 now=now,
+                taken_back=live.name == taken_back,
             )
             for live in route.notes.live
         )
@@ -110,6 +112,11 @@ class Revisions:
             revision = metadata["labels"].get(names.REVISION, "")
             if revision not in but and names.number(revision) <= upto:
                 self._client.delete(kind, metadata["name"], namespace=place, uid=metadata["uid"])
+
+    def newest(self, name: str) -> int:
+        """Return the number of the newest revision that is there, also where no route tells of it; 0 where none is."""
+        heads = (each["metadata"]["labels"] for each in self._left(self._platform.kind, name))
+        return max((names.number(labels.get(names.REVISION, "")) for labels in heads), default=0)
 
     def models(self, name: str) -> set[str]:
         """Return the addresses of the versions that a deployment's revisions were made of."""

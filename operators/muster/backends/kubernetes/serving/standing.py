@@ -58,12 +58,14 @@ def standing(
     percent: int | None,
     since: float,
     now: float,
+    taken_back: bool = False,
 ) -> Revision:
     """Say how a revision stands.
 
     :param percent: its share of the traffic; 0 where it is kept for a rollback, None where the route does
         not name it.
     :param since: when it got that share.
+    :param taken_back: it is, so it is judged no more, and had traffic perhaps.
     """
     wanted = live.spec.replicas
     endpoints = len(_endpoints(objects.slices))
@@ -72,7 +74,8 @@ def standing(
     restarts = sum(_restarts(pod) for pod in objects.present)
     reason = "" if ready >= wanted else _waits_for(objects, platform)
     state = RevisionState.SERVING if percent else RevisionState.READY
-    fault = _fault(live, objects, restarts=restarts, ready=ready, now=now) if percent is None else ""
+    judged = percent is None and not taken_back
+    fault = _fault(live, objects, restarts=restarts, ready=ready, now=now) if judged else ""
     if fault:
         state = RevisionState.FAILED
         reason = one_line(f"{fault}: {reason or _last_end(objects)}".rstrip(": "))

@@ -154,8 +154,21 @@ class TestPrepare:
     def test_objects_of_a_retired_deployment_are_not_taken_for_its_own(self, there: World) -> None:
         there.deployments().prepare(there.spec(1), by="ti-1")
         del there.cluster.objects[HTTP_ROUTE.plural, "lines"]
+        there.cluster.objects[there.platform.kind.plural, "lines-r1"]["metadata"]["labels"] = {}
         with pytest.raises(BackendError, match=f"another {there.platform.kind.name} lines-r1 is in the way"):
             there.deployments().prepare(there.spec(2), by="ti-2")
+
+    def test_what_a_deleted_route_left_is_in_nobodys_way_and_goes_with_the_deployment(
+        self, there: World
+    ) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        del there.cluster.objects[HTTP_ROUTE.plural, "lines"]
+        assert serve(there, 3) == "r3"
+        assert there.weights() == {"lines-r3-predictor": 100}
+        there.deployments().retire("lines")
+        assert there.cluster.all(there.platform.kind) == []
+        assert there.store.resolve(there.version(1).address)[0].pins == ()
 
     def test_a_route_that_is_still_being_deleted_is_not_waited_for_for_ever(self, there: World) -> None:
         serve(there)
@@ -418,6 +431,7 @@ class TestAsk:
         (found,) = there.deployments().ask("lines", "r1", there.spec().smoke[0])
         assert found.outputs is None
         assert words in found.error
+        assert found.silent is words.startswith("it does not answer")  # else nobody has a cause to tell
 
     def test_a_right_that_is_missing_is_not_the_models_fault(self, there: World) -> None:
         said = 'User "muster" cannot create resource "pods/proxy" in API group ""'

@@ -71,8 +71,10 @@ def seen(
     percent: int | None = None,
     after_seconds: float = 1,
     platform: ServingPlatform = KSERVE,
+    taken_back: bool = False,
 ) -> Revision:
-    return standing(LIVE, of, platform=platform, percent=percent, since=NOW, now=NOW + after_seconds)
+    now = NOW + after_seconds
+    return standing(LIVE, of, platform=platform, percent=percent, since=NOW, now=now, taken_back=taken_back)
 
 
 def test_it_is_ready_where_all_of_it_says_so() -> None:
@@ -133,6 +135,13 @@ def test_one_that_has_or_had_traffic_is_not_judged_by_that() -> None:
     serving = seen(objects(slices=(), pods=(pod("a", **ended()),)), percent=80)
     assert (serving.state, serving.ready, serving.restarts) == (RevisionState.SERVING, 0, 3)
     assert "exit code 1" in serving.reason
+
+
+def test_one_that_is_taken_back_says_how_it_ended_and_nothing_of_when() -> None:
+    ends = objects(pods=(pod("a", **ended(reason="OOMKilled")),), slices=())
+    found = seen(ends, taken_back=True, after_seconds=9999)
+    assert (found.state, found.restarts) == (RevisionState.STARTING, 3)
+    assert found.reason == "a: it needed more memory than it is given"
 
 
 @pytest.mark.parametrize(
