@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from muster.core.deployment import DeploymentSpec, Release, Revision
-from muster.core.errors import BackendError, Corrupt, SpecError
+from muster.core.errors import Corrupt, SpecError
 from muster.core.wire import dumps, loads
 
 HISTORY = 20
@@ -75,10 +75,10 @@ def write_notes(notes: Notes) -> str:
 
 
 def read_notes(text: str | None, *, route: str) -> Notes:
-    """Read the annotation. :raises Corrupt: somebody has changed it, or it is of another release of muster; :raises BackendError: there is none."""
-    if text is None:
-        raise BackendError(f"{route} is no route of muster's: it lacks the annotation that muster wrote")
+    """Read the annotation. :raises Corrupt: somebody has changed it or taken it away, or it is of another release of muster."""
     try:
+        if text is None:
+            raise SpecError("there are none")
         return loads(Notes, text)
     except SpecError as error:
         raise Corrupt(

@@ -51,7 +51,7 @@ class Routes:
         )
         # the Services that KServe makes carry the labels of a revision, too
         routes = [each["metadata"]["labels"] for each in found]
-        return sorted(each[names.DEPLOYMENT] for each in routes if names.REVISION not in each)
+        return sorted({each[names.DEPLOYMENT] for each in routes if names.REVISION not in each})
 
     def write(self, route: Route) -> Route:
         """Write a route that was read, or is new, and return it as it is then.

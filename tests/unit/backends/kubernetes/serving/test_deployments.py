@@ -20,6 +20,7 @@ from muster.backends.kubernetes.api.kinds import (
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
 from muster.backends.kubernetes.site import Platform
+from muster.backends.releases.looking import look_at_all
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -533,13 +534,17 @@ class TestWithoutAGateway:
 def test_deployments_are_named(there: World) -> None:
     for name in ("b", "a", "7"):
         there.deployments().prepare(there.spec(1, name=name), by="ti-1")
+    copy = json.loads(json.dumps(there.cluster.objects[HTTP_ROUTE.plural, "a"]))
+    there.cluster.put({**copy, "metadata": {**copy["metadata"], "name": "somebodys-copy"}})
     assert there.deployments().deployments() == ["7", "a", "b"]
 
 
-def test_notes_that_somebody_spoiled_are_told(there: World) -> None:
+@pytest.mark.parametrize("spoiled", [{names.NOTES: json.dumps({"kind": "Notes"})}, {}])
+def test_notes_that_somebody_spoiled_are_told(there: World, spoiled: dict[str, str]) -> None:
     serve(there)
-    route = there.route()
-    route["metadata"]["annotations"][names.NOTES] = json.dumps({"kind": "Notes"})
+    there.route()["metadata"]["annotations"] = spoiled
+    (listed,) = look_at_all(there.deployments(), there.deployments().deployments())
+    assert not listed.status.ready
     with pytest.raises(Corrupt, match="users are served as before") as told:
         there.deployments().deployment("lines")
     assert "retire the deployment and deploy it again" in str(told.value)
