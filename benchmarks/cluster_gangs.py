@@ -1,4 +1,16 @@
-"""Gangs of muster's beside equal JobSets that are applied by hand: how soon they begin, begin again, and let go."""
+"""Gangs of muster's beside equal JobSets that are applied by hand: how soon they begin, begin again, and let go.
+
+The rows, each a median over pairs:
+
+- *rank 0's first line*: from the operator's start beside ``kubectl apply``, of the same torch program.
+- *killed rank 0 to its next line*: such a program again, by hand under torchrun as in the first row, whose rank 0
+  has said its first line. From the end of its pod to the next rank 0's first line: what somebody waits for.
+- *killed pod to whole gang*: programs that only wait, to all of the new pods being Running as the API tells it.
+  By hand these are pods of one container without any volume, which no gang of muster's can be: it begins with
+  an init container and mounts the claim.
+- *by hand with a claim and init*: that again, beside pods by hand that have a claim and an init container too.
+- *last rank to free GPU*: of the first row's gangs, beside the seconds that were promised.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +18,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import count
 from textwrap import dedent
@@ -40,6 +52,16 @@ TRAIN = """
     dist.destroy_process_group()
     print("last line", time.time(), flush=True)
     os._exit(0)
+"""
+RESUME = """
+    import os, signal, time
+    import torch.distributed as dist
+
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        print("first line", time.time(), flush=True)
+    time.sleep(600)  # a rank that is to go on, until it is told
 """
 WAIT = """
     import os, signal, time
@@ -78,11 +100,13 @@ def measure(site: Site, *, pairs: int) -> list[Ratio]:
     with Recorder(site.layout) as recorder:
         beside = Beside(site, recorder)
         first, free = compare(beside.started_by_hand, beside.started_by_muster, pairs=pairs)
+        resumed = beside.resumes(pairs=pairs)
         again = beside.restarts(beside.apply_waiting, pairs=pairs)
         furnished = beside.restarts(beside.apply_furnished, pairs=pairs)
     allowed = [FREE_SECONDS] * pairs
     return [
         ratio("rank 0's first line", *first, unit="s", limit=1.3),
+        ratio("killed rank 0 to its next line", *resumed, unit="s", limit=1.2),
         ratio("killed pod to whole gang", *again, unit="s", limit=1.2),
         ratio("  by hand with a claim and init", *furnished, unit="s", limit=1.2),
         ratio("last rank to free GPU, to 2 s", allowed, free[1], unit="s", limit=1.0),
@@ -135,6 +159,26 @@ class Beside:
         self._site.clear()
         return _told("first", lines)[0] - float(self._began.read_text()), free_at - max(_told("last", lines))
 
+    def resumes(self, *, pairs: int) -> tuple[list[float], list[float]]:
+        """What a gang by hand, and one of muster's, takes from the end of rank 0's pod to its next first line."""
+        (found,) = compare(
+            partial(self.resumed, self.apply_training),
+            partial(self.resumed, self.submit_training),
+            pairs=pairs,
+        )
+        return found
+
+    def resumed(self, begin: Callable[[str], None]) -> tuple[float]:
+        """Seconds from the end of rank 0's pod to the first line of the next."""
+        name = f"trains-{next(self._numbers)}"
+        begin(name)
+        before = {pod.name for pod in self._running(name, but=frozenset())}
+        self._first_line(before)
+        killed = self._kill(before)
+        at = self._first_line({pod.name for pod in self._running(name, but=before)})
+        self._site.clear()
+        return (at - killed,)
+
     def restarts(self, by_hand: Callable[[str], None], *, pairs: int) -> tuple[list[float], list[float]]:
         """What gangs by hand, and those of muster's, take to run again after a killed pod."""
         (found,) = compare(
@@ -147,12 +191,19 @@ class Beside:
         name = f"waits-{next(self._numbers)}"
         begin(name)
         before = {pod.name for pod in self._running(name, but=frozenset())}
-        killed = time.time()
-        words = ("delete", "pod", min(before), f"--namespace={NAMESPACE}", "--wait=false")
-        kubectl.run(self._site.layout, *words)
+        killed = self._kill(before)
         again = self._running(name, but=before)
         self._site.clear()
         return (max(pod.at for pod in again) - killed,)
+
+    def apply_training(self, name: str) -> None:
+        """Begin a gang by hand whose rank 0 says its first line and goes on."""
+        document = job_set(self._site, name, image="train", script=RESUME, torchrun=True)
+        kubectl.apply(self._site.layout, [document])
+
+    def submit_training(self, name: str) -> None:
+        """Begin a gang of muster's that does the same."""
+        self._submit(name, image="train", script=RESUME, launcher=Launcher.TORCHRUN)
 
     def apply_waiting(self, name: str) -> None:
         """Begin a gang by hand that waits for its end."""
@@ -171,16 +222,39 @@ class Beside:
 
     def submit_waiting(self, name: str) -> None:
         """Begin a gang of muster's that waits for its end."""
-        role = Role(replicas=PODS, command=("python", "-c", dedent(WAIT)), resources=RESOURCES)
+        self._submit(name, image="python", script=WAIT, launcher=Launcher.PLAIN)
+
+    def _submit(self, name: str, *, image: str, script: str, launcher: Launcher) -> None:
+        role = Role(replicas=PODS, command=("python", "-u", "-c", dedent(script)), resources=RESOURCES)
         spec = JobSpec(
-            name="benchmark.waits",
-            image="python",
-            image_digest=self._site.digest("python"),
+            name="benchmark.again",
+            image=image,
+            image_digest=self._site.digest(image),
             roles=(role,),
-            launcher=Launcher.PLAIN,
+            launcher=launcher,
+            env={"OMP_NUM_THREADS": "1"},
             grace_seconds=2.0,
         )
         self._site.backend.submit(spec, job_id=name)
+
+    def _kill(self, pods: Collection[str]) -> float:
+        """Delete the pod of a gang's rank 0, whose name is the least; return when."""
+        killed = time.time()
+        words = ("delete", "pod", min(pods), f"--namespace={NAMESPACE}", "--wait=false")
+        kubectl.run(self._site.layout, *words)
+        return killed
+
+    def _first_line(self, pods: Collection[str]) -> float:
+        """When rank 0 wrote its first line, read from the log of its pod, whose name is the least."""
+        at: list[float] = []
+        words = ("logs", min(pods), f"--namespace={NAMESPACE}", f"--container={MAIN}")
+
+        def look() -> bool:
+            at[:] = _told("first", kubectl.ask(self._site.layout, *words))
+            return bool(at)
+
+        kubectl.until(f"{min(pods)} says its first line", look, seconds=SECONDS)
+        return at[0]
 
     def _running(self, name: str, *, but: Iterable[str]) -> list[PodSample]:
         """Return the first sample of each pod that runs, when all pods of one start of the gang do."""
