@@ -67,7 +67,6 @@ def start(gang, folder, *, index=0, restart="0", pod="pod-0", seconds=5.0):
             "sealed": f"/mnt/gang/main-{index}.json",
             "gpus": 0,
             "folder": str(folder / "bundle"),
-            "meet": "",
             "patience_seconds": seconds,
         }
     )

@@ -1,7 +1,9 @@
-"""Horovod's meeting place without ssh: rank 0's replica serves it at the gang's fixed master port.
+"""Where a gang meets: at the name of rank 0's replica, and the gang's fixed master port.
 
-The port is open before any rank starts, so who comes early waits instead of failing. The server is
-the image's own Horovod (``horovod/runner/http/http_server.py``), in a process beside the ranks.
+Torch's rank 0 serves that port itself; what its ranks need is that the name is known. Horovod's meeting
+place, without ssh, is served by rank 0's replica. Its port is open before any rank starts, so who comes
+early waits instead of failing. The server is the image's own Horovod
+(``horovod/runner/http/http_server.py``), in a process beside the ranks.
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from muster.core.replica import Replica
 from muster.worker.launchers import HOROVOD_TIMEOUT_SECONDS, LOOPBACK, host_name
+from muster.worker.ranks import say
 
+NAME_SECONDS = 60.0
 _RETRY_SECONDS = 0.2
+
+T = TypeVar("T")
 
 # Runs with the open port as its stdin, and dies with the worker (prctl 1 is PR_SET_PDEATHSIG).
 _SERVER = """
@@ -32,6 +39,18 @@ server.socket = socket.socket(fileno=0)
 server.init(get_host_assignments(parse_hosts(sys.argv[1]), int(sys.argv[2])))
 server.serve_forever()
 """
+
+
+def await_name(host: str) -> None:
+    """Wait until a name is known, a second after its pod has an address, since some frameworks ask once.
+
+    One that is unknown after :data:`NAME_SECONDS` is no error: rank 0 may have ended, and all others need
+    nothing of it.
+    """
+    try:
+        _persist(lambda: socket.getaddrinfo(host, None), seconds=NAME_SECONDS)
+    except OSError as error:
+        say(f"rank 0's name {host} is not known after {NAME_SECONDS:g} s, going on: {error}")
 
 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> int | None:
@@ -69,17 +88,28 @@ def _reached(host: str, port: int) -> str:
 
     A name may be known late, or still be that of a pod that is gone: it is looked up for each try.
     """
-    limit = time.monotonic() + HOROVOD_TIMEOUT_SECONDS
+
+    def answering() -> str:
+        address = socket.gethostbyname(host)
+        socket.create_connection((address, port), timeout=5).close()
+        return address
+
+    try:
+        return _persist(answering, seconds=HOROVOD_TIMEOUT_SECONDS)
+    except OSError as error:
+        raise OSError(
+            f"rank 0 does not serve its meeting place at {host}:{port} "
+            f"after {HOROVOD_TIMEOUT_SECONDS} s ({error}); see the log of its replica"
+        ) from error
+
+
+def _persist(ask: Callable[[], T], *, seconds: float) -> T:
+    """Ask until there is an answer. :raises OSError: there was none in that time."""
+    limit = time.monotonic() + seconds
     while True:
         try:
-            address = socket.gethostbyname(host)
-            socket.create_connection((address, port), timeout=5).close()
-        except OSError as error:
+            return ask()
+        except OSError:
             if time.monotonic() > limit:
-                raise OSError(
-                    f"rank 0 does not serve its meeting place at {host}:{port} "
-                    f"after {HOROVOD_TIMEOUT_SECONDS} s ({error}); see the log of its replica"
-                ) from error
+                raise
             time.sleep(_RETRY_SECONDS)
-        else:
-            return address

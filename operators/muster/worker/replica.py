@@ -25,7 +25,7 @@ from muster.worker import command, entrypoint
 from muster.worker.code import copy_code
 from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
-from muster.worker.launchers import rank_environment
+from muster.worker.launchers import LOOPBACK, rank_environment
 from muster.worker.mounts import protect
 from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
@@ -73,6 +73,8 @@ def _own_folder(replica: Replica) -> Replica:
 
 def _run_ranks(replica: Replica) -> Report:
     spec = replica.spec
+    plans = plan_ranks(replica)
+    aside = _meet(replica, plans)  # before the ranks' silence is measured: this is no hang of theirs
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
         silence=Silence(
@@ -82,8 +84,7 @@ def _run_ranks(replica: Replica) -> Report:
         ),
         follows=lost_peer,
     )
-    plans = plan_ranks(replica)
-    ended = ranks.run(plans, aside=_meet(replica, plans))
+    ended = ranks.run(plans, aside=aside)
     if ranks.hung:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
     found = faults(ended, world_size=spec.world_size)
@@ -100,12 +101,17 @@ def _run_ranks(replica: Replica) -> Report:
 
 
 def _meet(replica: Replica, plans: Sequence[RankPlan]) -> list[int]:
-    if replica.spec.launcher is not Launcher.HOROVOD:
-        return []
-    from muster.worker.rendezvous import meet
+    """Have ready what ranks need to find rank 0, and return the processes that serve it."""
+    if replica.spec.launcher is Launcher.HOROVOD:
+        from muster.worker.rendezvous import meet
 
-    server = meet(replica, [plan.environment for plan in plans])
-    return [] if server is None else [server]
+        server = meet(replica, [plan.environment for plan in plans])
+        return [] if server is None else [server]
+    if replica.spec.launcher is Launcher.TORCHRUN and replica.master_address != LOOPBACK:
+        from muster.worker.rendezvous import await_name
+
+        await_name(replica.master_address)
+    return []
 
 
 def plan_ranks(replica: Replica) -> list[RankPlan]:

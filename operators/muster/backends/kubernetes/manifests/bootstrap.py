@@ -19,7 +19,6 @@ if __name__ == "__main__":  # a pod's first process, which no signal ends that i
 import http.client
 import json
 import shutil
-import socket
 import sys
 import tarfile
 import time
@@ -36,7 +35,6 @@ _SHUT = {
 }
 _LATER = (408, 425, 429)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 2.0, 1.5
-_NAME_SECONDS = 60.0
 _ANSWER_SECONDS = 120.0  # the first to ask waits until the checkpoints are copied
 
 T = TypeVar("T")
@@ -58,8 +56,7 @@ def main(told: dict[str, Any]) -> int:
     """Fill the folder; say on stdout what stood in the way.
 
     :param told: ``url`` of the bundle; ``token`` and ``orders``, files that hold the job's; ``role``,
-        ``index``, ``sealed`` and ``gpus`` of this replica; ``folder`` to fill; ``meet``, the host name of
-        rank 0 or nothing; ``patience_seconds``.
+        ``index``, ``sealed`` and ``gpus`` of this replica; ``folder`` to fill; ``patience_seconds``.
     """
     until = time.monotonic() + told["patience_seconds"]
     try:
@@ -67,7 +64,6 @@ def main(told: dict[str, Any]) -> int:
             lambda: _fetch(told["url"], told["token"], told["folder"]), until, _place(told["url"])
         )
         _write_orders(told, attempt=fetched)
-        _await_name(told["meet"])
     except Refused as error:
         return _end(SPEC_ERROR, str(error))
     except Stale as error:
@@ -75,18 +71,6 @@ def main(told: dict[str, Any]) -> int:
     except OSError as error:
         return _end(RANK_LOST, str(error))
     return 0
-
-
-def _await_name(host: str) -> None:
-    """Wait until a name is known, a second after its pod has an address, since some frameworks ask once.
-
-    One that stays unknown is no error: rank 0 may have ended, and all others need nothing of it.
-    """
-    try:
-        if host:
-            _persist(lambda: socket.getaddrinfo(host, None), time.monotonic() + _NAME_SECONDS, host)
-    except OSError as error:
-        print(f"muster: rank 0's name is not known, going on: {error}", flush=True)
 
 
 def _write_orders(told: dict[str, Any], *, attempt: int) -> None:

@@ -97,11 +97,6 @@ class Submission:
         return self.host(self.job.roles[0], 0)
 
     @property
-    def meets(self) -> bool:
-        """Whether every rank looks for rank 0 as its first act."""
-        return not self.alone and self.job.launcher is not Launcher.PLAIN
-
-    @property
     def staging(self) -> str:
         """Where on the claim this start of the gang writes, for ``subPathExpr``."""
         return self.site.on_claim(f"staging/{self.job_id}/{self.attempt}.{self.restart}")
@@ -155,7 +150,6 @@ def bootstrap_orders(submission: Submission, role: Role) -> str:
         "sealed": f"{GANG}/{role.name}-$(MUSTER_REPLICA).part-manifest",
         "gpus": role.resources.gpus,
         "folder": BUNDLE,
-        "meet": submission.master if submission.meets else "",
         "patience_seconds": PATIENCE_SECONDS,
     }
     return json.dumps(told, separators=(",", ":"))

@@ -112,7 +112,6 @@ class Pod:
 
     root: Path
     port: int
-    meet: str = ""
     patience_seconds: float = 20.0
     submission = Submission(job=EXAMPLES["tensorflow"].job, job_id="j", attempt=2, site=SITE)
 
@@ -133,7 +132,6 @@ class Pod:
             "sealed": "/mnt/muster/gang/ps-1.part-manifest",
             "gpus": 2,
             "folder": str(self.folder),
-            "meet": self.meet,
             "patience_seconds": self.patience_seconds,
         }
 
@@ -260,17 +258,6 @@ def test_a_store_that_stays_away_may_be_back_at_the_next_start(tmp_path: Path) -
     assert ended.stdout.startswith("muster: gave up on the store at http://127.0.0.1:9/v1/jobs/j/bundle: ")
     assert ended.stdout.endswith("Connection refused\n")
     assert ended.stderr == ""
-
-
-def test_rank_0_whose_name_is_not_known_yet_is_waited_for_and_does_without(
-    tmp_path: Path, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = serve((200, bundle()))
-    assert bootstrap.main(Pod(tmp_path, store.port, meet="localhost").told()) == 0
-    assert capsys.readouterr().out == ""
-    monkeypatch.setattr(bootstrap, "_NAME_SECONDS", 0.3)
-    assert bootstrap.main(Pod(tmp_path, store.port, meet="nobody.invalid").told()) == 0
-    assert "rank 0's name is not known, going on: gave up on nobody.invalid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

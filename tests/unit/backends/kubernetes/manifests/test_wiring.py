@@ -52,10 +52,6 @@ def test_a_replica_finds_its_inputs_outputs_and_code() -> None:
 
 def test_a_job_of_one_pod_meets_nobody() -> None:
     assert loads(Replica, wiring.orders(submission("single"))).master_address == "127.0.0.1"
-    assert (
-        json.loads(wiring.bootstrap_orders(submission("single"), submission("single").job.roles[0]))["meet"]
-        == ""
-    )
 
 
 def test_the_init_container_asks_for_its_own_bundle() -> None:
@@ -71,7 +67,6 @@ def test_the_init_container_asks_for_its_own_bundle() -> None:
         "sealed": "/mnt/muster/gang/worker-1.part-manifest",
         "gpus": 2,
         "folder": "/muster",
-        "meet": of_job.master,
         "patience_seconds": 600.0,
     }
 
@@ -141,15 +136,6 @@ def test_a_script_that_calls_torchrun_itself_finds_its_options(example: str, exp
         "PET_MASTER_PORT": "29500",
     }
     assert told == (wanted if expected else {})
-
-
-@pytest.mark.parametrize(
-    ("example", "meets"), [("torchrun", True), ("horovod", True), ("tensorflow", False), ("single", False)]
-)
-def test_only_who_looks_for_rank_0_at_once_waits_for_its_name(example: str, meets: bool) -> None:
-    of_job = submission(example)
-    told = json.loads(wiring.bootstrap_orders(of_job, of_job.job.roles[0]))
-    assert told["meet"] == (of_job.master if meets else "")
 
 
 def test_nccl_is_told_something_only_where_there_are_gpus() -> None:
