@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.waiting import GUARD_SECONDS, until
 
-from muster.backends.local.limits import Cgroup, Polled, left_behind, make_cgroup
+from muster.backends.local.limits import Cgroup, Polled, end_left_behind, left_behind, make_cgroup
 from muster.backends.local.processes import Process
 
 HOLD = "import os, sys, time; held = b'x' * ({mib} << 20); print('up', flush=True); time.sleep(600)"
@@ -62,11 +63,12 @@ def test_pages_that_ranks_share_count_once() -> None:
 
 
 @pytest.fixture
-def group() -> Cgroup:
+def group() -> Iterator[Cgroup]:
     group = make_cgroup(f"muster.test-{os.getpid()}.1-main-0", 0.1)
     if group is None:
         pytest.skip("no cgroup can be made here")
-    return group
+    yield group
+    end_left_behind(f"test-{os.getpid()}")  # also after a test that has failed
 
 
 def test_cpus_are_a_weight_in_the_kernels_own_count() -> None:
@@ -114,6 +116,19 @@ def test_the_cgroup_of_a_lost_job_is_found_again(group: Cgroup) -> None:
     end(left)
     assert left_behind(f"test-{os.getpid()}") == []
     assert not group.folder.exists()
+
+
+def test_what_a_lost_job_left_running_is_ended_and_its_cgroups_go(group: Cgroup) -> None:
+    left = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(mib=1)],
+        preexec_fn=lambda: group.enter(os.getpid()),
+        stdout=subprocess.PIPE,
+    )
+    wait_for_line(left)
+    end_left_behind(f"test-{os.getpid()}")
+    assert left.wait(timeout=GUARD_SECONDS) == -9
+    end(left)
+    assert not any(folder.exists() for folder in (group.folder, group.shares) if folder)
 
 
 def test_version_2_is_used_where_memory_is_handed_on(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from functools import cache
 from muster.backends.inputs import check_inputs
 from muster.backends.local.admission import Admission, Resolve, from_environment
 from muster.backends.local.finish import CANCEL_ADVICE, commit
-from muster.backends.local.limits import left_behind
+from muster.backends.local.limits import end_left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
-from muster.backends.local.processes import Process, end_strays
+from muster.backends.local.processes import Process
 from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
 from muster.core.errors import CannotSchedule, Conflict, Corrupt, ImageError, NotFound, SpecError
 from muster.core.job import JobSpec
@@ -210,8 +210,7 @@ class LocalJobs:
 
     def _bury(self, job_id: str, message: str) -> None:
         """End a job that has no supervisor: what one that was lost had begun to commit is committed."""
-        mark = self._places.mark(job_id)
-        end_strays(mark, also=left_behind(mark))
+        end_left_behind(self._places.mark(job_id))
         status = self._ledger.status(job_id)
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from muster.backends.local.machine import GIB
-from muster.backends.local.processes import descendants, variables
+from muster.backends.local.processes import descendants, end_strays, variables
 from muster.core.replica import Replica
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -57,6 +57,15 @@ def limit_memory(replica: Replica, *, mark: str) -> MemoryLimit:
     name = f"{_PREFIX}{mark}.{replica.attempt}-{replica.role}-{replica.index}"
     wanted = replica.job_role.resources
     return make_cgroup(name, wanted.memory_gib, cpus=wanted.cpus) or Polled(wanted.memory_gib)
+
+
+def end_left_behind(mark: str) -> None:
+    """End what a job whose supervisor was lost left running, and take its limits away.
+
+    :raises BackendError: some would not die within ten seconds.
+    """
+    end_strays(mark, also=left_behind(mark))
+    left_behind(mark)  # those that held them are empty only now
 
 
 def left_behind(mark: str, *, mount: Path = _CGROUPS) -> list[int]:

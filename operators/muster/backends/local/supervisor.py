@@ -21,10 +21,10 @@ from muster.backends.local import attempt
 from muster.backends.local.environments import Environments
 from muster.backends.local.finish import CANCEL_ADVICE, CANCELLED, commit, verdict_of
 from muster.backends.local.gang import Gang
-from muster.backends.local.limits import left_behind
+from muster.backends.local.limits import end_left_behind
 from muster.backends.local.news import News
 from muster.backends.local.orders import Orders
-from muster.backends.local.processes import Process, end_descendants, end_strays
+from muster.backends.local.processes import Process, end_descendants
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
@@ -93,7 +93,7 @@ class Supervisor:
             self._folder.keep_reserve()
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
-                end_strays(self._orders.mark, also=left_behind(self._orders.mark))
+                end_left_behind(self._orders.mark)
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()
             return self._attempts()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import World, world
@@ -113,6 +115,25 @@ class TestWithPodGroups:
         grouping.backend().submit(grouping.job(replicas=1), job_id="one")
         assert grouping.roots("one")[0]["kind"] == JOB_SET.name
         assert "one" not in {each["metadata"]["name"] for each in grouping.cluster.all(POD_GROUP)}
+
+    def test_the_group_of_one_that_was_deleted_is_not_taken_for_its_own(
+        self, grouping: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def pause(_: float) -> None:
+            cluster.collects = True
+            cluster.collect()
+
+        cluster = grouping.cluster
+        grouping.backend().submit(grouping.job(), job_id="again")
+        cluster.collects = False
+        cluster._remove(grouping.roots("again")[0], JOB_SET)
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+        monkeypatch.setattr("muster.backends.kubernetes.lifecycle.submitting.time", clock)
+        grouping.backend().submit(grouping.job(), job_id="again")
+        assert cluster.collects
+        (root,), group = grouping.roots("again"), cluster.objects["podgroups", "again"]
+        assert group["metadata"]["ownerReferences"][0]["uid"] == root["metadata"]["uid"]
+        assert cluster.made.count("PodGroup again") == 2
 
     def test_it_is_followed_and_cancelled(self, grouping: World) -> None:
         backend = grouping.backend()

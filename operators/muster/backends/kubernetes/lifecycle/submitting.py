@@ -19,7 +19,7 @@ from secrets import token_hex
 from muster.backends.inputs import lease_inputs
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import SECRET, Document
+from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of
 from muster.backends.kubernetes.lifecycle.admission import Admission
 from muster.backends.kubernetes.manifests.gangs import Documents, owned_by
 from muster.backends.kubernetes.site import ClusterSite
@@ -134,9 +134,19 @@ class Submitter:
         return self._admission.documents(job, job_id=job_id, attempt=attempt, token=token, secret=secret)
 
     def _add(self, made: Documents, owner: Document) -> None:
+        """Make what a root owns. :raises Conflict: a PodGroup is there that goes with a root of before."""
         for document in made.owned:
-            with suppress(Conflict):  # the name is its job's own: it is there already
+            try:
                 self._client.create(owned_by(document, owner))
+            except Conflict:  # the name is its job's own: it is there already
+                if document["kind"] == POD_GROUP.name and not self._is_owned(document, owner):
+                    raise
+
+    def _is_owned(self, document: Document, owner: Document) -> bool:
+        metadata = document["metadata"]
+        found = self._client.get(kind_of(document), metadata["name"], namespace=metadata["namespace"])
+        owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
+        return any(each["uid"] == owner["metadata"]["uid"] for each in owners)
 
 
 def _is_decided(status: JobStatus) -> bool:
