@@ -38,6 +38,8 @@ _SPEC = frozenset(
 )
 _CONTAINER = frozenset({"name", "env", "envFrom", "resources", "volumeMounts", "ports"})
 _VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"})
+# By which Services and network policies find the store service (helm/muster), KServe's servers and Seldon Core's.
+_OF_SERVICES = frozenset({"app", "seldon-app", "serving.kserve.io/inferenceservice"})
 
 
 _ANYWHERE = ClusterSite(
@@ -74,6 +76,7 @@ def merge(override: Mapping[str, Any], template: Document, *, site: ClusterSite)
     only(spec, _SPEC, "spec")
     _keep_claim(spec, site)
     merged = deepcopy(template)
+    _keep_services(metadata)
     for kind in sorted(_METADATA):
         given = texts(mapping(metadata, kind, "metadata"), f"metadata.{kind}")
         merged["metadata"][kind] = {**merged["metadata"][kind], **given}
@@ -84,6 +87,13 @@ def merge(override: Mapping[str, Any], template: Document, *, site: ClusterSite)
         else:
             merge_field(merged["spec"], value, f"spec.{name}")
     return merged
+
+
+def _keep_services(metadata: Mapping[str, Any]) -> None:
+    for key in mapping(metadata, "labels", "metadata"):
+        if key in _OF_SERVICES:
+            why = "a pod with it may be sent what is for the store service or a model server, tokens too"
+            raise refused(f"metadata.labels.{key}", why=why)
 
 
 def _by(key: str, ours: list[Document], theirs: list[Mapping[str, Any]]) -> list[Document]:

@@ -193,6 +193,12 @@ def test_what_reaches_for_what_is_ours_is_refused_by_its_path(spec: dict[str, An
             "metadata.labels.kueue.x-k8s.io/queue-name",
         ),
         ({"metadata": {"annotations": {"muster.dev/dag": "other"}}}, "metadata.annotations.muster.dev/dag"),
+        ({"metadata": {"labels": {"app": "muster-store"}}}, "metadata.labels.app"),
+        ({"metadata": {"labels": {"seldon-app": "flights"}}}, "metadata.labels.seldon-app"),
+        (
+            {"metadata": {"labels": {"serving.kserve.io/inferenceservice": "flights"}}},
+            "metadata.labels.serving.kserve.io/inferenceservice",
+        ),
         ({"metadata": {"labels": {"team": 1}}}, "metadata.labels.team"),
         ({"metadata": []}, "metadata"),
     ],
