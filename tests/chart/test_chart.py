@@ -18,6 +18,8 @@ from tests.chart.helm import CHART, Document, named, refused, render
 from tests.unit.volumes.service.process import Service
 
 import muster
+from muster.backends.kubernetes.manifests.secrets import check_name
+from muster.core.errors import SpecError
 
 pytestmark = pytest.mark.chart
 
@@ -126,6 +128,15 @@ def test_keys_are_made_where_none_are_named() -> None:
     assert _keys(secret) != _keys(again)
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert not [each for each in render(LEAST) if each["kind"] == "Secret"]
+
+
+def test_keys_are_called_what_no_job_may_ask_for() -> None:
+    found = render({**LEAST, "store": {}}, release="team-b")
+    (secret,) = [each["metadata"]["name"] for each in found if each["kind"] == "Secret"]
+    with pytest.raises(SpecError, match="is muster's own"):
+        check_name("secret KEYS", secret)
+    volumes = named(found, "Deployment", "team-b-store")["spec"]["template"]["spec"]["volumes"]
+    assert secret in [each["secret"]["secretName"] for each in volumes if "secret" in each]
 
 
 def _keys(secret: Document) -> bytes:

@@ -29,8 +29,10 @@ labels: {{- include "muster.labels" (index . 0) | nindent 2 }}
 {{- .Values.claim.name | default (printf "%s-store" .Release.Name) -}}
 {{- end }}
 
+{{/* The Secret with the store's keys. No pod of a job may name one that is called muster-…, whatever the release is called. */}}
 {{- define "muster.keys" -}}
-{{- .Values.store.existingSecret | default (printf "%s-store" .Release.Name) -}}
+{{- $own := printf "%s-store" .Release.Name -}}
+{{- .Values.store.existingSecret | default (hasPrefix "muster-" $own | ternary $own (printf "muster-%s" $own)) -}}
 {{- end }}
 
 {{/* Where pods of the cluster reach the store service. */}}
