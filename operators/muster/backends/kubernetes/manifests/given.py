@@ -8,7 +8,13 @@ from typing import Any
 from muster.backends.kubernetes import labels
 from muster.core.errors import SpecError
 
-_OTHERS = (labels.PREFIX, "kueue.x-k8s.io/", "jobset.sigs.k8s.io/", "batch.kubernetes.io/")
+_OTHERS = (
+    labels.PREFIX,
+    "kueue.x-k8s.io/",
+    "batch.kubernetes.io/",
+    "jobset.sigs.k8s.io/",
+    "alpha.jobset.sigs.k8s.io/",  # JobSet makes affinities between pods of it
+)
 _WHOLE = "who places the gang looks at nodes alone, and it could start in part"
 _WHY = {
     "initContainers": "the code and the worker are put in place there",

@@ -193,6 +193,10 @@ def test_what_reaches_for_what_is_ours_is_refused_by_its_path(spec: dict[str, An
             "metadata.labels.kueue.x-k8s.io/queue-name",
         ),
         ({"metadata": {"annotations": {"muster.dev/dag": "other"}}}, "metadata.annotations.muster.dev/dag"),
+        (
+            {"metadata": {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "zone"}}},
+            "metadata.annotations.alpha.jobset.sigs.k8s.io/exclusive-topology",
+        ),
         ({"metadata": {"labels": {"app": "muster-store"}}}, "metadata.labels.app"),
         ({"metadata": {"labels": {"seldon-app": "flights"}}}, "metadata.labels.seldon-app"),
         (
