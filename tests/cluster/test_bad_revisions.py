@@ -104,7 +104,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[st
         {"resources": replace(SMALL, memory_gib=0.06)},
         ("it needed more memory than it is given", "exit code 137"),
     ),
-    "eats memory": (eats_memory, {}, ("it needed more memory than it is given", "exit code 137")),
+    "eats memory": (  # it dies of that; where the machine itself would not have it, it is refused that
+        eats_memory,
+        {},
+        ("it needed more memory than it is given", "exit code 137", "Failed to allocate memory"),
+    ),
     "no node": (
         None,
         {"resources": replace(SMALL, cpus=1000), "load_timeout_seconds": 5.0},

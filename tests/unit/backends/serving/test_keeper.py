@@ -19,7 +19,7 @@ from muster.backends.local.serving import keeper as room
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import DeploymentState
 from muster.core.deployment import DeploymentSpec, RevisionState
-from muster.core.errors import BackendError, DeploymentError
+from muster.core.errors import BackendError, Conflict, DeploymentError
 from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
@@ -87,6 +87,24 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
     local._remove(folder, folder.named())
     assert store.pins == set()
     assert not folder.path.exists()
+
+
+def test_a_model_that_is_refused_is_neither_pinned_nor_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = Elsewhere(tmp_path)
+    local: Any = deployments.LocalDeployments(
+        Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True
+    )
+    folder = DeploymentFolder(tmp_path / "home", "f")
+    with folder.changing():
+        folder.write(served())
+    monkeypatch.setattr(local, "_check", lambda wanted: wanted.model)
+    monkeypatch.setattr(deployments, "behind", lambda *_: "@1 serves")
+    with pytest.raises(Conflict, match="back in time: @1 serves"):
+        local.prepare(spec(2), by="task", allow_older=False)
+    assert store.pins == set()
+    assert not (folder.path / "models").exists()
 
 
 class Server:

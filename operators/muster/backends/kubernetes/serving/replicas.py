@@ -20,7 +20,7 @@ from muster.core.errors import DeploymentError
 _AT_ONCE = 16
 _METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
 _OK = 200
-_SAID = 200  # characters of what is no answer
+_SAID = 360  # characters of what is no answer: a server tells 300 of what its runtime said, and the cause comes last
 _UNREACHED = "error trying to reach service: "  # the API server's words
 _BORN = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 

@@ -76,13 +76,19 @@ class LocalDeployments:
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         model = self._check(spec)
         folder = self._folder(spec.name)
-        if self._copies:
-            self._copy(folder, spec)
         found: list[Revision] = []
 
-        def change(state: DeploymentState) -> DeploymentState:
+        def check_order(state: DeploymentState) -> None:
             if not allow_older and (why := behind(self._store, model, state.revisions, state.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
+
+        if self._copies:
+            if (now := folder.read()) is not None:
+                check_order(now)  # before it is pinned and copied: nobody would take that back
+            self._copy(folder, spec)
+
+        def change(state: DeploymentState) -> DeploymentState:
+            check_order(state)
             state, revision = state.prepared(spec, by=by)
             folder.keep_lock(spec.image_digest, self._lock(spec))
             found[:] = [revision]

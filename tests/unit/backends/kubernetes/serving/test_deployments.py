@@ -422,6 +422,7 @@ class TestAsk:
                 (503, {"kind": "Status", "message": "error trying to reach service: connection refused"}),
                 "it does not answer: connection refused",
             ),
+            ((500, {"error": f"the model failed: {'at this place, ' * 20} no memory"}), "no memory"),
             ((200, b"<html>"), "HTTP 200: <html>"),
             ((200, {"inputs": [{"name": "z", "datatype": "FP32", "shape": [-1]}]}), "takes z"),
         ],
