@@ -143,6 +143,8 @@ def build(
     """
     if every == bool(names):
         raise typer.BadParameter("name the images to build, or give --all")
+    if builder is not None and not container and push is None:
+        raise typer.BadParameter("--builder is for container images: give --container, or --push REGISTRY")
     settings = Settings.load()
     known = {image.name: image for image in find_images(settings)}
     if container or push is not None:

@@ -269,6 +269,9 @@ def test_an_unknown_builder_or_image_is_refused(muster: Run, builder: Path, home
         "known are buildah, podman, docker"
         in muster("images", "build", "python", "--container", "--builder=x").err
     )
+    told = muster("images", "build", "python", "--builder=buildah")  # an environment of this machine has none
+    assert (told.code, (builder / "asked").exists()) == (2, False)
+    assert "give --container" in told.err
     assert muster("images", "build", "nothing", "--container").code == 1
     assert muster("images", "build", "../etl", "--container").code == 1
 
