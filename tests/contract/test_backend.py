@@ -553,6 +553,15 @@ class TestLocalBackend(BackendContract):
     def leftovers(self, job_id: str) -> list[int]:
         return processes.marked(self.places.mark(job_id))
 
+    def cgroups(self, job_id: str) -> list[str]:
+        prefix = f"muster.{self.places.mark(job_id)}."
+        return [
+            f"{folder}/{name}"
+            for folder, inner, _ in os.walk("/sys/fs/cgroup")
+            for name in inner
+            if name.startswith(prefix)
+        ]
+
     def touch(self, backend: Backend, job_id: str, output: str, name: str) -> None:
         staging = backend.store.staging(job_id)
         assert staging is not None
@@ -658,6 +667,7 @@ class TestLocalBackend(BackendContract):
         assert status.state is JobState.SUCCEEDED
         assert any("taken up again" in line for line in lines)
         assert len(backend.store.versions("a/made")) == 1
+        assert self.cgroups("lost") == []
 
     def test_the_ranks_of_a_running_job_are_known_by_their_pids(
         self, backend: LocalBackend, job: Callable[..., JobSpec]
@@ -685,7 +695,8 @@ class TestLocalBackend(BackendContract):
     def test_a_lost_job_is_cancelled_without_a_supervisor(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
-        backend.submit(job(SLEEP), job_id="lost")
+        stray = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+        backend.submit(job(f"{stray}\n{SLEEP}"), job_id="lost")
         eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         found = self.supervisor(settings, "lost")
         assert found is not None
@@ -694,6 +705,7 @@ class TestLocalBackend(BackendContract):
         backend.cancel("lost")
         assert backend.status("lost").state is JobState.CANCELLED
         assert not self.leftovers("lost")
+        assert self.cgroups("lost") == []
 
     def test_a_supervisor_that_is_told_to_go_leaves_the_job_to_the_next(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
