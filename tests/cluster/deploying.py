@@ -54,7 +54,7 @@ class Served:
 
     def deployments(self, **changes: Any) -> ClusterDeployments:
         """Connect, as one more of us would. :param changes: of the site."""
-        return ClusterDeployments(self.client, site=replace(self.site, **changes), store=self.store)
+        return ClusterDeployments(self.client, site=replace(self.site, **changes), store=lambda: self.store)
 
 
 @contextmanager

@@ -273,7 +273,7 @@ def test_without_kserves_controller_what_serves_serves_and_rolls_back(
     try:
         with line.users() as load:
             quick = ClusterDeployments(
-                line.served.client.patient(1.0), site=line.served.site, store=line.served.store
+                line.served.client.patient(1.0), site=line.served.site, store=lambda: line.served.store
             )
             with pytest.raises(Unreachable, match="webhook"):
                 quick.prepare(line.spec(answers_wrongly(line.folder)), by="other")

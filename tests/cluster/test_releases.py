@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 
 SERIES = "a series of releases under load: requests that were lost, what was done meanwhile"
 CASES = "releases one by one: requests that were lost, seconds, how the new revision's share was answered"
-COMMAND = "the command: seconds, its own start among them"
+COMMAND = "the command: seconds, its own start among them (the bars: ls 1, a rollback 2)"
 KILLED = "a release whose driver is killed at ten points: requests that were lost, seconds"
 SHORT = Plan(steps=(20, 60, 100), hold_seconds=(1.0, 1.0, 0.0), rules=QUIET)
 Show = Callable[[str, object], None]

@@ -230,6 +230,8 @@ class DeploymentsContract:
         assert counted[old.name].requests - before >= answers[old.name]
         assert (counted[new.name].failed, counted[old.name].failed) == (0, 0)
         assert counted[new.name].seconds[float("inf")] == counted[new.name].requests
+        (seen,) = deployments.look_at([name])
+        assert (seen.status.shares, dict(seen.counts)) == (shares, dict(counted))
 
     def test_a_new_version_takes_over_step_by_step_and_the_old_one_is_kept(
         self, deployments: Any, spec: Any, store: Any, name: str
@@ -505,7 +507,7 @@ class DeploymentsContract:
         self.serve(deployments, second)
         deployments.retire(name)
         deployments.retire(name)
-        assert deployments.deployments() == []
+        assert (deployments.deployments(), deployments.look_at(), deployments.look_at([name])) == ([], [], [])
         for one in (first, second):
             assert store.resolve(one.model.address)[0].pins == ()
         for act in (

@@ -6,8 +6,8 @@ One Protocol, and contract tests (``tests/contract``) that both implementations 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from muster.core.deployment import (
     Answer,
@@ -22,6 +22,9 @@ from muster.core.deployment import (
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus
 from muster.volumes.base import Store
+
+if TYPE_CHECKING:
+    from muster.backends.releases.looking import Seen
 
 PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
 
@@ -85,6 +88,12 @@ class Deployments(Protocol):
         """What each revision has answered, by its name: from the servers themselves, those that can be reached.
 
         :raises BackendError: nothing can be said now.
+        """
+
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+        """Report every deployment, or those of them, by name, each with its counts; leave out what is not there.
+
+        One whose state nobody can read is down, and says so.
         """
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS, Backend, Deployments
@@ -52,15 +54,52 @@ def choose_backend(
         return cluster_backend(
             file.settings, access, settings=settings, resolve=resolve, patience_seconds=patience_seconds
         )
+    _check_system()
+    from muster.backends.local.admission import from_environment
+    from muster.backends.local.backend import LocalBackend
+
+    return LocalBackend(settings, resolve=resolve or from_environment)
+
+
+@contextmanager
+def open_deployments(
+    settings: Settings, *, patience_seconds: float = PATIENCE_SECONDS
+) -> Iterator[Deployments]:
+    """Yield who keeps the deployments under `settings`, without the rest of a backend: see :func:`choose_backend`.
+
+    That takes half as long, for what a person asks of them needs neither jobs nor, mostly, a store.
+    """
+    if settings.cluster is None:
+        _check_system()
+        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.volumes.folder import FolderStore
+
+        yield LocalDeployments(settings, FolderStore(settings.store))
+        return
+    from muster.backends.kubernetes.api.client import Client
+    from muster.backends.kubernetes.api.connection import connect
+    from muster.backends.kubernetes.written import read_file
+
+    file = read_file(settings.cluster)
+    access = connect(kubeconfig=file.kubeconfig, context=file.context)
+    client = Client(access, patience_seconds=patience_seconds)
+    with ExitStack() as opened:
+
+        @cache
+        def store() -> Store:
+            return opened.enter_context(
+                service_store(file.settings, settings, patience_seconds=patience_seconds)
+            )
+
+        yield _deployments(client, file.settings.site, store, settings)
+
+
+def _check_system() -> None:
     if sys.platform != "linux":
         raise SpecError(
             f"muster runs jobs on Linux, this is {sys.platform}: use WSL2 on Windows, "
             "a Linux virtual machine elsewhere, or a cluster"
         )
-    from muster.backends.local.admission import from_environment
-    from muster.backends.local.backend import LocalBackend
-
-    return LocalBackend(settings, resolve=resolve or from_environment)
 
 
 def choose_store(settings: Settings | None = None, *, patience_seconds: float = PATIENCE_SECONDS) -> Store:
@@ -123,16 +162,18 @@ def cluster_backend(
         client,
         site=cluster.site,
         store=store,
-        deployments=_deployments(client, cluster.site, store, settings),
+        deployments=_deployments(client, cluster.site, lambda: store, settings),
         resolve=resolve or from_environment,
     )
 
 
-def _deployments(client: Client, site: ClusterSite, store: ServiceStore, settings: Settings) -> Deployments:
+def _deployments(
+    client: Client, site: ClusterSite, store: Callable[[], Store], settings: Settings
+) -> Deployments:
     if site.serving is None:
         from muster.backends.local.serving.deployments import LocalDeployments
 
-        return LocalDeployments(settings, store, copies=True)
+        return LocalDeployments(settings, store(), copies=True)
     from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 
     return ClusterDeployments(client, site=site, store=store)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.backends.base import Deployments
+    from muster.backends.releases.looking import Seen
     from muster.core.deployment import (
         Answer,
         Counts,
@@ -61,6 +62,10 @@ class Deploying(ABC):
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered, by its name."""
         return self._deployments.counts(name)
+
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+        """Report every deployment, or those of them, each with its counts."""
+        return self._deployments.look_at(names)
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away."""

@@ -17,7 +17,7 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.backends.base import Backend
+    from muster.backends.base import Backend, Deployments
     from muster.backends.capacity import Capacity
     from muster.volumes.base import Store
 
@@ -99,6 +99,19 @@ def open_backend(*, patient: bool = False) -> Backend:
     backend = choose_backend(settings, patience_seconds=PATIENCE_SECONDS if patient else LOOK_SECONDS)
     _opened.callback(backend.close)
     return backend
+
+
+def open_deployments() -> Deployments:
+    """Open the deployments of this machine, or of the cluster.
+
+    :raises NotFound: nothing was ever run here.
+    """
+    settings = Settings.load()
+    if settings.cluster is None:
+        _check_home(settings)
+    from muster.backends import choose
+
+    return _opened.enter_context(choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS))
 
 
 def open_capacity() -> Capacity:

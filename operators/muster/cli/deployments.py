@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, example, group, open_backend
+from muster.cli.command import Json, example, group, open_deployments
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, when
 from muster.core.errors import NotFound
 from muster.core.names import check_label
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.backends.base import Backend
     from muster.backends.releases.looking import Figures, Seen
     from muster.core.deployment import DeploymentStatus, Revision
 
@@ -39,14 +38,7 @@ Watch = Annotated[
 @app.command("ls", epilog=example("muster deployments ls", "muster deployments ls --json | jq -r '.[].url'"))
 def list_deployments(*, watch: Watch = False, as_json: Json = False) -> None:
     """List what each deployment serves, what is under way, and figures."""
-    from muster.backends.releases.looking import look_at_all
-
-    backend = open_backend()
-
-    def all_of_them() -> list[Seen]:
-        return look_at_all(backend, backend.deployments())
-
-    for found in _looks(all_of_them, watch=watch):
+    for found in _looks(open_deployments().look_at, watch=watch):
         if as_json:
             emit([_document(seen) for seen in found])
         else:
@@ -78,9 +70,8 @@ def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
     """Show one deployment: its revisions with shares and figures."""
     from muster.backends.releases.looking import look
 
-    backend = open_backend()
-    _check_known(backend, name)
-    for (seen,) in _looks(lambda: [look(backend, name)], watch=watch):
+    deployments = open_deployments()
+    for (seen,) in _looks(lambda: [look(deployments, name)], watch=watch):
         if as_json:
             emit(_document(seen))
         else:
@@ -140,9 +131,9 @@ def promote(
     """
     from muster.backends.releases.byhand import promote as give_everything
 
-    backend = open_backend()
-    chosen = _chosen(_known(backend, name), revision)
-    give_everything(backend, name, chosen.name, by=_by())
+    deployments = open_deployments()
+    chosen = _chosen(deployments.deployment(name), revision)
+    give_everything(deployments, name, chosen.name, by=_by())
     note(f"{name}: {chosen.name} ({_model(chosen.model.address)}) has all of the traffic")
     note(f"back: muster deployments rollback {name}")
 
@@ -165,11 +156,11 @@ def rollback(
     """
     from muster.backends.releases.byhand import roll_back, to_be_rolled_back
 
-    backend = open_backend()
-    before = _known(backend, name)
+    deployments = open_deployments()
+    before = deployments.deployment(name)
     bad = to_be_rolled_back(before)
-    roll_back(backend, name, by=_by(), reason=safe(reason), revision=bad)
-    after = backend.deployment(name)
+    roll_back(deployments, name, by=_by(), reason=safe(reason), revision=bad, seen=before)
+    after = deployments.deployment(name)
     serves = after.champion
     note(f"{name}: {bad} ({_model_of(before, bad)}) is rolled back")
     if serves:
@@ -179,9 +170,12 @@ def rollback(
 @app.command("retire", epilog=example("muster deployments retire flights"))
 def retire(name: Name) -> None:
     """Take a deployment away; its model versions stay."""
-    backend = open_backend()
-    _check_known(backend, name)
-    backend.retire(name)
+    deployments = open_deployments()
+    known = deployments.deployments()
+    if check_label("deployment", name) not in known:
+        there = f"there is {', '.join(known)}" if known else "there are none yet"
+        raise NotFound(f"no deployment {name}: {there}")
+    deployments.retire(name)
     note(f"{name} no longer answers")
 
 
@@ -205,18 +199,6 @@ def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen
 
 def _pause(seconds: float) -> None:
     time.sleep(seconds)
-
-
-def _known(backend: Backend, name: str) -> DeploymentStatus:
-    _check_known(backend, name)
-    return backend.deployment(name)
-
-
-def _check_known(backend: Backend, name: str) -> None:
-    known = backend.deployments()
-    if check_label("deployment", name) not in known:
-        there = f"there is {', '.join(known)}" if known else "there are none yet"
-        raise NotFound(f"no deployment {name}: {there}")
 
 
 def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.backends.kubernetes.golden import SITE
 from tests.unit.backends.kubernetes.serving.fake_serving import SITE as SERVED
+from tests.unit.backends.kubernetes.site_api import kubeconfig
 from urllib3 import PoolManager
 
 from muster.backends.choose import cluster_backend
@@ -39,3 +42,23 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
         assert backend.servers == (("kserve", "seldon") if site.serving else ("kserve",))
     finally:
         backend.close()
+
+
+def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_path: Path) -> None:
+    kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    (tmp_path / "token").write_text("word")
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        'namespace = "team"\nclaim = "store"\nstore_url = "http://store:8470"\nimage_prefix = "registry/ml"\n'
+        'queue = "gangs"\nserving = "kserve"\ntoken_file = "token"\nkubeconfig = "kubeconfig"\n'
+    )
+    program = (
+        "import sys; from pathlib import Path; from muster.backends.choose import open_deployments; "
+        "from muster.core.settings import Settings; import muster.backends.releases.byhand; "
+        "settings = Settings(home=Path('h'), cache=Path('c'), cluster=Path(sys.argv[1]))\n"
+        "with open_deployments(settings) as found: assert found.servers == ('kserve', 'seldon')\n"
+        "heavy = {'kubernetes', 'httpx', 'prometheus_client', 'muster.backends.kubernetes.lifecycle.jobs'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+        "with open_deployments(settings) as found: assert found._store() is found._store()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(file)], check=True)

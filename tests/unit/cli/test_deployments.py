@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
+from muster.backends.base import Deployments
 from muster.backends.releases.byhand import promote
+from muster.backends.releases.looking import Seen, look_each
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Unreachable
 from muster.core.job import Pinned
@@ -55,6 +57,9 @@ class Serving:
             raise Unreachable("no metrics")
         return self.counted
 
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+        return look_each(cast(Deployments, self), self.known if names is None else names)
+
     def retire(self, name: str) -> None:
         del self.known[name]
 
@@ -63,7 +68,7 @@ class Serving:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """Where @2 serves, @1 is kept, and @3 has 5 %."""
     world = World()
-    monkeypatch.setattr("muster.cli.deployments.open_backend", lambda: world)
+    monkeypatch.setattr("muster.cli.deployments.open_deployments", lambda: world)
     for number in (1, 2):
         made = world.prepare(spec(number), by="task")
         world.come_up(made.name)
@@ -79,7 +84,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def serving(monkeypatch: pytest.MonkeyPatch) -> Serving:
     backend = Serving()
-    monkeypatch.setattr("muster.cli.deployments.open_backend", lambda: backend)
+    monkeypatch.setattr("muster.cli.deployments.open_deployments", lambda: backend)
     return backend
 
 
@@ -107,11 +112,14 @@ def test_retire_takes_it_away(muster: Run, serving: Serving) -> None:
     assert "there are none yet" in muster("deployments", "retire", "flights").err
 
 
-@pytest.mark.usefixtures("serving")
-def test_an_unknown_name_says_what_there_is(muster: Run) -> None:
-    answer = muster("deployments", "show", "flight")
-    assert (answer.code, answer.out) == (1, "")
-    assert "there is flights" in answer.err
+@pytest.mark.parametrize("command", ["show", "promote", "rollback"])
+def test_an_unknown_name_says_what_there_is(muster: Run, home: Path, command: str) -> None:
+    (home / "deployments" / "old").mkdir(parents=True)
+    (home / "deployments" / "old" / "state.json").write_text("of another release")
+    (home / "store").mkdir()
+    answer = muster("deployments", command, "flight")
+    assert (answer.code, answer.out, answer.error) == (1, "", None)
+    assert "no deployment 'flight'; known are: old" in " ".join(answer.err.split())
 
 
 def test_the_figures_stand_beside_each_revision(muster: Run, serving: Serving) -> None:

@@ -65,7 +65,8 @@ class RollbackOperator(MusterOperator):
         taken = _taken_by(before, rolled_back_by(by))
         if taken is None:
             taken = self._meant(backend, before)
-            roll_back(backend, self.name, by=by, reason=self.reason or "", revision=taken.name)
+            why = self.reason or ""
+            roll_back(backend, self.name, by=by, reason=why, revision=taken.name, seen=before)
         else:
             self.log.info("%s was rolled back by a try of this task before", short(taken.model.address))
             tidy(backend, self.name)

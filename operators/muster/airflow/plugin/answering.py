@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.backends.base import Backend
-from muster.backends.releases.looking import Seen, look, look_at_all
+from muster.backends.releases.looking import Seen, look
 from muster.core.deployment import DeploymentStatus
 from muster.core.wire import plain
 
@@ -64,7 +64,7 @@ class Answering:
         known = {name: self._known[name] for name in self._backend.deployments()}
         self._known = defaultdict(_Known, known)
         stale = [name for name, each in known.items() if each.stale]
-        for seen in look_at_all(self._backend, stale):
+        for seen in self._backend.look_at(stale):
             known[seen.status.name].note(seen)
         return [each for each in known.values() if each.looks]
 

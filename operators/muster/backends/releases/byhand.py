@@ -28,7 +28,13 @@ T = TypeVar("T")
 
 
 def roll_back(
-    deployments: Deployments, name: str, *, by: str, reason: str = "", revision: str | None = None
+    deployments: Deployments,
+    name: str,
+    *,
+    by: str,
+    reason: str = "",
+    revision: str | None = None,
+    seen: DeploymentStatus | None = None,
 ) -> str:
     """Give the traffic back, in force with one write, and return the revision that has it.
 
@@ -38,6 +44,7 @@ def roll_back(
 
     :param revision: what is to be rolled back, and nothing is done where it has gone; what serves, or is on
         its way to, as it is now if not given.
+    :param seen: how it was just now, to be in force sooner: it is looked at again where somebody has written since.
     :raises NotFound: no such deployment, or nothing is kept that could serve.
     :raises DeploymentError: what is kept does not answer.
     """
@@ -52,7 +59,7 @@ def roll_back(
         deployments.shift(name, shares, token=status.token, release=release)
         return str(release.champion)
 
-    champion = insisting(deployments, name, write)
+    champion = insisting(deployments, name, write, seen=seen)
     tidy(deployments, name)
     return champion
 
@@ -166,12 +173,22 @@ def _other_kept(status: DeploymentStatus, revision: str) -> dict[str, int]:
     }
 
 
-def insisting(deployments: Deployments, name: str, write: Callable[[DeploymentStatus], T]) -> T:
-    """Do what follows from the route as it is, again where somebody else wrote it meanwhile."""
+def insisting(
+    deployments: Deployments,
+    name: str,
+    write: Callable[[DeploymentStatus], T],
+    *,
+    seen: DeploymentStatus | None = None,
+) -> T:
+    """Do what follows from the route as it is, again where somebody else wrote it meanwhile.
+
+    :param seen: how it was just now, if somebody has looked.
+    """
     for left in reversed(range(_TRIES)):
         try:
-            return write(deployments.deployment(name))
+            return write(seen or deployments.deployment(name))
         except Conflict:
+            seen = None
             if not left:
                 raise
     raise AssertionError  # the last try returned or raised

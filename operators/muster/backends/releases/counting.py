@@ -10,8 +10,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from muster.core.deployment import Counts
 from muster.core.errors import BackendError
 
@@ -24,6 +22,10 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     :param name: the deployment's; series of others are left out.
     :raises BackendError: the page is not in that format.
     """
+    from prometheus_client.parser import (
+        text_string_to_metric_families,
+    )  # brings a web server, for one function
+
     requests: dict[str, int] = defaultdict(int)
     failed: dict[str, int] = defaultdict(int)
     seconds: dict[str, dict[float, int]] = defaultdict(dict)

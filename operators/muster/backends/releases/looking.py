@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from muster.backends.releases.counting import added, percentile, since
 from muster.core.deployment import Counts, DeploymentStatus
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _P95 = 0.95
 _AT_ONCE = 8  # one that does not answer must not hold up all others
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,27 +70,38 @@ class Seen:
 
 
 def look(deployments: Deployments, name: str) -> Seen:
-    """Look at one deployment; one whose state nobody can read is down, and says so. :raises NotFound: there is none."""
-    try:
-        status = deployments.deployment(name)
-    except Corrupt as error:
-        status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
-        return Seen(status=status, counts=None)
-    counts: Mapping[str, Counts] | None = None
-    with suppress(BackendError, NotFound, Unavailable):  # it is said that nobody could say
-        counts = deployments.counts(name)
-    return Seen(status=status, counts=counts)
+    """Look at one deployment. :raises NotFound: there is none."""
+    for seen in deployments.look_at([name]):
+        return seen
+    known = ", ".join(deployments.deployments()) or "none"
+    raise NotFound(f"no deployment {name!r}; known are: {known}")
 
 
-def look_at_all(deployments: Deployments, names: Iterable[str]) -> list[Seen]:
-    """Look at several at once, in their order; what was retired meanwhile is left out."""
+def look_each(deployments: Deployments, names: Iterable[str]) -> list[Seen]:
+    """Look at several at once, each by itself; what is not there is left out."""
 
     def seen(name: str) -> Seen | None:
         try:
-            return look(deployments, name)
+            status = deployments.deployment(name)
         except NotFound:
             return None
+        except Corrupt as error:
+            return unreadable(name, error)
+        return Seen(status=status, counts=if_known(lambda: deployments.counts(name)))
 
     wanted = list(names)
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted) or 1)) as pool:
         return [each for each in pool.map(seen, wanted) if each is not None]
+
+
+def if_known(ask: Callable[[], T]) -> T | None:
+    """Return what servers are asked for; None where they cannot say, which a :class:`Seen` then says."""
+    with suppress(BackendError, NotFound, Unavailable):
+        return ask()
+    return None
+
+
+def unreadable(name: str, error: Corrupt) -> Seen:
+    """A deployment whose state nobody can read: it is down, and says so."""
+    status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
+    return Seen(status=status, counts=None)

@@ -832,6 +832,15 @@ def test_of_two_who_take_back_the_same_nobody_goes_back_twice(world: World) -> N
     assert world.called("r1").kept
 
 
+def test_a_look_of_a_moment_ago_misleads_nobody(world: World) -> None:
+    released(world, 2)
+    before = world.deployment(NAME)
+    assert roll_back(world, NAME, by="bob") == "r1"
+    assert roll_back(world, NAME, by="ann", revision="r2", seen=before) == "r1"
+    assert world.deployment(NAME).shares == {"r1": 100}
+    assert world.called("r2").reason == "rolled back by bob"
+
+
 def test_what_is_named_to_be_rolled_back_and_is_gone_stays_so(world: World) -> None:
     released(world, 2)
     assert roll_back(world, NAME, by="ann", revision="r1") == "r2"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+from muster.backends.releases.looking import Seen, look_each
 from muster.core.deployment import (
     Answer,
     Counts,
@@ -188,6 +189,9 @@ class World:
     def counts(self, name: str) -> Mapping[str, Counts]:
         self.away()
         return dict(self.counted)
+
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+        return look_each(self, [NAME] if names is None else names)
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         self.away()

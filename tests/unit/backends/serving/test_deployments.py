@@ -16,7 +16,6 @@ from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.byhand import promote, roll_back
-from muster.backends.releases.looking import look_at_all
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Pinned
@@ -148,7 +147,7 @@ def test_what_another_release_wrote_is_told_and_can_be_retired(
     for act in (lambda: local.deployment("old"), lambda: local.prepare(spec(1, name="old"), by="task")):
         with pytest.raises(Corrupt, match=words):
             act()
-    mine, other = look_at_all(local, local.deployments())
+    mine, other = local.look_at()
     assert mine.status.champion is not None
     assert (other.status.ready, other.counts, "another release" in other.status.reason) == (False, None, True)
     local.prepare(spec(1, name="new"), by="task")  # the others are none of its business

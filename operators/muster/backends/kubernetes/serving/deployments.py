@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,9 +19,10 @@ from muster.backends.kubernetes.serving.deciding import (
     newest_first,
     reason,
 )
+from muster.backends.kubernetes.serving.looking import Look
 from muster.backends.kubernetes.serving.notes import Live, Notes
 from muster.backends.kubernetes.serving.platform import check_platform
-from muster.backends.kubernetes.serving.replicas import Replicas
+from muster.backends.kubernetes.serving.replicas import Page, Replicas
 from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.routes import Routes
@@ -29,6 +30,7 @@ from muster.backends.kubernetes.serving.server import SERVERS, archive
 from muster.backends.kubernetes.serving.tally import Tally
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.ordering import behind
+from muster.backends.releases.looking import Seen, if_known, unreadable
 from muster.core.deployment import (
     Answer,
     Counts,
@@ -39,7 +41,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import BackendError, Conflict, DeploymentError, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
 
@@ -51,6 +53,8 @@ class ClusterDeployments:
     """The deployments of one namespace. It may be shared between threads; nothing is asked before the first call.
 
     What it says of the counts of a revision goes up only for as long as it is the same one that is asked.
+
+    :param store: opens the store, the same one each time; called where something of it is needed.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class ClusterDeployments:
         client: Client,
         *,
         site: ClusterSite,
-        store: Store,
+        store: Callable[[], Store],
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -98,17 +102,38 @@ class ClusterDeployments:
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         model = self._check(spec)
         live = self._begin(spec, model, by=by, allow_older=allow_older)
-        self._store.pin(model.address, reason=_pin(spec.name))
+        self._store().pin(model.address, reason=_pin(spec.name))
         self._revisions.make(live)
         return self._called(spec.name, live.name)
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""
-        route = self._route(name)
-        revisions = self._revisions.standing(route)
+        return self._status(self._route(name))
+
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+        """Report every deployment, or those of them, each with its counts; leave out what is not there.
+
+        Five lists in two rounds however many there are, then each replica is asked what it has counted.
+        """
+        found = self._routes.all(names)
+        there = [route for route in found.values() if isinstance(route, Route)]
+        seen = self._revisions.look(there)
+        pods = [pod for route in there for pod in self._revisions.pods_seen(route, seen)]
+        pages = if_known(lambda: self._replicas.pages(pods))
+        return [
+            unreadable(name, route) if isinstance(route, Corrupt) else self._seen(route, seen, pages)
+            for name, route in found.items()
+        ]
+
+    def _seen(self, route: Route, seen: Look, pages: Sequence[Page] | None) -> Seen:
+        counts = None if pages is None else if_known(lambda: self._counted(route, pages))
+        return Seen(status=self._status(route, seen), counts=counts)
+
+    def _status(self, route: Route, seen: Look | None = None) -> DeploymentStatus:
+        revisions = self._revisions.standing(route, seen)
         status = DeploymentStatus(
-            name=name,
-            url=self._url(name),
+            name=route.name,
+            url=self._url(route.name),
             ready=False,
             token=route.token,
             revisions=newest_first((*revisions, *route.notes.over)),
@@ -156,11 +181,15 @@ class ClusterDeployments:
 
         :raises BackendError: of one with traffic no replica says so, and nobody knows how that is.
         """
-        route = self._route(name)
-        heard: set[str] = set()
-        for each in self._replicas.counted(self._revisions.pods(name), deployment=name):
-            self._tally.take(name, (each.pod, each.born), each.counts)
-            heard.update(each.counts)
+        return self._counted(self._route(name), self._replicas.pages(self._revisions.pods(name)))
+
+    def _counted(self, route: Route, pages: Sequence[Page]) -> dict[str, Counts]:
+        name, heard = route.name, set[str]()
+        for page in pages:
+            if page.deployment == name:
+                counts = page.counts()
+                self._tally.take(name, (page.pod, page.born), counts)
+                heard.update(counts)
         silent = [revision for revision, percent in route.shares.items() if percent and revision not in heard]
         if silent:
             raise BackendError(
@@ -225,7 +254,7 @@ class ClusterDeployments:
         self._site.image(spec.image, spec.image_digest)
         archive()
         check_platform(self._client, self._site, self._survey.cluster())
-        (version,) = self._store.resolve(spec.model.address)
+        (version,) = self._store().resolve(spec.model.address)
         if version.digest != spec.model.digest:
             raise SpecError(
                 f"{spec.model.address} is {version.digest:.20}…, the spec says {spec.model.digest:.20}…: "
@@ -256,13 +285,13 @@ class ClusterDeployments:
         """Write into the route that a revision is on its way, and return it."""
         for _ in range(_TRIES):
             route = self._routes.find(spec.name) or self._first(spec.name)
-            if not allow_older and (why := behind(self._store, model, heads(route), route.notes.release)):
+            if not allow_older and (why := behind(self._store(), model, heads(route), route.notes.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
             begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
             if begun == route:
                 return live
             if route.notes.called(live.name) is None:
-                self._store.code(spec.image_digest)  # without its lock nobody could have built its image
+                self._store().code(spec.image_digest)  # without its lock nobody could have built its image
                 self._revisions.rehearse(live)
             with suppress(Conflict):  # somebody else was quicker: what they wrote counts
                 self._routes.write(moved(begun, route, self._now()))
@@ -320,7 +349,7 @@ class ClusterDeployments:
 
     def _unpin(self, name: str, address: str) -> None:
         with suppress(NotFound):  # it was taken, so nothing pinned it
-            self._store.unpin(address, reason=_pin(name))
+            self._store().unpin(address, reason=_pin(name))
 
 
 def _pin(name: str) -> str:

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
+from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.server import LONGEST_REQUEST_SECONDS, PORT
 from muster.backends.releases.asking import infer_request, read_answer
+from muster.backends.releases.counting import read_counts
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
 
@@ -32,12 +34,22 @@ class _Unreached(DeploymentError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
-    """What one process has counted. :param born: when it came up, in seconds since the epoch."""
+class Page:
+    """A page of metrics. :param pod: the uid of the pod that it is from."""
 
+    deployment: str
     pod: str
-    born: float
-    counts: Mapping[str, Counts]
+    text: str
+
+    @property
+    def born(self) -> float:
+        """When its process came up, in seconds since the epoch; 0 where it does not say."""
+        found = _BORN.search(self.text)
+        return float(found[1]) if found else 0.0
+
+    def counts(self) -> Mapping[str, Counts]:
+        """What that process has counted, by revision. :raises BackendError: it is no page of metrics."""
+        return read_counts(self.text, name=self.deployment)
 
 
 class Replicas:
@@ -53,9 +65,9 @@ class Replicas:
         model = f"/v2/models/{deployment}/versions/{revision}"
         return tuple(_each(pods, lambda pod: self._answer(pod, model, request)))
 
-    def counted(self, pods: Sequence[Document], *, deployment: str) -> list[Counted]:
-        """Return what every pod has counted; one that does not say so now is left out."""
-        return [found for found in _each(pods, lambda pod: self._metrics(pod, deployment)) if found]
+    def pages(self, pods: Sequence[Document]) -> list[Page]:
+        """Return every pod's metrics; one that does not tell them now is left out."""
+        return [found for found in _each(pods, self._metrics) if found]
 
     def _answer(self, pod: Document, model: str, request: SmokeRequest) -> Answer:
         name = str(pod["metadata"]["name"])
@@ -84,19 +96,13 @@ class Replicas:
             raise _Unreached(f"it does not answer: {text.removeprefix(_UNREACHED)}")
         raise DeploymentError(f"HTTP {status}: {text}")
 
-    def _metrics(self, pod: Document, deployment: str) -> Counted | None:
-        from muster.backends.releases.counting import read_counts
-
+    def _metrics(self, pod: Document) -> Page | None:
         status, data = self._exchange(pod, "get", "/metrics", seconds=_METRICS_SECONDS)
         if status != _OK:
             return None
+        metadata = pod["metadata"]
         text = data.decode("utf-8", "replace")
-        born = _BORN.search(text)
-        return Counted(
-            pod=str(pod["metadata"]["uid"]),
-            born=float(born[1]) if born else 0.0,
-            counts=read_counts(text, name=deployment),
-        )
+        return Page(deployment=metadata["labels"][names.DEPLOYMENT], pod=metadata["uid"], text=text)
 
     def _exchange(
         self, pod: Document, verb: str, path: str, *, body: bytes | None = None, seconds: float

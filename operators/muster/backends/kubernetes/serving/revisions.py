@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from muster.backends.kubernetes.api.client import Client
@@ -11,7 +11,7 @@ from muster.backends.kubernetes.api.kinds import POD, Document, Kind
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.looking import look
+from muster.backends.kubernetes.serving.looking import Look, look
 from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.platform import card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
@@ -71,16 +71,19 @@ class Revisions:
         with suppress(Conflict):  # it is there
             self._maker.create(code(server, made))
 
-    def standing(self, route: Route) -> tuple[Revision, ...]:
-        """Say how every revision of a route stands, newest first."""
-        there, namespace = [live.name for live in route.notes.live], self._site.namespace
-        seen = look(self._client, route.name, there, kind=self._platform.kind, namespace=namespace)
-        now, release = self._now(), route.notes.release
+    def look(self, routes: Iterable[Route]) -> Look:
+        """Return the objects of every revision of some routes."""
+        there = [(route.name, live.name) for route in routes for live in route.notes.live]
+        return look(self._client, there, kind=self._platform.kind, namespace=self._site.namespace)
+
+    def standing(self, route: Route, seen: Look | None = None) -> tuple[Revision, ...]:
+        """Say how every revision of a route stands, newest first. :param seen: by a look just now."""
+        seen, now, release = seen or self.look([route]), self._now(), route.notes.release
         taken_back = release.revision if release and release.failed else None
         return tuple(
             standing(
                 live,
-                seen.of(live.name),
+                seen.of(route.name, live.name),
                 platform=self._platform,
                 percent=route.shares.get(live.name),
                 since=route.notes.moved,
@@ -94,11 +97,12 @@ class Revisions:
         """Return the pods of a deployment, or of one revision, that can be asked and are not on their way out."""
         wanted = names.of_revision(name, revision) if revision else names.of_deployment(name)
         found = self._client.find(POD, namespace=self._site.namespace, labels=selector(wanted))
-        return [
-            pod
-            for pod in found
-            if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("podIP")
-        ]
+        return [pod for pod in found if _can_be_asked(pod)]
+
+    def pods_seen(self, route: Route, seen: Look) -> list[Document]:
+        """Return the pods of a route's revisions that can be asked, as a look found them."""
+        there = (pod for live in route.notes.live for pod in seen.of(route.name, live.name).pods)
+        return [pod for pod in there if _can_be_asked(pod)]
 
     def delete(self, name: str, *, upto: int, but: Collection[str] = ()) -> None:
         """Begin to delete a deployment's revisions; what they own goes with them.
@@ -155,3 +159,8 @@ class Revisions:
                 "the way, of a deployment that was retired: see that it is gone, then deploy it again"
             )
         return {**found, "apiVersion": document["apiVersion"], "kind": document["kind"]}
+
+
+def _can_be_asked(pod: Document) -> bool:
+    """Whether a pod has an address, and is not on its way out."""
+    return not pod["metadata"].get("deletionTimestamp") and bool((pod.get("status") or {}).get("podIP"))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.notes import Notes
 from muster.backends.kubernetes.serving.route import Route, read_route, route_kind, write_route
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import Conflict, NotFound, Unreachable
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, Unreachable
+from muster.core.names import check_label
 
 _TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _REPORTS = 20  # of a gateway that come in between a look and a write
@@ -46,12 +48,33 @@ class Routes:
 
     def names(self) -> list[str]:
         """Return every deployment's name, sorted."""
-        found = self._client.find(
-            self._kind, namespace=self._site.namespace, labels=names.DEPLOYMENT, heads=True
-        )
+        return sorted({_whose(each) for each in self._listed(names.DEPLOYMENT, heads=True)})
+
+    def all(self, wanted: Collection[str] | None = None) -> dict[str, Route | Corrupt]:
+        """Return every deployment's route, or those of them, by name: with one request.
+
+        One whose notes nobody can read is told by that error; what goes, or is not there, is left out.
+
+        :raises SpecError: what is wanted is no name.
+        """
+        among = names.DEPLOYMENT
+        if wanted is not None:
+            if not wanted:
+                return {}
+            among += f" in ({','.join(check_label('deployment', each) for each in wanted)})"
+        called = {_whose(each): each for each in self._listed(among) if _stays(each)}
+        return {name: self._read(name, document) for name, document in sorted(called.items())}
+
+    def _read(self, name: str, document: Document) -> Route | Corrupt:
+        try:
+            return read_route(document, name=name, site=self._site)
+        except Corrupt as error:
+            return error
+
+    def _listed(self, labels: str, *, heads: bool = False) -> list[Document]:
+        found = self._client.find(self._kind, namespace=self._site.namespace, labels=labels, heads=heads)
         # the Services that KServe makes carry the labels of a revision, too
-        routes = [each["metadata"]["labels"] for each in found]
-        return sorted({each[names.DEPLOYMENT] for each in routes if names.REVISION not in each})
+        return [each for each in found if names.REVISION not in each["metadata"]["labels"]]
 
     def write(self, route: Route) -> Route:
         """Write a route that was read, or is new, and return it as it is then.
@@ -111,3 +134,17 @@ class Routes:
     def _written(self, route: Route) -> Route:
         applied = self._client.apply(write_route(route, self._site))
         return read_route(applied, name=route.name, site=self._site)
+
+
+def _whose(document: Document) -> str:
+    return str(document["metadata"]["labels"][names.DEPLOYMENT])
+
+
+def _stays(document: Document) -> bool:
+    """Whether it is the route of whom its label names, and not on its way out."""
+    metadata = document["metadata"]
+    try:
+        called = names.route_name(_whose(document))
+    except SpecError:  # somebody else's label, which names no deployment
+        return False
+    return bool(metadata["name"] == called and not metadata.get("deletionTimestamp"))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from muster.backends.local.serving.state import (
     pin_reason,
 )
 from muster.backends.ordering import behind
+from muster.backends.releases.looking import Seen, look_each
 from muster.core.address import Address
 from muster.core.deployment import (
     Answer,
@@ -116,6 +117,10 @@ class LocalDeployments:
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered since its server came up."""
         return asking.counts(self._known(name))
+
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+        """Report every deployment, or those of them, each with its counts; leave out what is not there."""
+        return look_each(self, self.deployments() if names is None else names)
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""

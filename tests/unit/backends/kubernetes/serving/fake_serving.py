@@ -252,7 +252,7 @@ class World:
         """Connect, as one more of us would. :param changes: of the site."""
         site = replace(self.site, **changes)
         return ClusterDeployments(
-            self.client, site=site, store=self.store, now=lambda: self.now, sleep=self.sleep
+            self.client, site=site, store=lambda: self.store, now=lambda: self.now, sleep=self.sleep
         )
 
     def sleep(self, seconds: float) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.serving.fake_serving import SITE, World, world
+from tests.unit.backends.kubernetes.api_server import Answer, Asked
+from tests.unit.backends.kubernetes.serving.fake_serving import SITE, ServingCluster, World, world
 
 from muster.backends.kubernetes.api.kinds import (
     CONFIG_MAP,
@@ -20,7 +21,6 @@ from muster.backends.kubernetes.api.kinds import (
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
 from muster.backends.kubernetes.site import Platform
-from muster.backends.releases.looking import look_at_all
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -51,10 +51,11 @@ def there(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 def serve(there: World, number: int = 1, **changes: Any) -> str:
     """Have a version serve all traffic; return its revision."""
     deployments = there.deployments()
-    revision = deployments.prepare(there.spec(number, **changes), by="ti-1").name
-    status = deployments.deployment("lines")
+    spec = there.spec(number, **changes)
+    revision = deployments.prepare(spec, by="ti-1").name
+    status = deployments.deployment(spec.name)
     kept = {status.champion.name: 0} if status.champion else {}
-    deployments.shift("lines", kept | {revision: 100}, token=status.token, release=None)
+    deployments.shift(spec.name, kept | {revision: 100}, token=status.token, release=None)
     return revision
 
 
@@ -506,6 +507,59 @@ class TestCounts:
         assert there.deployments().counts("lines")["r1"].requests == 0
 
 
+class TestLookAt:
+    def test_it_is_what_each_says_by_itself(self, there: World) -> None:
+        serve(there, replicas=2)
+        there.deployments().prepare(there.spec(2), by="ti-2")
+        there.deployments().prepare(there.spec(1, name="7"), by="ti-1")
+        there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
+        deployments = there.deployments()
+        seen = deployments.look_at()
+        assert [each.status for each in seen] == [deployments.deployment(name) for name in ("7", "lines")]
+        assert [each.counts for each in seen] == [deployments.counts(name) for name in ("7", "lines")]
+        assert deployments.look_at(["lines", "other"]) == [seen[1]]
+        assert deployments.look_at([]) == []
+
+    def test_more_deployments_and_revisions_cost_no_more_requests(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[str] = []
+        answer = ServingCluster.__call__
+
+        def heard(cluster: ServingCluster, request: Asked) -> Answer:
+            asked.append(request.path)
+            return answer(cluster, request)
+
+        monkeypatch.setattr(ServingCluster, "__call__", heard)
+        serve(there)
+        deployments, numbers = there.deployments(), []
+        for name in ("lines", "a", "b"):
+            deployments.prepare(there.spec(2, name=name), by="ti-2")
+            asked.clear()
+            deployments.look_at()
+            numbers.append((len(asked), sum(path.endswith("/metrics") for path in asked)))
+        assert numbers == [(7, 2), (8, 3), (9, 4)]  # five lists, and each replica once
+
+    def test_one_that_is_spoiled_or_silent_or_goes_takes_no_other_along(self, there: World) -> None:
+        for name in ("gone", "silent", "spoiled"):
+            serve(there, name=name)
+        serve(there)
+        there.route("gone")["metadata"]["deletionTimestamp"] = "2026-11-21T20:00:00Z"
+        there.route("spoiled")["metadata"]["annotations"][names.NOTES] = "{}"
+        there.cluster.counted["silent-r1-0"] = "spoiled {"
+        found = {each.status.name: each for each in there.deployments().look_at()}
+        assert {name: (each.status.ready, each.counts is None) for name, each in found.items()} == {
+            "lines": (True, False),
+            "silent": (True, True),
+            "spoiled": (False, True),
+        }
+        assert "retire the deployment and deploy it again" in found["spoiled"].status.reason
+
+    def test_a_name_that_is_none_asks_for_nothing_else(self, there: World) -> None:
+        with pytest.raises(SpecError, match="deployment"):
+            there.deployments().look_at(["lines),x in (y"])
+
+
 class TestWithoutAGateway:
     def test_one_service_points_at_one_revision(self, there: World) -> None:
         deployments = there.deployments(gateway="", serving_url="")
@@ -528,6 +582,7 @@ class TestWithoutAGateway:
             ("r2", 100, False),
             ("r1", 0, True),
         ]
+        assert [each.status for each in deployments.look_at()] == [status]
         deployments.retire("lines")
         assert there.cluster.all(SERVICE) == []
 
@@ -544,7 +599,7 @@ def test_deployments_are_named(there: World) -> None:
 def test_notes_that_somebody_spoiled_are_told(there: World, spoiled: dict[str, str]) -> None:
     serve(there)
     there.route()["metadata"]["annotations"] = spoiled
-    (listed,) = look_at_all(there.deployments(), there.deployments().deployments())
+    (listed,) = there.deployments().look_at()
     assert not listed.status.ready
     with pytest.raises(Corrupt, match="users are served as before") as told:
         there.deployments().deployment("lines")
