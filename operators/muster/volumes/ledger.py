@@ -190,7 +190,10 @@ def _readable(path: Path) -> Iterator[Path]:
     except FileNotFoundError as error:
         raise Corrupt(f"{path} is missing: take {path.parent} away, nothing else can use it") from error
     except SpecError as error:
-        raise Corrupt(f"{path} cannot be read: {error}") from error
+        raise Corrupt(
+            f"{path} cannot be read: {error}; put it back as it was, or take {path.parent} away: until then "
+            "nobody can tell what the job reads, and gc takes nothing"
+        ) from error
 
 
 @lru_cache(4096)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import GUARD_SECONDS
 
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import Output
 from muster.volumes import fsck, retention
 from muster.volumes.folder import FolderStore
@@ -224,6 +224,19 @@ def test_what_a_waiting_job_will_read_stays(work, store):
     assert kept(store, keep_last=1)["flights/features@1"] == "b-1 waits for it"
     work.end("b-1")
     assert going(store, keep_last=1) == ["flights/features@1"]
+
+
+def test_nothing_goes_while_what_a_job_reads_cannot_be_told(work, store):
+    for n in range(2):
+        work.run(f"raw-{n}", {"x": b"%d" % n}, volume="raw")
+    job = store.layout.job("raw-0")
+    whole = (job / "status.json").read_text()
+    (job / "status.json").write_text(whole[:-9])
+    with pytest.raises(Corrupt, match=f"status.json cannot be read: .*take {job} away: .* gc takes nothing"):
+        retention.collect(store, keep_last=1)
+    assert len(store.versions("raw")) == 2
+    (job / "status.json").write_text(whole)
+    assert [version.number for version in retention.collect(store, keep_last=1).plan.versions] == [1]
 
 
 def test_the_lock_of_an_image_stays_while_a_job_or_a_version_names_it(work, store, tmp_path, monkeypatch):
