@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.releases.looking import Seen, look_each
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import Input, JobSpec, Origin, Output, Role
@@ -452,6 +453,7 @@ class TestWhatIsSaid:
         backend = mount.app.state.site().backend
         monkeypatch.setattr(backend, "deployments", lambda: [*states, "just-retired"])
         monkeypatch.setattr(backend, "deployment", deployment)
+        monkeypatch.setattr(backend, "look_at", lambda names: look_each(backend, names))
         found = viewer.get("/muster/api/version?address=pages/report@1").json()
         assert found["served_by"] == ["answers"]
         listed = viewer.get("/muster/api/deployments").json()["deployments"]
@@ -762,6 +764,9 @@ class Served:
         return {status.job_id: status for status in self.store.ledger.statuses(list(job_ids))}
 
     def deployments(self) -> list[str]:
+        return []
+
+    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
         return []
 
 

@@ -174,7 +174,7 @@ def retire(name: Name) -> None:
     known = deployments.deployments()
     if check_label("deployment", name) not in known:
         there = f"there is {', '.join(known)}" if known else "there are none yet"
-        raise NotFound(f"no deployment {name}: {there}")
+        raise NotFound(f"no deployment {name!r}: {there}")
     deployments.retire(name)
     note(f"{name} no longer answers")
 

@@ -132,7 +132,7 @@ def test_where_nothing_was_run_it_says_so_and_makes_nothing(words: Any, muster: 
         (("volumes", "put", "nowhere", "raw/x"), "nowhere is not there"),
         (("jobs", "show", "nothing"), "no job 'nothing'"),
         (("jobs", "logs", "\x1b[2J"), r"\x1b[2J"),
-        (("deployments", "show", "nothing"), "no deployment nothing"),
+        (("deployments", "show", "nothing"), "no deployment 'nothing'"),
         (("deployments", "show", "../x"), "'../x'"),
     ],
 )

@@ -147,7 +147,7 @@ def deployments(here: Here) -> Json:
 def deployment(here: Here, name: str) -> Json:
     """One deployment, with its revisions and what they answered."""
     if check_label("deployment", name) not in here.backend.deployments():
-        raise NotFound(f"no deployment {name}: `muster deployments ls` lists what there is")
+        raise NotFound(f"no deployment {name!r}: `muster deployments ls` lists what there is")
     return Json(here.answering.one(name))
 
 
