@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.airflow.released import Released, events, short, why
-from tests.docs.page import DOCS, File, steps
+from tests.airflow.careful import WAITS, answer, careful
+from tests.airflow.released import NAME, Released, events, short, why
 from tests.site import Site
 from tests.waiting import eventually, until
 
@@ -61,25 +61,13 @@ DAGS = """
 """
 
 
-def careful() -> str:
-    """The Dag of the how-to in which a person decides: held for a second, and not judged by a busy machine's clock."""
-    (file,) = [
-        step
-        for step in steps(DOCS / "howto" / "release.md")
-        if isinstance(step, File) and "ApprovalOperator" in step.text
-    ]
-    text = file.text.replace("minutes=10", "seconds=1").replace('name="price"', 'name="line"')
-    text = text.replace("import DeployOperator,", "import Rules, DeployOperator,")
-    return text.replace("smoke=None,", "smoke=None, rules=Rules(max_p95_ratio=None),")
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as site:
         site.write("releases", DAGS)
         for name, text in (("smoke", SMOKE), ("comparison", COMPARISON)):
             (site.folder / "dags" / "releases" / f"{name}.json").write_text(text)
-        site.write("careful", careful())
+        site.write("careful", careful(NAME))
         site.set("muster", inline_wait=0)
         site.up()
         yield site
@@ -151,7 +139,7 @@ def test_a_person_lets_it_go_on_from_where_it_is_held(
     new = version(slope=4.0)
     with released.users() as users:
         run = site.trigger("careful", {"model": new})
-        site.wait_task("careful", run, "approve", ("awaiting_input",))
+        site.wait_task("careful", run, "approve", WAITS)
         assert released.share(new) == 5
         assert released.status.release is not None
         assert released.status.release.held
@@ -172,7 +160,7 @@ def test_what_a_person_rejects_is_taken_back_and_the_run_is_red(
 ) -> None:
     old, new = released.champion, version(slope=5.0)
     run = site.trigger("careful", {"model": new})
-    site.wait_task("careful", run, "approve", ("awaiting_input",))
+    site.wait_task("careful", run, "approve", WAITS)
     answer(site, run, "Reject")
     assert site.wait("careful", run) == "failed"
     assert site.states("careful", run)["back"] == "success"
@@ -217,9 +205,3 @@ def test_a_rollback_from_a_dag_goes_back_once_and_says_so(site: Site, released: 
     assert site.wait("back", run) == "success"
     assert released.champion == kept.model.address
     assert "was rolled back by a try of this task before" in released.log("back", run, "back", try_number=2)
-
-
-def answer(site: Site, run: str, choice: str) -> None:
-    """Do what a person does on Airflow's page."""
-    path = f"dags/careful/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
-    site.ask_api("PATCH", path, json={"chosen_options": [choice], "params_input": {}})

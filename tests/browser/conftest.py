@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
-from tests.browser import chromium
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from tests.airflow.careful import careful
+from tests.browser import person
 from tests.site import Site
 
 ROOT = Path(__file__).parents[2]
@@ -41,14 +41,7 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Of this module only: while it is open no other test of this process could start an event loop."""
-    try:
-        found = chromium.find()
-    except chromium.NoChromium as error:
-        if os.environ.get("MUSTER_REQUIRE_BROWSER") == "1":
-            raise
-        pytest.skip(str(error))
-    expect.set_options(timeout=chromium.PATIENCE)
-    with found.browser() as browser:
+    with person.browser() as browser:
         yield browser
 
 
@@ -58,6 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         bare = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "dags" / "flights", site.folder / "dags" / "flights", ignore=bare)
         site.write("broken", BROKEN["dag"], train=BROKEN["train"])
+        site.write("careful", careful("flights"))
         site.up()
         yield site
 
@@ -65,15 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def session(browser: Browser, site: Site) -> Iterator[BrowserContext]:
     """Logged in, as a person does it."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(chromium.PATIENCE)
-    page = context.new_page()
-    page.goto(site.url)
-    page.get_by_label("Username").fill("admin")
-    page.locator("input[type=password]").fill(site.password())
-    page.get_by_role("button", name="Sign in").click()
-    page.get_by_text("Muster", exact=True).wait_for()
-    page.close()
+    context = person.log_in(browser, site)
     yield context
     context.close()
 
@@ -100,7 +86,4 @@ def page(session: BrowserContext) -> Iterator[Page]:
 @pytest.fixture(scope="session")
 def screens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where screenshots go; MUSTER_SCREENSHOTS names a folder that stays."""
-    named = os.environ.get("MUSTER_SCREENSHOTS")
-    folder = Path(named) if named else tmp_path_factory.mktemp("screens")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return person.screens(otherwise=tmp_path_factory.getbasetemp() / "screens")

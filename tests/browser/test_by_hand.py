@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
-from playwright.sync_api import BrowserContext, FrameLocator, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
+from tests.airflow.careful import WAITS, answer
+from tests.browser.person import frame, see_canary
+from tests.docs.page import ROOT
+from tests.serving.load import Load
 from tests.site import Site
+
+from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +54,6 @@ def run(site: Site, session: BrowserContext, screens: Path) -> str:
 
 def task(site: Site, dag_id: str, run_id: str, task_id: str) -> str:
     return f"{site.url}/dags/{dag_id}/runs/{quote(run_id)}/tasks/{task_id}"
-
-
-def frame(page: Page) -> FrameLocator:
-    """Muster's page inside Airflow's."""
-    return page.frame_locator("iframe")
 
 
 def test_the_params_of_the_form_reached_the_job(page: Page, site: Site, run: str) -> None:
@@ -92,6 +95,32 @@ def test_the_page_shows_what_there_is(page: Page, site: Site, run: str, screens:
     inside.get_by_role("link", name="Deployments", exact=True).click()
     expect(inside.get_by_role("link", name="flights", exact=True)).to_be_visible()
     page.screenshot(path=screens / "deployments.png")
+
+
+def again(site: Site, folder: Path) -> str:
+    """Commit the model that serves once more, without what else lies in its version; return the address."""
+    store = FolderStore(site.home / "store")
+    (model,) = store.resolve("volume://flights/model@latest")
+    folder.mkdir()
+    for name in ("model.onnx", "signature.json"):
+        shutil.copyfile(store.path(model.address) / name, folder / name)
+    return store.add(model.volume, folder, partition=model.partition).address
+
+
+def test_a_canary_is_seen_while_users_ask_and_a_person_is_waited_for(
+    page: Page, site: Site, run: str, screens: Path, tmp_path: Path
+) -> None:
+    model = again(site, tmp_path / "model")
+    port = int(site.xcom("flights", run, "deploy")["url"].rpartition(":")[2])
+    (asked, *_) = json.loads((ROOT / "dags" / "flights" / "smoke.json").read_text())
+    with Load(port, "/v1/models/flights:predict", {"inputs": asked["inputs"]}) as users:
+        careful = site.trigger("careful", {"model": model})
+        site.wait_task("careful", careful, "approve", WAITS)
+        says = f"{model.removeprefix('volume://')} is held at 5 %"
+        see_canary(page, site, "flights", says=says, file=screens / "canary.png")
+        answer(site, careful, "Reject")
+        assert site.wait("careful", careful) == "failed"
+    assert users.failed == {}
 
 
 def test_a_failed_task_says_why_in_its_last_lines(page: Page, site: Site, screens: Path) -> None:

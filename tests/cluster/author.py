@@ -43,12 +43,12 @@ def write_file(of: Layout, folder: Path, /, **change: object) -> Path:
     return file
 
 
-def connection(of: Layout) -> tuple[str, ...]:
-    """The words of ``airflow connections add`` behind its id."""
+def connection(of: Layout, /, **change: object) -> tuple[str, ...]:
+    """The words of ``airflow connections add`` behind its id. :param change: of what is said of the cluster."""
     extras: dict[str, Any] = {
         "kube_config_path": str(accounts.kubeconfig(of, accounts.OPERATOR)),
         "namespace": NAMESPACE,
-        "muster": settings(),
+        "muster": {**settings(), **change},
     }
     password = store.operator_token(of)
     return ("--conn-type", "kubernetes", "--conn-password", password, "--conn-extra", json.dumps(extras))

@@ -25,6 +25,7 @@ from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.core.wire import plain
 from muster.volumes.service.client import ServiceStore
 
 SITE = replace(
@@ -55,6 +56,11 @@ class Served:
     def deployments(self, **changes: Any) -> ClusterDeployments:
         """Connect, as one more of us would. :param changes: of the site."""
         return ClusterDeployments(self.client, site=replace(self.site, **changes), store=lambda: self.store)
+
+    def written(self) -> dict[str, object]:
+        """Where they are, as a person writes it down beside what the cluster is otherwise."""
+        names = ("folder", "serving", "gateway", "serving_url", "gateway_seconds", "drain_seconds")
+        return plain({name: getattr(self.site, name) for name in names})  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from muster.cli.images import lock_digest
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 
-NAMES = ("etl", "python", "train", "validate")
+NAMES = ("etl", "python", "report", "train", "validate")
 COMPILED = "horovod"
 SERVING = ("seldon", "serve")
 

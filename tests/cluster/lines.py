@@ -28,7 +28,6 @@ from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import NotFound
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
-from muster.core.wire import plain
 
 SMALL = Resources(cpus=0.5, memory_gib=0.5)
 TWO = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 4.0, "max": 4.0}})
@@ -89,12 +88,6 @@ class Line:
             "resources": SMALL,
         }
         return DeploymentSpec(**{**fields, **changes})
-
-    def written(self) -> dict[str, object]:
-        """Where it is served, as a person writes it down beside what the cluster is otherwise."""
-        site = self.served.site
-        names = ("folder", "serving", "gateway", "serving_url", "gateway_seconds", "drain_seconds")
-        return plain({name: getattr(site, name) for name in names})  # type: ignore[no-any-return]
 
     def begin(self, spec: DeploymentSpec, plan: Plan = CANARY, *, by: str = "test") -> Driver:
         """Begin a release as another one of us would."""

@@ -37,6 +37,7 @@ _NAMES = ("kserve", "traefik")
 _TESTS = (
     "test_deployments.py",
     "test_bad_revisions.py",
+    "test_flights.py",
     "test_releases.py",
     "test_installing.py",
     "test_seldon.py",

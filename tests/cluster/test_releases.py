@@ -203,7 +203,7 @@ def test_the_command_tells_what_serves_and_takes_it_back(
     before = line.champion
     assert line.release(line.spec()).ending is Ending.DONE
     after = line.champion
-    file = author.write_file(line.served.of, tmp_path, **line.written())
+    file = author.write_file(line.served.of, tmp_path, **line.served.written())
     with Author(tmp_path, MUSTER_CLUSTER=str(file)) as person, line.users() as load:
         began = time.monotonic()
         (listed,) = person.ask("deployments", "ls")
