@@ -130,7 +130,7 @@ function lately({ lately: figures, lately_seconds: seconds, revisions }) {
   const columns = [["Revision"], ["Requests", "number"], ["A second", "number"], ["Errors", "number"], ["p95", "number"]];
   const rows = busy.map(({ name }) => {
     const [requests, failed, p95] = answered(figures[name]);
-    return [[name, requests, number(figures[name].requests / seconds), failed, p95]];
+    return [[name, requests, number(Number((figures[name].requests / seconds).toPrecision(3))), failed, p95]];
   });
   return under(`The last ${span(seconds)}`, table("What was answered lately", columns, rows, ""));
 }
