@@ -27,7 +27,7 @@ from muster.airflow.operators.releasing import refusal_text
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.kubernetes.serving.inference_service import CONTAINER
-from muster.backends.releases.byhand import roll_back, tidy
+from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec, RevisionState
@@ -238,6 +238,22 @@ def test_a_route_that_somebody_else_has_edited(line: Line) -> None:
     assert line.release(line.spec()).ending is Ending.DONE
     after = line.champion
     eventually(lambda: line.answers() == (after, 4.0))
+    edit(line, {"spec": {"hostnames": ["old.example"]}})
+    eventually(lambda: line.answers() is None)
+    status = line.deployments.deployment(line.name)
+    assert (status.ready, status.shares) == (False, {after: 100})
+    assert 'users may not reach it: in its route spec.hostnames is ["old.example"], not []' in status.reason
+    promote(line.deployments, line.name, after, by="test")
+    eventually(lambda: line.answers() == (after, 4.0))
+    status = line.deployments.deployment(line.name)
+    assert (status.ready, status.reason) == (True, "")
+    (rule,) = route(line)["spec"]["rules"]
+    header = {"set": [{"name": "x-edited", "value": "yes"}]}  # users are served with it, too
+    filters = [{"type": "RequestHeaderModifier", "requestHeaderModifier": header}]
+    edit(line, {"spec": {"rules": [{**rule, "filters": filters}]}})
+    told = "its route is not as muster writes it here in spec.rules[0].filters"
+    eventually(lambda: line.deployments.deployment(line.name).reason.startswith(told))
+    assert line.deployments.deployment(line.name).ready
     kept = route(line)["metadata"]["annotations"][names.NOTES]
     write_notes(line, "{}")
     try:
@@ -246,6 +262,9 @@ def test_a_route_that_somebody_else_has_edited(line: Line) -> None:
         assert line.answers() == (after, 4.0)
     finally:
         write_notes(line, kept)
+    promote(line.deployments, line.name, after, by="test")
+    assert route(line)["spec"]["rules"] == [rule]
+    assert line.answers() == (after, 4.0)
 
 
 def route(line: Line) -> dict[str, Any]:
@@ -258,9 +277,12 @@ def backends(line: Line) -> list[dict[str, Any]]:
 
 
 def write_notes(line: Line, text: str) -> None:
-    change = json.dumps({"metadata": {"annotations": {names.NOTES: text}}})
+    edit(line, {"metadata": {"annotations": {names.NOTES: text}}})
+
+
+def edit(line: Line, change: dict[str, Any]) -> None:
     words = ("patch", "httproute", line.name, f"--namespace={NAMESPACE}", "--type=merge")
-    kubectl.run(line.served.of, *words, f"--patch={change}")
+    kubectl.run(line.served.of, *words, f"--patch={json.dumps(change)}")
 
 
 def test_without_kserves_controller_what_serves_serves_and_rolls_back(

@@ -106,10 +106,25 @@ def newest_first(revisions: Iterable[Revision]) -> tuple[Revision, ...]:
 
 def reason(route: Route, status: DeploymentStatus) -> str:
     """Say what a deployment waits for or suffers from; else why its newest revision was refused, if it was."""
+    if route.lost:
+        return _lost(route)
     if route.foreign:
         return f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
     suffers = route.unsettled or route.broken or (status.champion.reason if status.champion else "")
+    if route.beside and not suffers:
+        where = ", ".join(route.beside)
+        return f"its route is not as muster writes it here in {where}; the next release or rollback writes it anew"
     newest = status.revisions[0] if status.revisions else None
     if suffers or newest is None or newest.state not in (RevisionState.REFUSED, RevisionState.FAILED):
         return suffers
     return f"@{Address.parse(newest.model.address).value} was refused: {newest.reason}"
+
+
+def _lost(route: Route) -> str:
+    """Say that users may not reach a deployment by its route, who may have done that, and what puts it right."""
+    free = route.champion and not route.notes.release
+    by_hand = f"`muster deployments promote {route.name} {route.champion}`, " if free else ""
+    return (
+        f"users may not reach it: in its route {route.lost}. Somebody else wrote that, or muster with another gateway, "
+        f"serving_url, serving or release. If these are right here, {by_hand}the next release or rollback puts it right"
+    )

@@ -140,7 +140,7 @@ class ClusterDeployments:
             release=route.notes.release,
         )
         champion = status.champion
-        answers = champion is not None and champion.ready > 0 and not route.unsettled
+        answers = champion is not None and champion.ready > 0 and not (route.unsettled or route.lost)
         return replace(status, ready=answers, reason=reason(route, status))
 
     def deployments(self) -> list[str]:
@@ -288,7 +288,7 @@ class ClusterDeployments:
             if not allow_older and (why := behind(self._store(), model, heads(route), route.notes.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
             begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
-            if begun == route:
+            if begun == route and not route.lost:  # else it is written anew
                 return live
             if route.notes.called(live.name) is None:
                 self._store().code(spec.image_digest)  # without its lock nobody could have built its image

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, Document, Kind
 from muster.backends.kubernetes.cluster.facts import condition
-from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving import edits, names
 from muster.backends.kubernetes.serving.notes import Notes, read_notes, write_notes
 from muster.backends.kubernetes.serving.platform import platform_of
 from muster.backends.kubernetes.serving.server import PORT
@@ -31,6 +31,8 @@ class Route:
 
     :param shares: percent by revision; one with 0 is kept for a rollback.
     :param foreign: what else gets traffic by it, which is nobody of ours: somebody else's edit.
+    :param lost: what of it is not as we write it, so that users may not come by it; empty where all is.
+    :param beside: what of it is not as we write it, and keeps nobody away by itself.
     :param version: of the object, None where there is none yet.
     :param token: of what muster and others decided about it, and not of what a gateway reports.
     :param unsettled: why what it says may not be in force; empty where the Gateway says that it took it up.
@@ -41,6 +43,8 @@ class Route:
     notes: Notes = field(default_factory=Notes)
     shares: Mapping[str, int] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
+    lost: str = ""
+    beside: tuple[str, ...] = ()
     version: str | None = None
     token: str = ""
     unsettled: str = ""
@@ -77,7 +81,7 @@ def write_route(route: Route, site: ClusterSite) -> Document:
         "apiVersion": kind.api_version,
         "kind": kind.name,
         "metadata": metadata,
-        "spec": _http(route, site) if site.gateway else _service(route),
+        "spec": _spec(route, site),
     }
 
 
@@ -106,7 +110,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
     else:
         shares, foreign = _selected(document, notes), ()
     unsettled, broken = _reported(document, site) if site.gateway else ("", "")
-    return Route(
+    route = Route(
         name=name,
         notes=notes,
         shares=shares,
@@ -116,6 +120,13 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
         unsettled=unsettled,
         broken=broken,
     )
+    written, found = _spec(route, site), document["spec"]
+    beside = edits.beside(written, found) if site.gateway else ()  # a Service may have ports of others
+    return replace(route, lost=edits.lost(written, found), beside=beside)
+
+
+def _spec(route: Route, site: ClusterSite) -> Document:
+    return _http(route, site) if site.gateway else _service(route)
 
 
 def _http(route: Route, site: ClusterSite) -> Document:
@@ -124,7 +135,7 @@ def _http(route: Route, site: ClusterSite) -> Document:
     parent = {"group": GATEWAY.group, "kind": GATEWAY.name, "namespace": namespace, "name": gateway}
     return {
         "parentRefs": [parent],
-        **({"hostnames": [hostname]} if hostname else {}),
+        "hostnames": [hostname] if hostname else [],  # empty is any, and is ours, too
         "rules": [{"matches": _matches(route.name), "backendRefs": _backends(route, site)}],
     }
 

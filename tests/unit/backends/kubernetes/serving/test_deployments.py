@@ -21,6 +21,7 @@ from muster.backends.kubernetes.api.kinds import (
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
 from muster.backends.kubernetes.site import Platform
+from muster.backends.releases.byhand import promote
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -237,6 +238,51 @@ class TestShift:
         assert "also sends users to mine" in status.reason
         deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
         assert there.weights() == {"lines-r1-predictor": 100}
+
+    def test_an_edit_that_keeps_users_away_is_told_until_the_next_write(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        there.cluster.edit(HTTP_ROUTE, "lines", hostnames=["old.example"])
+        status = deployments.deployment("lines")
+        assert (status.ready, status.shares) == (False, {"r1": 100})
+        assert (
+            'users may not reach it: in its route spec.hostnames is ["old.example"], not []' in status.reason
+        )
+        assert "`muster deployments promote lines r1`, the next release or rollback puts" in status.reason
+        assert [each.status for each in deployments.look_at()] == [status]
+        promote(deployments, "lines", "r1", by="ann")
+        assert there.route()["spec"]["hostnames"] == []
+        status = deployments.deployment("lines")
+        assert (status.ready, status.reason) == (True, "")
+
+    def test_who_asks_again_for_what_was_edited_has_it_written_anew(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        deployments.prepare(there.spec(2), by="ti-2")
+        before = deployments.deployment("lines")
+        (rule,) = there.route()["spec"]["rules"]
+        there.cluster.edit(HTTP_ROUTE, "lines", rules=[{**rule, "matches": rule["matches"][:1]}])
+        told = deployments.deployment("lines")
+        assert not told.ready
+        assert "spec.rules[0].matches lacks" in told.reason
+        assert "promote" not in told.reason  # a release is under way, which that would end
+        deployments.prepare(there.spec(2), by="ti-2")
+        assert there.route()["spec"]["rules"] == [rule]
+        status = deployments.deployment("lines")
+        assert (status.ready, status.release, status.shares) == (True, before.release, {"r1": 100})
+        assert status.token != before.token
+
+    def test_an_edit_that_keeps_nobody_away_is_told_and_it_serves(self, there: World) -> None:
+        serve(there)
+        (rule,) = there.route()["spec"]["rules"]
+        filters = [{"type": "ResponseHeaderModifier", "responseHeaderModifier": {"remove": ["x"]}}]
+        there.cluster.edit(HTTP_ROUTE, "lines", rules=[{**rule, "filters": filters}])
+        deployments = there.deployments()
+        status = deployments.deployment("lines")
+        assert status.ready
+        assert "not as muster writes it here in spec.rules[0].filters" in status.reason
+        deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
+        assert deployments.deployment("lines").reason == ""
 
     def test_one_that_is_not_ready_gets_no_traffic(self, there: World) -> None:
         serve(there)
