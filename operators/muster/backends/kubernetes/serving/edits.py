@@ -74,7 +74,8 @@ def _lost_items(written: list[Any], found: list[Any], place: str) -> str:
     for item in written:
         tries = [_lost(item, other, f"{place}[{at}]") for at, other in enumerate(found)]
         if all(tries):
-            return tries[0] if len(tries) == 1 else f"{place} lacks {_shown(item)}"
+            alone = len(written) == len(found) == 1
+            return tries[0] if alone else f"{place} lacks {_shown(item)}"
     return ""
 
 

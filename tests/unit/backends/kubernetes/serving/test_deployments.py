@@ -245,13 +245,14 @@ class TestShift:
         there.cluster.edit(HTTP_ROUTE, "lines", hostnames=["old.example"])
         status = deployments.deployment("lines")
         assert (status.ready, status.shares) == (False, {"r1": 100})
-        assert (
-            'users may not reach it: in its route spec.hostnames is ["old.example"], not []' in status.reason
+        told = (
+            'users may not reach it: in its route spec.hostnames is ["old.example"], not ["gateway.example"]'
         )
+        assert told in status.reason
         assert "`muster deployments promote lines r1`, the next release or rollback puts" in status.reason
         assert [each.status for each in deployments.look_at()] == [status]
         promote(deployments, "lines", "r1", by="ann")
-        assert there.route()["spec"]["hostnames"] == []
+        assert there.route()["spec"]["hostnames"] == ["gateway.example"]
         status = deployments.deployment("lines")
         assert (status.ready, status.reason) == (True, "")
 
