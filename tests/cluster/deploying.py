@@ -34,6 +34,7 @@ SITE = replace(
     gateway=serving.GATEWAY,
     serving_url=serving.GATEWAY_URL,
     gateway_seconds=serving.GATEWAY_SECONDS,
+    gateway_metrics=serving.GATEWAY_METRICS,
     drain_seconds=2,
 )
 _MANIFESTS = Path(__file__).with_name("manifests")
@@ -59,7 +60,8 @@ class Served:
 
     def written(self) -> dict[str, object]:
         """Where they are, as a person writes it down beside what the cluster is otherwise."""
-        names = ("folder", "serving", "gateway", "serving_url", "gateway_seconds", "drain_seconds")
+        gateway = ("gateway", "serving_url", "gateway_seconds", "gateway_metrics")
+        names = ("folder", "serving", *gateway, "drain_seconds")
         return plain({name: getattr(self.site, name) for name in names})  # type: ignore[no-any-return]
 
 

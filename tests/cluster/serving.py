@@ -31,6 +31,7 @@ GATEWAY_SECONDS = 0.6  # Traefik collects changes for a tenth of a second
 PORT = 8000
 GATEWAY_URL = f"http://{CONTROL_ADDRESS}:{PORT}"
 _HEALTH, _METRICS, _TRAEFIK = 8086, 8446, 8088
+GATEWAY_METRICS = f"http://127.0.0.1:{_TRAEFIK}/metrics"
 _MANIFESTS = Path(__file__).with_name("manifests")
 _CONFIG = "inferenceservice-config"
 _NAMES = ("kserve", "traefik")
@@ -115,6 +116,8 @@ def traefik(layout: Layout) -> Daemon:
             f"--entrypoints.web.address=:{PORT}",
             f"--entrypoints.traefik.address=127.0.0.1:{_TRAEFIK}",
             "--ping=true",
+            "--metrics.prometheus=true",
+            "--metrics.prometheus.addserviceslabels=true",
             f"{kubernetes}=true",
             f"{kubernetes}.endpoint={API_URL}",
             f"{kubernetes}.token={_token(layout)}",

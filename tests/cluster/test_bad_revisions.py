@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec, RevisionState
-from muster.core.errors import Conflict, Corrupt, NotFound, Unreachable
+from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, Unreachable
 
 pytestmark = pytest.mark.cluster
 
@@ -166,14 +167,36 @@ def test_one_that_dies_with_traffic_is_taken_back(line: Line, record_property: S
     with line.users() as load:
         kubectl.ask(line.served.of, "exec", *words, "--", "python3", "-c", "import os; os.kill(1, 15)")
         began = time.monotonic()
+        seen = 0
+
+        def taken_back() -> bool:
+            nonlocal seen
+            seen = told_by_the_gateway(load)
+            with suppress(BackendError):  # no replica says how it is; what the Gateway counts is kept
+                line.deployments.counts(line.name)
+            assert driver.step() is None
+            return any("taken back" in each for each in line.said)
+
+        eventually(taken_back)
+        counted = line.deployments.counts(line.name)[driver.revision].failed
         outcome = finish(driver)
         seconds = time.monotonic() - began
-    record_property(BAD, f"{'dies':12} {lost(load):32} {seconds:5.1f} s  {outcome.reason}")
+    record_property(
+        BAD,
+        f"{'dies':12} {lost(load):32} {seconds:5.1f} s  {outcome.reason}; {counted} counted, of {seen} so far",
+    )
+    assert seen <= counted <= told_by_the_gateway(load)
     assert outcome.ending is Ending.ROLLED_BACK
     assert any(
         told in outcome.reason for told in ("died", "none of its 1 replicas answers", "does not answer")
     )
     assert line.answers() == (before, 4.0)
+
+
+def told_by_the_gateway(load: Load) -> int:
+    """How many users it told that no server answered."""
+    answers = dict(load.answers)  # at once: it goes on
+    return sum(number for what, number in answers.items() if what.startswith(("HTTP 502", "HTTP 504")))
 
 
 def test_a_version_that_is_gone(line: Line, record_property: Show) -> None:

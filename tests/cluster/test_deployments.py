@@ -76,7 +76,7 @@ class TestClusterDeployments(DeploymentsContract):
         assert deployments.counts(name)[champion.name].requests >= before
 
     def test_without_a_gateway_a_service_moves_as_a_whole(self, served: Served, spec: Any, name: str) -> None:
-        deployments = served.deployments(gateway="", serving_url="")
+        deployments = served.deployments(gateway="", serving_url="", gateway_metrics="")
         with deploying.may_write_services(served.of):
             try:
                 for one in (spec(2), spec(3)):

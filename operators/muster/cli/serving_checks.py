@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from muster.cli.checks import Check, bad
-from muster.core.errors import MusterError, SpecError
+from muster.core.errors import BackendError, MusterError, SpecError
 
 if TYPE_CHECKING:
     from muster.backends.kubernetes.api.client import Client
@@ -31,6 +31,8 @@ def serving_checks(
     try:
         yield _platform(cluster, client, site)
         yield _rights(client, site, served)
+        if site.gateway_metrics:
+            yield _counted(site)
     except MusterError as error:
         yield bad("serving", error, "it could not be looked at: try again, and see the checks above")
 
@@ -52,6 +54,23 @@ def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
         )
     found = f"{site.serving.value}, users come through Gateway {site.gateway} at {site.url('NAME')}"
     return Check(name="serving", state="ok", found=found)
+
+
+def _counted(site: ClusterSite) -> Check:
+    """Whether what the Gateway answers itself can be counted from here."""
+    from muster.backends.kubernetes.serving.gateway import addresses, ask
+
+    name, url = "gateway metrics", site.gateway_metrics
+    try:
+        asked = [ask(url, address) for address in addresses(url)]
+    except BackendError as error:
+        return Check(
+            name=name,
+            state="warn",
+            found=str(error),
+            advice="until it is read from here, errors that the Gateway answers itself are in no revision's counts",
+        )
+    return Check(name=name, state="ok", found=f"{len(asked)} replicas of the Gateway tell what they answered")
 
 
 def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str]]) -> Check:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import status
+from tests.unit.backends.kubernetes.serving.gateway_pages import telling
 from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_api
 from tests.unit.backends.kubernetes.site_objects import claim, node
 from tests.unit.volumes.service.process import Service
@@ -305,6 +306,23 @@ class TestServing:
     def test_a_gateway_that_is_not_there(self, site: Site) -> None:
         site.replaced("Gateway")
         assert "namespace gateways has no Gateway public" in site.check("serving")["found"]
+
+    def test_where_the_gateways_own_errors_are_counted(self, site: Site) -> None:
+        assert not any(check["name"] == "gateway metrics" for check in site.checks())
+        users = {"gateway": "gateways/public", "serving_url": "https://{name}.example"}
+        with telling("traefik_config_reloads_total 1\n") as told:
+            site.write(serving="kserve", gateway_metrics=told.url, **users)
+            found = site.check("gateway metrics")
+            assert (found["state"], found["found"]) == (
+                "ok",
+                "1 replicas of the Gateway tell what they answered",
+            )
+            told.text = "envoy_cluster_upstream_rq_total 1\n"
+            found = site.check("gateway metrics")
+        assert found["state"] == "warn"
+        assert "that is no page of a Gateway that muster can read: expected Traefik's" in found["found"]
+        assert "are in no revision's counts" in found["advice"]
+        assert "refused" in site.check("gateway metrics")["found"]
 
     def test_rights_that_are_missing_are_named_as_a_role_grants_them(self, site: Site) -> None:
         site.api.refused.add(("patch", HTTP_ROUTE.resource))

@@ -54,6 +54,8 @@ class ClusterSite:
         ``{name}`` each deployment has a host of its own; an address or one host is shared by all.
     :param gateway_seconds: until a Gateway surely does what it was told: how long it collects changes
         (Traefik: 2 s), and half a second.
+    :param gateway_metrics: where that Gateway tells Prometheus what it answered, ``http://HOST:PORT/metrics``; each
+        address of that host is asked. Empty counts only what model servers tell.
     :param drain_seconds: how long a replica that is to go answers on, so that nobody is sent to it any more.
     """
 
@@ -76,6 +78,7 @@ class ClusterSite:
     gateway: str = ""
     serving_url: str = ""
     gateway_seconds: float = 2.5
+    gateway_metrics: str = ""
     drain_seconds: int = 8
 
     def __post_init__(self) -> None:
@@ -141,7 +144,7 @@ class ClusterSite:
 
     def _check_serving(self) -> None:
         if self.serving is None:
-            for name in ("gateway", "serving_url"):
+            for name in ("gateway", "serving_url", "gateway_metrics"):
                 if getattr(self, name):
                     raise SpecError(
                         f"{name} is {getattr(self, name)!r:.100}, but nothing says who serves: set serving"
@@ -152,7 +155,19 @@ class ClusterSite:
             check_url("serving_url", self.serving_url.replace(_NAME, "name"))
         elif self.serving_url:
             raise SpecError(f"serving_url is {self.serving_url!r:.100}, but no gateway is named: set gateway")
+        self._check_metrics()
         object.__setattr__(self, "serving_url", self.serving_url.rstrip("/"))
+
+    def _check_metrics(self) -> None:
+        if not self.gateway_metrics:
+            return
+        given = f"gateway_metrics {self.gateway_metrics!r:.100}"
+        if not self.gateway:
+            raise SpecError(f"{given}, but no gateway is named: set gateway")
+        check_url("gateway_metrics", self.gateway_metrics)
+        parts = urlsplit(self.gateway_metrics)
+        if parts.scheme != "http" or not parts.path:
+            raise SpecError(f"{given}: need the whole address of a page, http://HOST:PORT/metrics")
 
     def _check_numbers(self) -> None:
         if self.user is not None and (not _whole(self.user) or not 1 <= self.user < 2**31):

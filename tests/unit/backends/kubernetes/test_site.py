@@ -14,6 +14,7 @@ SERVED = {
     "gateway": "gateways/public",
     "serving_url": "https://{name}.models.example.com:8443/",
 }
+UNGATED = {"serving": Platform.KSERVE}
 
 
 def test_an_image_is_found_by_its_locks_digest() -> None:
@@ -61,6 +62,12 @@ def test_a_site_without_a_place_for_images_says_so() -> None:
         ({**SERVED, "serving_url": "models.example.com"}, "serving_url"),
         ({**SERVED, "drain_seconds": 0}, "drain_seconds is 0"),
         ({**SERVED, "gateway_seconds": 8}, "below drain_seconds"),
+        ({"gateway_metrics": "http://traefik:9100/metrics"}, "nothing says who serves: set serving"),
+        ({**UNGATED, "gateway_metrics": "http://traefik:9100/metrics"}, "no gateway is named: set gateway"),
+        ({**SERVED, "gateway_metrics": "traefik:9100/metrics"}, "gateway_metrics 'traefik:9100/metrics'"),
+        ({**SERVED, "gateway_metrics": "http://traefik:9100"}, "need the whole address of a page"),
+        ({**SERVED, "gateway_metrics": "https://traefik:9100/metrics"}, "http://HOST:PORT/metrics"),
+        ({**SERVED, "gateway_metrics": "http://traefik:9100/metrics?a=b"}, "without query"),
     ],
 )
 def test_what_a_site_cannot_be_is_refused_by_name(changes: dict[str, Any], message: str) -> None:

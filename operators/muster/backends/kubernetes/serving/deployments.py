@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deciding import (
@@ -19,6 +20,7 @@ from muster.backends.kubernetes.serving.deciding import (
     newest_first,
     reason,
 )
+from muster.backends.kubernetes.serving.gateway import Gateway
 from muster.backends.kubernetes.serving.looking import Look
 from muster.backends.kubernetes.serving.notes import Live, Notes
 from muster.backends.kubernetes.serving.platform import check_platform
@@ -30,6 +32,7 @@ from muster.backends.kubernetes.serving.server import SERVERS, archive
 from muster.backends.kubernetes.serving.tally import Tally
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.ordering import behind
+from muster.backends.releases.counting import added
 from muster.backends.releases.looking import Seen, if_known, unreadable
 from muster.core.deployment import (
     Answer,
@@ -77,6 +80,8 @@ class ClusterDeployments:
         self._revisions = Revisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
         self._replicas = Replicas(quick)
         self._tally = Tally()
+        page = site.gateway_metrics
+        self._gateway = Gateway(page, namespace=site.namespace) if page else None
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -119,7 +124,7 @@ class ClusterDeployments:
         there = [route for route in found.values() if isinstance(route, Route)]
         seen = self._revisions.look(there)
         pods = [pod for route in there for pod in self._revisions.pods_seen(route, seen)]
-        pages = if_known(lambda: self._replicas.pages(pods))
+        pages = if_known(lambda: self._pages(pods))
         return [
             unreadable(name, route) if isinstance(route, Corrupt) else self._seen(route, seen, pages)
             for name, route in found.items()
@@ -179,9 +184,16 @@ class ClusterDeployments:
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered, by its name: from the servers themselves, those that can be reached.
 
+        Beside that what the Gateway answered in place of one, where the site says where it counts that.
+
         :raises BackendError: of one with traffic no replica says so, and nobody knows how that is.
         """
-        return self._counted(self._route(name), self._replicas.pages(self._revisions.pods(name)))
+        return self._counted(self._route(name), self._pages(self._revisions.pods(name)))
+
+    def _pages(self, pods: Sequence[Document]) -> list[Page]:
+        if self._gateway:
+            self._gateway.look()
+        return self._replicas.pages(pods)
 
     def _counted(self, route: Route, pages: Sequence[Page]) -> dict[str, Counts]:
         name, heard = route.name, set[str]()
@@ -195,7 +207,11 @@ class ClusterDeployments:
             raise BackendError(
                 f"deployment {name}: no replica of {', '.join(silent)} says what it has answered"
             )
-        return self._tally.totals(name, [one.name for one in route.notes.live])
+        live = [one.name for one in route.notes.live]
+        counted = self._tally.totals(name, live)
+        if self._gateway is None:
+            return counted
+        return added((counted, {one: self._gateway.answered(name, one) for one in live}))
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered.

@@ -44,12 +44,17 @@ class Page:
     @property
     def born(self) -> float:
         """When its process came up, in seconds since the epoch; 0 where it does not say."""
-        found = _BORN.search(self.text)
-        return float(found[1]) if found else 0.0
+        return came_up(self.text)
 
     def counts(self) -> Mapping[str, Counts]:
         """What that process has counted, by revision. :raises BackendError: it is no page of metrics."""
         return read_counts(self.text, name=self.deployment)
+
+
+def came_up(text: str) -> float:
+    """When the process came up whose metrics these are, in seconds since the epoch; 0 where they do not say."""
+    found = _BORN.search(text)
+    return float(found[1]) if found else 0.0
 
 
 class Replicas:

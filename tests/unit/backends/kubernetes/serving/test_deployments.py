@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.api_server import Answer, Asked
 from tests.unit.backends.kubernetes.serving.fake_serving import SITE, ServingCluster, World, world
+from tests.unit.backends.kubernetes.serving.gateway_pages import line, page, telling
 
 from muster.backends.kubernetes.api.kinds import (
     CONFIG_MAP,
@@ -548,6 +549,27 @@ class TestCounts:
         counts = there.deployments().counts("lines")
         released.set()
         assert (counts["r1"].requests, counts["r2"].requests) == (12, 0)
+
+    def test_what_the_gateway_answered_in_place_of_one_is_its_failure(self, there: World) -> None:
+        serve(there)
+        there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
+        backend = f"{SITE.namespace}-lines-r1-predictor-http-80@kubernetesgateway"
+        with telling(page(line(backend, 3))) as told:
+            deployments = there.deployments(gateway_metrics=told.url)
+            counts = deployments.counts("lines")["r1"]
+            assert (counts.requests, counts.failed) == (15, 5)
+            assert counts.seconds == {0.1: 10, float("inf"): 10}
+            (seen,) = deployments.look_at()
+            assert seen.counts == {"r1": counts}
+            told.text = page(line(backend, 4))
+            there.cluster.silent = True
+            there.cluster.counted.clear()
+            with pytest.raises(BackendError, match="no replica of r1"):
+                deployments.counts("lines")
+            there.cluster.silent = False
+            assert deployments.counts("lines")["r1"].failed == 6  # it was looked at all the same
+        counts = deployments.counts("lines")["r1"]  # nobody tells any more
+        assert (counts.requests, counts.failed) == (16, 6)
 
     def test_one_without_traffic_need_not_tell(self, there: World) -> None:
         there.deployments().prepare(there.spec(), by="ti-1")

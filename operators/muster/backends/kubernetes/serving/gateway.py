@@ -1,0 +1,169 @@
+"""What a Gateway answered users itself, as no server did: read off the page that it has for Prometheus.
+
+Who died, or is not reached, counts nothing. No server of ours answers 502 or 504, so those that a Gateway counts of
+a Service are its own, and are in no server's counts.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.replicas import came_up
+from muster.core.deployment import Counts
+from muster.core.errors import BackendError, Unreachable
+
+_SERIES = "traefik_service_requests_total"
+_TRAEFIK = re.compile(r"^traefik_", re.MULTILINE)
+_ITS_OWN = ("502", "504")  # a server that it does not reach, that breaks off, or that it waits for no longer
+_SECONDS = 1.0
+_REST_SECONDS = 10.0  # whoever waits for a page that does not come looks at nothing else
+_LARGEST_BYTES = 64 << 20
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayPage:
+    """One Gateway's page. :param born: when its process came up.
+
+    :param answered: how many requests it answered itself, by what it calls a Service; those with any.
+    """
+
+    born: float
+    answered: Mapping[str, int]
+
+
+def read_page(text: str) -> GatewayPage:
+    """Read a page of Traefik's (https://doc.traefik.io/traefik/observability/metrics/overview).
+
+    :raises BackendError: it is another's, or not in that format.
+    """
+    from prometheus_client.parser import text_string_to_metric_families  # as for a server's page
+
+    if not _TRAEFIK.search(text):
+        raise BackendError(
+            "that is no page of a Gateway that muster can read: expected Traefik's, on which series begin with traefik_"
+        )
+    lines = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_SERIES))  # of thousands
+    answered: Counter[str] = Counter()
+    try:
+        for family in text_string_to_metric_families(lines):
+            for sample in family.samples:
+                if sample.labels["code"] in _ITS_OWN:
+                    answered[sample.labels["service"]] += int(sample.value)
+        return GatewayPage(born=came_up(text), answered=answered)
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise BackendError(f"Traefik's page cannot be read ({error!r:.200})") from error
+
+
+def grown(before: GatewayPage | None, now: GatewayPage) -> Counter[str]:
+    """What a Gateway answered since an earlier page of its.
+
+    Traefik drops the series of what its routes do not name, and begins anew where they do again: a series that is
+    new, or lower than it was, has begun at 0.
+    """
+    seen = before.answered if before is not None and before.born == now.born else {}
+    since = {name: seen.get(name, 0) for name in now.answered}
+    return Counter({name: n - (since[name] if n >= since[name] else 0) for name, n in now.answered.items()})
+
+
+def calls(service: str, *, namespace: str, route: str, backend: str) -> bool:
+    """Whether Traefik calls a Service so that a route sends users to.
+
+    Up to 3.6 by the Service and its port, from 3.7 on by route, Service, and its place in the route.
+    """
+    older, head = (
+        re.escape(re.sub("-+", "-", text))  # as Traefik writes them
+        for text in (f"{namespace}-{backend}-http-", f"httproute-{namespace}-{route}-gw-")
+    )
+    newer = rf"{head}.*-svc-{re.escape(f'{namespace}-{backend}')}-"
+    return re.fullmatch(rf"(?:{older}|{newer})\d+@kubernetesgateway", service) is not None
+
+
+def addresses(url: str) -> list[Address]:
+    """Where the replicas of a Gateway have their page: a headless Service has an address of each.
+
+    :raises Unreachable: nobody knows that host.
+    """
+    parts = urlsplit(url)
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Unreachable(f"the Gateway's page {url}: {error}") from error
+    same = [
+        each[4] for each in found if each[0] == found[0][0]
+    ]  # one that has two kinds of them is still one
+    return sorted({(str(each[0]), int(each[1])) for each in same})
+
+
+def ask(url: str, address: Address) -> GatewayPage:
+    """Return one replica's page. :raises Unreachable: it has none now; :raises BackendError: it cannot be read."""
+    parts = urlsplit(url)
+    try:
+        with closing(http.client.HTTPConnection(*address, timeout=_SECONDS)) as asked:
+            asked.request("GET", parts.path, headers={"Host": parts.netloc, "Accept": "text/plain"})
+            answer = asked.getresponse()
+            data = answer.read(_LARGEST_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"the Gateway's page {url} at {address[0]}: {error!r:.200}") from error
+    if answer.status != http.HTTPStatus.OK:
+        raise Unreachable(f"the Gateway's page {url} at {address[0]}: HTTP {answer.status}")
+    try:
+        return read_page(data.decode("utf-8", "replace"))
+    except BackendError as error:
+        raise BackendError(f"the Gateway's page {url} at {address[0]}: {error}") from error
+
+
+class Gateway:
+    """What the replicas of a Gateway answered themselves, as far as was seen. Safe to share between threads.
+
+    :param url: where their pages are.
+    """
+
+    def __init__(self, url: str, *, namespace: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._namespace = namespace
+        self._clock = clock
+        self._lock = (
+            threading.Lock()
+        )  # also while it is asked: an older page that came later would look like a restart
+        self._seen: dict[Address, GatewayPage] = {}
+        self._totals: Counter[str] = Counter()
+        self._rests_until = 0.0
+
+    def look(self) -> None:
+        """Take what the pages say now. Who does not tell is left out, as a server is, and asked again in a while."""
+        with self._lock:
+            if self._clock() < self._rests_until:
+                return
+            try:
+                for address in addresses(self._url):
+                    self._take(address, ask(self._url, address))
+            except BackendError:  # what it counts is not lost: `muster doctor` says why
+                self._rests_until = self._clock() + _REST_SECONDS
+
+    def answered(self, deployment: str, revision: str) -> Counts:
+        """What it answered in place of a revision: failures, every one of them."""
+        backend = names.service_name(names.revision_name(deployment, revision, namespace=self._namespace))
+        route = names.route_name(deployment)
+        with self._lock:
+            number = sum(
+                n
+                for service, n in self._totals.items()
+                if calls(service, namespace=self._namespace, route=route, backend=backend)
+            )
+        return Counts(requests=number, failed=number)
+
+    def _take(self, address: Address, page: GatewayPage) -> None:
+        self._totals += grown(self._seen.get(address), page)
+        self._seen[address] = page
