@@ -191,7 +191,8 @@ class DeploymentStatus:
 class Counts:
     """What the replicas of one revision have answered since they came up, added up.
 
-    :param requests: all predictions that were asked for; `failed` those that the model is to blame for (5xx).
+    :param requests: all predictions that were asked for; `failed` those that the model is to blame for (5xx), and
+        those that a Gateway answered in its place, where it tells them.
     :param seconds: how many took up to so many seconds: cumulative, by upper bound, the last is infinity.
     """
 

@@ -98,7 +98,7 @@ def addresses(url: str) -> list[Address]:
     parts = urlsplit(url)
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that no DNS could have
         raise Unreachable(f"the Gateway's page {url}: {error}") from error
     same = [
         each[4] for each in found if each[0] == found[0][0]
