@@ -100,9 +100,8 @@ def flown(served: Served, site: Site, tmp_path_factory: pytest.TempPathFactory) 
         results = succeeds(site, "flights", site.trigger("flights"))
         there = time.monotonic()
         runs = "dags/flights_report/dagRuns"
-        (told,) = eventually(
-            lambda: site.ask_api("GET", runs)["dag_runs"]
-        )  # the model itself asks for its card
+        # The model itself asks for its card.
+        (told,) = eventually(lambda: site.ask_api("GET", runs)["dag_runs"])
         results |= succeeds(site, "flights_report", told["dag_run_id"])
         seconds = (there - began, time.monotonic() - began)
     return Flown(results, ran(file), seconds)

@@ -14,12 +14,8 @@ from typing import Any
 from muster.backends.kubernetes.api.kinds import Document
 
 _NARROWS = ("externalName", "headers", "method", "namespace", "port", "queryParams", "sectionName")
-_BESIDE = (
-    "filters",
-    "retry",
-    "sessionPersistence",
-    "timeouts",
-)  # of a rule: who is served is served otherwise
+# Of a rule: who is served is served otherwise.
+_BESIDE = ("filters", "retry", "sessionPersistence", "timeouts")
 _DIVERTS = ("RequestRedirect", "URLRewrite")  # filters with which no request arrives as it was asked
 _READ = "weight"
 _MOST_CHARACTERS = 120
@@ -97,9 +93,8 @@ def _beside(written: Any, found: Any, place: str) -> Iterator[str]:
             elif name in _BESIDE and value:
                 yield f"{place}.{name}"
     elif isinstance(written, list) and isinstance(found, list):
-        if len(found) > len(written) and not place.endswith(
-            "backendRefs"
-        ):  # who gets traffic is told by name
+        # Who gets traffic is told by name.
+        if len(found) > len(written) and not place.endswith("backendRefs"):
             yield place
         for at, (one, other) in enumerate(zip(written, found, strict=False)):
             yield from _beside(one, other, f"{place}[{at}]")

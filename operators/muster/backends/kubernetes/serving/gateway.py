@@ -100,9 +100,8 @@ def addresses(url: str) -> list[Address]:
         found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # a name that no DNS could have
         raise Unreachable(f"the Gateway's page {url}: {error}") from error
-    same = [
-        each[4] for each in found if each[0] == found[0][0]
-    ]  # one that has two kinds of them is still one
+    # One that has addresses of two kinds is still one.
+    same = [each[4] for each in found if each[0] == found[0][0]]
     return sorted({(str(each[0]), int(each[1])) for each in same})
 
 
@@ -134,9 +133,8 @@ class Gateway:
         self._url = url
         self._namespace = namespace
         self._clock = clock
-        self._lock = (
-            threading.Lock()
-        )  # also while it is asked: an older page that came later would look like a restart
+        # Held while it is asked, too: an older page that came later would look like a restart.
+        self._lock = threading.Lock()
         self._seen: dict[Address, GatewayPage] = {}
         self._totals: Counter[str] = Counter()
         self._rests_until = 0.0
