@@ -77,7 +77,7 @@ class Release:
 
     def secret(self) -> bytes:
         """The keys as they are in the cluster."""
-        found = kubectl.get(self.layout, "secret", f"{NAME}-store", _NAMESPACE)
+        found = kubectl.get(self.layout, "secret", f"muster-{NAME}-store", _NAMESPACE)
         return base64.b64decode(found["data"]["keys"])
 
     def token(self) -> str:
