@@ -36,7 +36,7 @@ def pytest_runtest_makereport(
 
 def _seen(of: Layout) -> str:
     told = {f"kubectl {' '.join(words)}": kubectl.ask(of, *words).splitlines() for words in _ASKED}
-    for name in ("kserve", "traefik"):
+    for name in ("kserve", "traefik", "metrics-server"):
         log = of.logs / f"{name}.log"
         told[f"tail {log.name}"] = log.read_text(errors="replace").splitlines() if log.exists() else []
     return "\n\n".join("\n".join([f"$ {asked}", *lines[-_LINES:]]) for asked, lines in told.items())

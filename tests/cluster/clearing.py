@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster import chart, cluster, deploying, kubectl, nodes, reaper, serving, store
+from tests.cluster import chart, cluster, deploying, kubectl, metrics, nodes, reaper, serving, store
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import NODES, Layout
 
@@ -35,6 +35,7 @@ def clear(of: Layout) -> None:
         deploying.take_back(of)
     if chart.clear(of):
         cluster.furnish(of)
+    metrics.remove(of)
     reaper.remove(of)
     store.remove(of)
 

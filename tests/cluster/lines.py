@@ -34,7 +34,6 @@ TWO = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 4.0, "
 QUIET = Rules(fewest_requests=20, max_p95_ratio=None)  # of a machine that others use, too
 CANARY = Plan(steps=(20, 100), hold_seconds=(2.0, 0.0), rules=QUIET)
 STEPS = Plan(steps=(5, 25, 60, 100), hold_seconds=(2.0,), rules=QUIET)
-BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [2.0]}]}
 
 
 @dataclass
@@ -108,9 +107,9 @@ class Line:
         eventually(there)
 
     @contextmanager
-    def users(self) -> Iterator[Load]:
-        """Eight users who ask over and over, a hundred times before and after."""
-        with Load(serving.PORT, f"/v2/models/{self.name}/infer", BODY) as load:
+    def users(self, *, rows: int = 1) -> Iterator[Load]:
+        """Eight users who ask over and over, a hundred times before and after. :param rows: of each request."""
+        with Load(serving.PORT, f"/v2/models/{self.name}/infer", body(rows)) as load:
             eventually(lambda: load.sent > 100)
             yield load
             sent = load.sent
@@ -122,6 +121,11 @@ class Line:
             return infer(self.name, 2.0)
         except (OSError, http.client.HTTPException):
             return None
+
+
+def body(rows: int) -> dict[str, Any]:
+    """Return a request for the answer to 2, so many times over."""
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows], "data": [2.0] * rows}]}
 
 
 @contextmanager

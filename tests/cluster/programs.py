@@ -85,7 +85,13 @@ SERVING = (
         names=("traefik",),
         variables={},
     ),
-)  # built only where models are served: 8 minutes
+    Program(
+        module="metrics-server",
+        package="sigs.k8s.io/metrics-server/cmd/metrics-server",
+        names=("metrics-server",),
+        variables={},
+    ),
+)  # built only where models are served: 10 minutes
 
 TOOLS = (
     Program(module="helm", package="helm.sh/helm/v4/cmd/helm", names=("helm",), variables={}),

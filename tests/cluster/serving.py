@@ -46,7 +46,7 @@ _TESTS = (
 
 
 def build() -> None:
-    """Build what the cache lacks for it: two programs, 8 minutes, and the model server's environment."""
+    """Build what the cache lacks for it: three programs, 10 minutes, and the model server's environment."""
     made = programs.build(programs=(*programs.PROGRAMS, *programs.SERVING))
     for name in _NAMES:  # inside a cluster, where two may come up at once, nothing can be had
         rendered.render(name, made)

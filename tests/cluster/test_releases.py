@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cluster import author, deploying, kubectl
+from tests.cluster import author, deploying, kubectl, metrics
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.driving import BY, Task, driven
 from tests.cluster.lines import CANARY, QUIET, Line, lost
@@ -24,14 +24,17 @@ from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, RevisionState
+from muster.core.resources import Resources
 
 pytestmark = pytest.mark.cluster
 
 SERIES = "a series of releases under load: requests that were lost, what was done meanwhile"
 CASES = "releases one by one: requests that were lost, seconds, how the new revision's share was answered"
 COMMAND = "the command: seconds, its own start among them (the bars: ls 1, a rollback 2)"
+SCALED = "replicas that follow the load: requests that were lost, seconds until the second one answers"
 KILLED = "a release whose driver is killed at ten points: requests that were lost, seconds"
 SHORT = Plan(steps=(20, 60, 100), hold_seconds=(1.0, 1.0, 0.0), rules=QUIET)
+ROWS = 1000  # of a request: it is the server that has to work, not who asks
 Show = Callable[[str, object], None]
 
 
@@ -240,3 +243,44 @@ def test_replicas_that_follow_the_load_have_their_autoscaler(line: Line) -> None
     found = kubectl.get(line.served.of, *words)["spec"]
     assert (found["minReplicas"], found["maxReplicas"]) == (2, 3)
     assert [each["resource"]["name"] for each in found["metrics"]] == ["cpu"]
+
+
+def test_replicas_follow_the_load_and_a_release_leaves_those_that_serve(
+    line: Line, record_property: Show
+) -> None:
+    """A new revision begins with one, which its own autoscaler makes more; it takes none of the champion's."""
+    spec = {"most_replicas": 3, "resources": Resources(cpus=0.2, memory_gib=0.5)}
+    with metrics.served(line.served.of):
+        assert line.release(line.spec(**spec), Plan(rules=QUIET)).ending is Ending.DONE
+        champion = line.champion
+        with line.users(rows=ROWS) as load:
+            alone = scaled(line, champion)
+            before = staying(line, champion)
+            outcome = line.release(line.spec(**spec))
+            after = staying(line, champion)
+            beside = scaled(line, line.champion)
+    record_property(
+        SCALED, f"{lost(load):20} one revision {alone:.1f} s, the next one {beside:.1f} s after its release"
+    )
+    assert outcome.ending is Ending.DONE
+    assert len(before) > 1
+    assert before <= after
+    assert load.failed == {}
+
+
+def scaled(line: Line, revision: str) -> float:
+    """Return after how many seconds more than one replica of a revision answers."""
+    began = time.monotonic()
+
+    def ready() -> bool:
+        found = line.deployments.deployment(line.name).called(revision)
+        return found is not None and found.ready > 1
+
+    eventually(ready)
+    return time.monotonic() - began
+
+
+def staying(line: Line, revision: str) -> set[str]:
+    """The replicas of a revision that are not on their way out."""
+    found = (pod["metadata"] for pod in deploying.pods(line.served.of, line.name, revision))
+    return {about["name"] for about in found if "deletionTimestamp" not in about}
