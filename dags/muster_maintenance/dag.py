@@ -1,4 +1,4 @@
-"""Once an hour: end the jobs that none of our tasks owns any more, and delete what nobody needs."""
+"""Once an hour: end the jobs and take back the releases that no task of ours sees to, and delete what nobody needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from muster.airflow import RetentionOperator, SweepOperator
     tags=["muster"],
 )
 def muster_maintenance() -> None:
-    """A sweep of the jobs and a collection of the store's garbage; neither needs the other."""
+    """A sweep of jobs and releases and a collection of the store's garbage; neither needs the other."""
     SweepOperator(task_id="sweep")
     RetentionOperator(
         task_id="retention",

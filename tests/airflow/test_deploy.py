@@ -56,7 +56,7 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
     """One whose backend's only deployment is so, and which refuses to deploy anything."""
     asked: list[bool] = []
 
-    def prepare(_: Any, *, by: str, allow_older: bool) -> Revision:
+    def prepare(_: Any, *, by: str, origin: Origin, allow_older: bool) -> Revision:
         asked.append(allow_older)
         if refuses and not allow_older:
             raise Conflict(refuses)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from tests.airflow.released import NAME, Released, events, short, why
 from tests.site import Site
 from tests.waiting import eventually, until
 
+from muster.airflow.attempts.orphans import YOUNG_SECONDS
+from muster.core.deployment import RevisionState
+
 SMOKE = '[{"name": "two", "inputs": {"x": [2]}}]'
 COMPARISON = '{"requests": [{"inputs": {"x": [2, 3]}}], "output": "y", "agreement": 1, "tolerance": 900}'
 DAGS = """
     from datetime import datetime, timedelta
     from airflow.sdk import Asset, dag, task
-    from muster.airflow import DeployOperator, RollbackOperator, Rules
+    from muster.airflow import DeployOperator, RollbackOperator, Rules, SweepOperator
 
     START = dict(schedule=None, start_date=datetime(2024, 1, 1), params={"model": ""})
     MODEL = "{{ params.model }}"
@@ -47,6 +51,11 @@ DAGS = """
         RollbackOperator(task_id="back", name="line", reason="users complain")
 
 
+    @dag(**START)
+    def sweeping():
+        SweepOperator(task_id="sweep")
+
+
     @dag(schedule=[Asset("deployment://line")], start_date=datetime(2024, 1, 1))
     def heard():
         @task
@@ -57,7 +66,7 @@ DAGS = """
         say()
 
 
-    stepwise(), patient(), back(), heard()
+    stepwise(), patient(), back(), sweeping(), heard()
 """
 
 
@@ -189,6 +198,47 @@ def test_whoever_is_killed_the_next_one_goes_on_and_another_release_supersedes_i
     assert first == f"release superseded: {short(new)} as line"
     assert "stepwise.deploy, " in second
     assert (released.champion, released.status.revision(old).kept) == (newer, True)  # type: ignore[union-attr]
+
+
+def test_what_is_marked_failed_while_no_triggerer_runs_is_taken_back_by_a_sweep(
+    site: Site, released: Released, version: Callable[..., str]
+) -> None:
+    good, new = released.champion, version(slope=8.0)
+    with released.users() as users:
+        run = site.trigger("patient", {"model": new})
+        eventually(lambda: released.share(new) == 20)
+        site.wait_task("patient", run, "deploy", ("deferred",))
+        triggerer = site.component("triggerer")
+        assert triggerer is not None
+        deaf = [*site.below("triggerer"), triggerer]
+        send(signal.SIGSTOP, deaf)
+        site.mark("patient", run, "deploy", "failed")
+        send(signal.SIGKILL, deaf)
+        assert released.share(new) == 20
+        age(released)
+        swept = site.trigger("sweeping")
+        assert site.wait("sweeping", swept) == "success"
+    assert users.failed == {}
+    assert site.xcom("sweeping", swept, "sweep") == {"swept": [], "taken_back": ["line"]}
+    reason = "its task is failed, and nobody watches it any more"
+    assert f"line is taken back: {reason} (patient.deploy, {run})" in released.log("sweeping", swept, "sweep")
+    found = released.status.revision(new)
+    assert (found.state, found.reason) == (RevisionState.REFUSED, reason)  # type: ignore[union-attr]
+    assert (released.champion, released.status.release) == (good, None)
+
+
+def send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def age(released: Released) -> None:
+    """Have the step at hand be as old as a release must be that a sweep takes back."""
+    status = released.status
+    assert status.release is not None
+    older = replace(status.release, since=status.release.since - YOUNG_SECONDS)
+    kept = {one.name: 0 for one in status.revisions if one.kept and not one.percent}
+    released.backend.shift(status.name, kept | status.shares, token=status.token, release=older)
 
 
 def test_a_rollback_from_a_dag_goes_back_once_and_says_so(site: Site, released: Released) -> None:

@@ -37,7 +37,7 @@ from muster.core.deployment import (
     SmokeRequest,
 )
 from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
-from muster.core.job import Pinned
+from muster.core.job import Origin, Pinned
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
@@ -203,8 +203,10 @@ class DeploymentsContract:
         self, deployments: Any, spec: Any, name: str
     ) -> None:
         first = spec(2)
-        made = {deployments.prepare(first, by="test").name for _ in range(3)}
+        asker = Origin(instance="i", dag_id="flights", run_id="manual", task_id="deploy", map_index=3)
+        made = {deployments.prepare(first, by="test", origin=asker).name for _ in range(3)}
         assert len(made) == 1
+        assert deployments.deployment(name).release.origin == asker
         token = deployments.deployment(name).token
         self.serve(deployments, first)
         assert deployments.deployment(name).token != token

@@ -19,7 +19,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Origin
 from muster.core.status import JobEvent, JobStatus
 from muster.volumes.base import Store
 
@@ -45,13 +45,15 @@ class Deployments(Protocol):
     def only_whole(self) -> str:
         """Why traffic can only be moved as a whole here; empty where it can be shared."""
 
-    def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+    def prepare(
+        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+    ) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic.
 
         A revision that such a spec runs as (:meth:`DeploymentSpec.runs_as`), or that was kept for a rollback, is
         taken as it is. A release under way is superseded: its champion has all traffic again before anything else happens.
 
-        :param by: who asks, as :class:`muster.core.deployment.Release` keeps it. The same one again goes on.
+        :param by: who asks, as :class:`muster.core.deployment.Release` keeps it and `origin`. The same one again goes on.
         :param allow_older: where it is False, nothing newer of the same volume may serve or be on its
             way to (:mod:`muster.backends.ordering`): looked at and decided in one step.
         :raises Conflict: a newer one does; the message says which.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RevisionState,
         SmokeRequest,
     )
+    from muster.core.job import Origin
 
 
 class Deploying(ABC):
@@ -39,9 +40,11 @@ class Deploying(ABC):
         """Why traffic can only be moved as a whole; empty where it can be shared."""
         return self._deployments.only_whole
 
-    def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+    def prepare(
+        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+    ) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic."""
-        return self._deployments.prepare(spec, by=by, allow_older=allow_older)
+        return self._deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from muster.core.errors import SpecError
-from muster.core.job import Pinned
+from muster.core.job import Origin, Pinned
 from muster.core.names import check_label
 from muster.core.resources import Resources
 
@@ -137,6 +137,7 @@ class Release:
     :param since: when the revision got the share that it has, in seconds since the epoch.
     :param failed: why it is taken back; empty as long as it goes forward.
     :param held: all that was asked for is done, and it waits at its share for somebody who asks for more.
+    :param origin: the task instance that asked, for the sweep; None where it was a person.
     """
 
     revision: str
@@ -145,6 +146,7 @@ class Release:
     since: float
     failed: str = ""
     held: bool = False
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,10 +163,18 @@ class DeploymentTrigger(BaseTrigger):
         from muster.backends.releases.driver import Driver
         from muster.backends.releases.plan import Plan
         from muster.core.deployment import DeploymentSpec
+        from muster.core.job import Origin
         from muster.core.wire import loads
 
-        spec, plan = loads(DeploymentSpec, self.spec), loads(Plan, self.plan)
-        return Driver(backend, spec, plan, revision=self.revision, by=self.by, say=self._say)
+        return Driver(
+            backend,
+            loads(DeploymentSpec, self.spec),
+            loads(Plan, self.plan),
+            revision=self.revision,
+            by=self.by,
+            origin=loads(Origin, self.origin),
+            say=self._say,
+        )
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)

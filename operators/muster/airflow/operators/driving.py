@@ -49,11 +49,13 @@ class ReleasingOperator(MusterOperator):
         """
         from muster.backends.releases.driver import Driver, begin
 
-        by, say, plan = asker(task.origin), self.tell, self._plan()
+        by, origin, say, plan = asker(task.origin), task.origin, self.tell, self._plan()
         if revision := self.news.get("revision"):  # asked for already, and a trigger went on with it
-            return Driver(task.backend, spec, plan, revision=revision, by=by, say=say)
+            return Driver(task.backend, spec, plan, revision=revision, by=by, origin=origin, say=say)
         try:
-            return begin(task.backend, spec, plan, by=by, allow_older=self.allow_older, say=say)
+            return begin(
+                task.backend, spec, plan, by=by, origin=origin, allow_older=self.allow_older, say=say
+            )
         except Conflict as error:
             if _backfills(task):
                 raise self._skipped(f"not deployed: {error}") from None

@@ -1,4 +1,4 @@
-"""SweepOperator: now and then, ends the jobs that nobody waits for any more."""
+"""SweepOperator: now and then, ends the jobs that nobody waits for any more, and takes back unwatched releases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 class SweepOperator(MusterOperator):
     """End the jobs of this Airflow that none of its tasks owns any more, and take away what ended jobs left.
 
-    It returns the ids of those that it ended. Jobs of another Airflow, and what people started
-    themselves, it does not end.
+    A release whose task is over, and not as a success, is taken back: nobody watches it. One that is held
+    waits for a person, and stays.
+
+    It returns ``swept``, the ids of the jobs that it ended, and ``taken_back``, the deployments whose release
+    it took back. What belongs to another Airflow, and what people started themselves, it leaves alone.
     """
 
     ui_color = "#f1f3f4"
@@ -23,15 +26,19 @@ class SweepOperator(MusterOperator):
         """Sweep once."""
         from muster.airflow.attempts.orphans import sweep
         from muster.airflow.attempts.standing import ask
+        from muster.airflow.attempts.unwatched import take_back
         from muster.airflow.site import connect, instance
         from muster.core.settings import Settings
 
         settings = Settings.load()
-        backend = connect(settings)
-        swept = sweep(backend, instance(settings), ask)
+        backend, ours = connect(settings), instance(settings)
+        swept = sweep(backend, ours, ask)
         for each in swept:
             self.log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
         self.log.info("%d jobs were ended that nobody owned", len(swept))
         for job_id in backend.sweep():
             self.log.info("job %s has ended: what it left is taken away", job_id)
-        return {"swept": [each.job_id for each in swept]}
+        taken = take_back(backend, ours, ask)
+        for one in taken:
+            self.log.info("%s of %s is taken back: %s (%s)", one.revision, one.deployment, one.reason, one.by)
+        return {"swept": [each.job_id for each in swept], "taken_back": [one.deployment for one in taken]}

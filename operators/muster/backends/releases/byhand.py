@@ -64,6 +64,18 @@ def roll_back(
     return champion
 
 
+def give_up(deployments: Deployments, status: DeploymentStatus, *, reason: str) -> None:
+    """Have what is under way taken back, where it still goes forward: one write on what was seen, the rest is :func:`tidy`'s.
+
+    :raises Conflict: somebody has written since; nothing was changed.
+    """
+    release = status.release
+    if release and not release.failed:
+        release = replace(release, failed=reason, since=time.time())
+        shares = shares_back(status, release)
+        deployments.shift(status.name, shares, token=status.token, release=release)
+
+
 def to_be_rolled_back(status: DeploymentStatus) -> str:
     """The revision that a rollback would refuse now. :raises NotFound: nothing is kept that could serve."""
     return _failed(status, by="", reason="").revision

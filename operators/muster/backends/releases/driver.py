@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.releases.asking import Questions
-from muster.backends.releases.byhand import insisting
+from muster.backends.releases.byhand import give_up, insisting
 from muster.backends.releases.counting import since
 from muster.backends.releases.decision import (
     Ending,
@@ -26,7 +26,6 @@ from muster.backends.releases.decision import (
     Withdraw,
     decide,
     shares_at,
-    shares_back,
 )
 from muster.core.deployment import RevisionState
 from muster.core.errors import (
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Deployments
     from muster.backends.releases.plan import Plan
     from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus
+    from muster.core.job import Origin
 
 REVIVE_SECONDS = 5.0
 CAUSE_SECONDS = 5.0  # in which a platform says how a replica ended that fell silent; kubelets take one
@@ -57,24 +57,43 @@ def begin(
     plan: Plan,
     *,
     by: str,
+    origin: Origin | None = None,
     allow_older: bool = True,
     say: Say = lambda _line: None,
 ) -> Driver:
     """Begin a release, or go on with one of the same version that users see already; do not wait.
 
-    :param by: who asks, the same for every process that drives this release.
+    :param by: who asks, the same for every process that drives this release; `origin` where it is a task.
     :param say: is told what happens, a line a change.
     :raises SpecError: it can never run here, or its steps cannot.
     :raises Conflict: a newer version serves, or will, and it must not be older.
     """
     check_steps(deployments, plan)
     with suppress(NotFound):
-        insisting(deployments, spec.name, lambda status: _take_over(deployments, status, spec, by=by))
-    revision = deployments.prepare(spec, by=by, allow_older=allow_older)
-    return Driver(deployments, spec, plan, revision=revision.name, by=by, restarts=revision.restarts, say=say)
+        insisting(
+            deployments, spec.name, lambda status: _take_over(deployments, status, spec, by=by, origin=origin)
+        )
+    revision = deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
+    return Driver(
+        deployments,
+        spec,
+        plan,
+        revision=revision.name,
+        by=by,
+        origin=origin,
+        restarts=revision.restarts,
+        say=say,
+    )
 
 
-def _take_over(deployments: Deployments, status: DeploymentStatus, spec: DeploymentSpec, *, by: str) -> None:
+def _take_over(
+    deployments: Deployments,
+    status: DeploymentStatus,
+    spec: DeploymentSpec,
+    *,
+    by: str,
+    origin: Origin | None,
+) -> None:
     """Go on in somebody's name with another's release of the same version, from the share that it has."""
     release = status.release
     mine = status.called(release.revision) if release else None
@@ -82,7 +101,7 @@ def _take_over(deployments: Deployments, status: DeploymentStatus, spec: Deploym
         return
     if mine.percent and mine.model == spec.model:
         shares = shares_at(status, release, mine.percent)
-        release = replace(release, by=by, held=False)
+        release = replace(release, by=by, origin=origin, held=False)
         deployments.shift(spec.name, shares, token=status.token, release=release)
 
 
@@ -113,6 +132,7 @@ class Driver:
         *,
         revision: str,
         by: str,
+        origin: Origin | None = None,
         restarts: int | None = None,
         say: Say = lambda _line: None,
         clock: Callable[[], float] = time.monotonic,
@@ -122,6 +142,7 @@ class Driver:
         self._spec = spec
         self._plan = plan
         self._by = by
+        self._origin = origin
         self._say = say
         self._clock = clock
         self._said = ""
@@ -160,11 +181,9 @@ class Driver:
         """
         status = self._deployments.deployment(self._spec.name)
         release = status.release
-        if release and (release.revision, release.by) == (self.revision, self._by) and not release.failed:
-            release = replace(release, failed=reason, since=time.time())
-            shares = shares_back(status, release)
+        if release and (release.revision, release.by) == (self.revision, self._by):
             with suppress(Conflict):  # somebody else did something about it
-                self._deployments.shift(self._spec.name, shares, token=status.token, release=release)
+                give_up(self._deployments, status, reason=reason)
 
     def _step(self, trouble: float | None) -> Outcome | None:
         try:
@@ -281,7 +300,7 @@ class Driver:
             self._down = now
         elif now - self._down >= REVIVE_SECONDS:
             self._down = None
-            self._deployments.prepare(self._spec, by=self._by)
+            self._deployments.prepare(self._spec, by=self._by, origin=self._origin)
 
     def _tell(self, line: str) -> None:
         if line and line != self._said:

@@ -19,7 +19,7 @@ from muster.core.deployment import (
     SmokeRequest,
 )
 from muster.core.errors import Conflict, DeploymentError, NotFound
-from muster.core.job import Pinned
+from muster.core.job import Origin, Pinned
 
 NAME = "line"
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 1.0, float("inf"))
@@ -124,7 +124,9 @@ class World:
     def deployments(self) -> list[str]:
         return [NAME]
 
-    def prepare(self, wanted: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+    def prepare(
+        self, wanted: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+    ) -> Revision:
         self.away()
         self.prepared += 1
         status = self.deployment(NAME)
@@ -145,7 +147,9 @@ class World:
                 self.specs[there.name] = wanted
                 self.revisions.insert(0, there)
             self._share({champion: 100} if champion else {}, keep=True)
-            self.release = Release(revision=there.name, champion=champion, by=by, since=time.time())
+            self.release = Release(
+                revision=there.name, champion=champion, by=by, since=time.time(), origin=origin
+            )
         return self.called(there.name)
 
     def _same(self, one: Revision, wanted: DeploymentSpec) -> bool:

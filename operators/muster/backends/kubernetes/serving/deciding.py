@@ -11,10 +11,17 @@ from muster.backends.kubernetes.serving.route import Route
 from muster.core.address import Address
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import Conflict, NotFound
+from muster.core.job import Origin
 
 
 def begin(
-    route: Route, spec: DeploymentSpec, *, by: str, now: float, failed: Collection[str] = ()
+    route: Route,
+    spec: DeploymentSpec,
+    *,
+    by: str,
+    now: float,
+    origin: Origin | None = None,
+    failed: Collection[str] = (),
 ) -> tuple[Route, Live]:
     """Return the route with which `spec` is on its way to serve, and its revision.
 
@@ -31,7 +38,7 @@ def begin(
     champion = (release.champion if release else None) or route.champion
     notes = route.notes if found else route.notes.with_new(spec, now=now)
     revision = found or notes.live[0]
-    begun = Release(revision=revision.name, champion=champion, by=by, since=now)
+    begun = Release(revision=revision.name, champion=champion, by=by, since=now, origin=origin)
     return replace(route, shares=_given_back(route, champion), notes=replace(notes, release=begun)), revision
 
 

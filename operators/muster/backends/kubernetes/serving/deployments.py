@@ -45,6 +45,7 @@ from muster.core.deployment import (
     SmokeRequest,
 )
 from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
+from muster.core.job import Origin
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
 
@@ -98,7 +99,9 @@ class ClusterDeployments:
             "points at one revision: name one (gateway, serving_url) where the cluster is written down"
         )
 
-    def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+    def prepare(
+        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+    ) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic.
 
         :raises Conflict: a newer one serves or will; :raises SpecError: it can never run here.
@@ -106,7 +109,7 @@ class ClusterDeployments:
         """
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         model = self._check(spec)
-        live = self._begin(spec, model, by=by, allow_older=allow_older)
+        live = self._begin(spec, model, by=by, origin=origin, allow_older=allow_older)
         self._store().pin(model.address, reason=_pin(spec.name))
         self._revisions.make(live)
         return self._called(spec.name, live.name)
@@ -297,13 +300,16 @@ class ClusterDeployments:
                     f"revision {one.name} of {route.name} is not ready: {one.ready} of {one.wanted} replicas; {one.reason}"
                 )
 
-    def _begin(self, spec: DeploymentSpec, model: Version, *, by: str, allow_older: bool) -> Live:
+    def _begin(
+        self, spec: DeploymentSpec, model: Version, *, by: str, origin: Origin | None, allow_older: bool
+    ) -> Live:
         """Write into the route that a revision is on its way, and return it."""
         for _ in range(_TRIES):
             route = self._routes.find(spec.name) or self._first(spec.name)
             if not allow_older and (why := behind(self._store(), model, heads(route), route.notes.release)):
                 raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
-            begun, live = begin(route, spec, by=by, now=self._now(), failed=self._failed(route, spec))
+            failed = self._failed(route, spec)
+            begun, live = begin(route, spec, by=by, origin=origin, now=self._now(), failed=failed)
             if begun == route and not route.lost:  # else it is written anew
                 return live
             if route.notes.called(live.name) is None:

@@ -34,6 +34,7 @@ from muster.core.deployment import (
     SmokeRequest,
 )
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.job import Origin
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import dumps, loads
@@ -65,7 +66,9 @@ class LocalDeployments:
         """Empty: servers share the traffic out among themselves."""
         return ""
 
-    def prepare(self, spec: DeploymentSpec, *, by: str, allow_older: bool = True) -> Revision:
+    def prepare(
+        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+    ) -> Revision:
         """Begin a release: have a revision brought up beside what serves; do not wait. Idempotent.
 
         Also what brings a deployment back after the machine was restarted.
@@ -90,7 +93,7 @@ class LocalDeployments:
 
         def change(state: DeploymentState) -> DeploymentState:
             check_order(state)
-            state, revision = state.prepared(spec, by=by)
+            state, revision = state.prepared(spec, by=by, origin=origin)
             folder.keep_lock(spec.image_digest, self._lock(spec))
             found[:] = [revision]
             return state

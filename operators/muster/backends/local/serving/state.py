@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
 from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
-from muster.core.job import Pinned
+from muster.core.job import Origin, Pinned
 
 ServerKey = tuple[str, str, str]
 
@@ -92,7 +92,9 @@ class DeploymentState:
         known = ", ".join(one.name for one in self.live) or "none"
         raise NotFound(f"deployment {self.name} has no revision {name!r:.60}; there is {known}")
 
-    def prepared(self, spec: DeploymentSpec, *, by: str) -> tuple[DeploymentState, Revision]:
+    def prepared(
+        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None
+    ) -> tuple[DeploymentState, Revision]:
         """Begin a release of `spec`, and return its revision; nothing changes where it serves or is under way."""
         usable = (one for one in self.live if self._usable(one))
         there = next((one for one in usable if self.specs[one.name].runs_as(spec)), None)
@@ -111,7 +113,7 @@ class DeploymentState:
                 specs={**self.specs, there.name: spec},
             )
         shares = {one.name: 0 for one in self.revisions if one.kept} | ({champion: 100} if champion else {})
-        release = Release(revision=there.name, champion=champion, by=by, since=time.time())
+        release = Release(revision=there.name, champion=champion, by=by, since=time.time(), origin=origin)
         state = state._written(shares, release)
         return state, state.called(there.name)
 

@@ -34,6 +34,7 @@ from muster.core.errors import (
     SpecError,
     Unreachable,
 )
+from muster.core.job import Origin
 
 METRICS = """\
 process_start_time_seconds {born}
@@ -64,11 +65,13 @@ def serve(there: World, number: int = 1, **changes: Any) -> str:
 class TestPrepare:
     def test_a_revision_comes_up_beside_what_serves_and_has_no_traffic(self, there: World) -> None:
         serve(there)
-        revision = there.deployments().prepare(there.spec(2, replicas=2), by="ti-2")
+        asker = Origin(instance="i", dag_id="flights", run_id="manual", task_id="deploy")
+        revision = there.deployments().prepare(there.spec(2, replicas=2), by="ti-2", origin=asker)
         assert (revision.name, revision.state, revision.ready) == ("r2", RevisionState.READY, 2)
         assert there.weights() == {"lines-r1-predictor": 100}
         status = there.deployments().deployment("lines")
-        assert status.release == Release(revision="r2", champion="r1", by="ti-2", since=there.now)
+        begun = Release(revision="r2", champion="r1", by="ti-2", since=there.now, origin=asker)
+        assert status.release == begun
         assert status.shares == {"r1": 100}
 
     def test_the_same_again_goes_on(self, there: World) -> None:
