@@ -17,7 +17,6 @@ from tests.airflow.careful import WAITS, answer, careful
 from tests.browser import person
 from tests.cluster import author, deploying, kubectl, left, serving
 from tests.cluster.deploying import Served
-from tests.cluster.inside import layout
 from tests.cluster.lines import lost
 from tests.cluster.places import places, ran
 from tests.docs.page import ROOT
@@ -71,12 +70,6 @@ class Canary:
     model: str
     run_id: str
     users: Load
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with deploying.served(layout(), tmp_path_factory.mktemp("served")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

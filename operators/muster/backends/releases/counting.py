@@ -22,9 +22,8 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     :param name: the deployment's; series of others are left out.
     :raises BackendError: the page is not in that format.
     """
-    from prometheus_client.parser import (
-        text_string_to_metric_families,
-    )  # brings a web server, for one function
+    # It brings a web server along, for one function.
+    from prometheus_client.parser import text_string_to_metric_families
 
     requests: dict[str, int] = defaultdict(int)
     failed: dict[str, int] = defaultdict(int)
