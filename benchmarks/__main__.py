@@ -17,7 +17,8 @@ BENCHMARKS = {
     "volumes": "commits, against DVC and a raw read",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU while 200 jobs wait, against sleeping triggers and inline waits",
-    "serving": "server CPU a request, against KServe's default and a bare loop",
+    "serving": "server CPU a request, against KServe's default, a bare loop and itself without metrics",
+    "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
     "cluster": "gangs beside JobSets applied by hand, and 1,000 that wait (root; brings the test cluster up)",
 }
 

@@ -1,11 +1,14 @@
-"""Runs in the image ``serve``: the two servers that ours is measured beside. ``WAY MODEL PORT`` are the arguments.
+"""Runs in the image ``serve``: what ours is measured beside. ``WAY MODEL PORT`` are the arguments.
 
 ``bare`` is an ASGI function on uvicorn and uvloop that trusts its client; ``kserve`` is a model
-class on KServe's ModelServer with its defaults (but gRPC, which nobody asks here).
+class on KServe's ModelServer with its defaults (but gRPC, which nobody asks here); ``plain`` is our
+server that counts nothing and has one revision to choose from. ``sessions MODEL MODEL`` is no server:
+it opens both with ONNX Runtime and prints by how many bytes of Pss it grew.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,34 @@ def kserve(model: str, port: int) -> None:
     ModelServer(http_port=port, enable_grpc=False).start([Flights()])
 
 
+def plain(model: str, port: int) -> None:
+    from muster_serving import kserve_server
+    from muster_serving.metrics import RevisionMetrics
+    from muster_serving.revisions import Revisions
+
+    RevisionMetrics.count = lambda *_: None  # type: ignore[method-assign]
+    Revisions.pick = lambda self: self.serving  # type: ignore[method-assign]
+    public = socket.create_server(("127.0.0.1", port), backlog=2048)
+    kserve_server.serve("flights", public=public, model=Path(model))
+
+
+def sessions(*models: str) -> None:
+    before = pss()
+    loaded = [session(model) for model in models]
+    for one in loaded:
+        one.run(["y"], {"row": np.array([1])})
+    print(pss() - before)
+
+
+def pss() -> int:
+    """Bytes of memory of this process, what it has in common with others in part; see proc(5)."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+
+
 if __name__ == "__main__":
-    way, folder, number = sys.argv[1:]
-    {"bare": bare, "kserve": kserve}[way](folder, int(number))
+    way, *rest = sys.argv[1:]
+    if way == "sessions":
+        sessions(*rest)
+    else:
+        {"bare": bare, "kserve": kserve, "plain": plain}[way](rest[0], int(rest[1]))

@@ -43,9 +43,10 @@ def _value(name: str, kind: int, tail: Sequence[int]) -> bytes:
     return _bytes(1, name) + _bytes(2, _bytes(1, _number(1, kind) + _bytes(2, shape)))
 
 
-def tensor(name: str, kind: int, dims: Sequence[int], values: Sequence[float]) -> bytes:
-    """TensorProto: a constant of the graph."""
-    raw = struct.pack(f"<{len(values)}{'f' if kind == FLOAT else 'q'}", *values)
+def tensor(name: str, kind: int, dims: Sequence[int], values: Sequence[float] | bytes) -> bytes:
+    """TensorProto: a constant of the graph. Bytes are little endian, as they are to be."""
+    code = "f" if kind == FLOAT else "q"
+    raw = values if isinstance(values, bytes) else struct.pack(f"<{len(values)}{code}", *values)
     return b"".join(_number(1, size) for size in dims) + _number(2, kind) + _bytes(8, name) + _bytes(9, raw)
 
 
@@ -141,6 +142,25 @@ def write_greedy(folder: Path, *, values: int) -> Path:
     graph = model(nodes, constants, [("x", FLOAT, [])], [("y", FLOAT, [])])
     columns = [{"name": name, "datatype": "FP32", "shape": [-1]} for name in "xy"]
     return write(folder, graph, {"format": 1, "inputs": columns[:1], "outputs": columns[1:]})
+
+
+def write_big(folder: Path, *, rows: int, value: float = 0.0) -> Path:
+    """Write a model of one table with `rows` rows of 4 KiB: ``y`` is the sum of a row, 1024 times `value`."""
+    table = struct.pack("<f", value) * (rows * 1024)
+    constants = [tensor("table", FLOAT, [rows, 1024], table), tensor("ones", FLOAT, [1024, 1], [1.0] * 1024)]
+    constants.append(tensor("one", INT64, [1], [1]))
+    nodes = [
+        node("Gather", ["table", "row"], "picked", axis=0),
+        node("MatMul", ["picked", "ones"], "sums"),
+        node("Squeeze", ["sums", "one"], "y"),
+    ]
+    graph = model(nodes, constants, [("row", INT64, ())], [("y", FLOAT, ())])
+    signature = {
+        "format": 1,
+        "inputs": [{"name": "row", "datatype": "INT64", "min": 0, "max": rows - 1}],
+        "outputs": [{"name": "y", "datatype": "FP32"}],
+    }
+    return write(folder, graph, signature)
 
 
 def write_mixed(folder: Path) -> Path:

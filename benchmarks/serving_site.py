@@ -1,0 +1,154 @@
+"""Model servers that benchmarks ask: ours, commanded as its keeper does, and those that are written by hand."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.ports import free_port
+from tests.serving.load import Load
+
+from muster.backends.local.environments import Environments, find_image, image_folders, put_image
+from muster.backends.local.serving.server import ModelServer
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.volumes.folder import FolderStore
+
+NAME = "flights"
+DEADLINE_SECONDS = 60
+PACE_SECONDS = 0.01  # of asking whether something is there yet
+BY_HAND = Path(__file__).with_name("serving_by_hand.py")
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Running:
+    """One server that is up."""
+
+    pid: int
+    port: int
+
+    def measure(self, requests: int) -> tuple[float, float]:
+        """Send so many requests or a few more; return CPU microseconds a request and requests a second."""
+        before, began = cpu_seconds(self.pid), time.perf_counter()
+        with Load(self.port, f"/v2/models/{NAME}/infer", request()) as load:
+            while load.sent < requests:
+                time.sleep(PACE_SECONDS)  # the load has a thread of its own
+        seconds, cpu = time.perf_counter() - began, cpu_seconds(self.pid) - before
+        if load.failed:
+            raise SystemExit(f"requests failed: {load.failed}")
+        return cpu / load.sent * 1e6, load.sent / seconds
+
+
+def serve_image(root: Path) -> Path:
+    """Return the Python of the image ``serve``, whose environment is made if need be."""
+    settings = Settings.load()
+    image = find_image("serve", image_folders(settings))
+    return Environments(settings.cache).ensure(
+        "serve", image, put_image(FolderStore(root / "store"), image), print
+    )
+
+
+class Ours:
+    """Our server without a revision, as the keeper of a deployment starts it."""
+
+    def __init__(self, python: Path, folder: Path, public: socket.socket) -> None:
+        folder.mkdir()
+        self._server = ModelServer(NAME, python, folder, public)
+        self.pid = self._server.pid
+
+    def load(self, revision: str, model: Path) -> None:
+        """Return when a version is loaded."""
+        for _ in self._server.load(revision, model, deadline=time.monotonic() + DEADLINE_SECONDS):
+            select.select([self._server.control], [], [], DEADLINE_SECONDS)
+
+    def open(self) -> None:
+        """Return when users are accepted."""
+        self._server.accept(accepts=True)
+        self._settle()
+
+    def share(self, shares: Mapping[str, int]) -> None:
+        """Return when users are answered by these shares, in percent by revision."""
+        self._server.route(shares, {})
+        self._settle()
+
+    def _settle(self) -> None:
+        while not self._server.settled:
+            select.select([self._server.control], [], [], DEADLINE_SECONDS)
+            if failed := self._server.listen():
+                raise SystemExit(f"the server refuses: {failed}")
+
+    def close(self) -> None:
+        """End it and wait for that."""
+        self._server.leave(since=0)
+        self._server.stop(deadline=time.monotonic() + DEADLINE_SECONDS)
+
+
+@contextmanager
+def ours(python: Path, root: Path) -> Iterator[tuple[Ours, int]]:
+    """Run our server until it is left; give it and its port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as public:
+        server = Ours(python, root, public)
+        try:
+            yield server, public.getsockname()[1]
+        finally:
+            server.close()
+
+
+@contextmanager
+def by_hand(way: str, python: Path, model: Path, root: Path) -> Iterator[Running]:
+    """Run a server of ``serving_by_hand.py`` until it is left."""
+    port = free_port()
+    words = [python, "-P", BY_HAND, way, model, port]
+    environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+    log = root / f"{way}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(list(map(str, words)), env=environment, stdout=out, stderr=out)
+    try:
+        await_answer(port, lambda: process.poll() is None, log)
+        yield Running(process.pid, port)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def await_answer(port: int, alive: Callable[[], bool], log: Path) -> None:
+    """Return when the server answers a real request. :raises SystemExit: it ended, or did not in a minute."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("POST", f"/v2/models/{NAME}/infer", json.dumps(request()), JSON)
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        except (OSError, http.client.HTTPException):
+            pass  # not up yet
+        finally:
+            connection.close()
+        if not alive() or time.monotonic() > deadline:
+            raise SystemExit("\n".join(log.read_text().splitlines()[-20:]))
+        time.sleep(PACE_SECONDS)
+
+
+def request() -> dict[str, Any]:
+    """One row of the model of :func:`tests.serving.onnx_graph.write_delays`, as a client writes it."""
+    whole = {"carrier": 3, "origin": 1, "dest": 50}
+    inputs = [{"name": n, "datatype": "INT64", "shape": [1], "data": [v]} for n, v in whole.items()]
+    inputs += [{"name": f"number_{i}", "datatype": "FP32", "shape": [1], "data": [0.1 * i]} for i in range(9)]
+    return {"inputs": inputs}
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far; fields 14 and 15 of proc(5)'s stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
