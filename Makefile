@@ -18,7 +18,7 @@ help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(READY): requirements.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' || { echo "muster needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1): set PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { echo "muster needs Python 3.11, 3.12 or 3.13, $(PYTHON) is $$($(PYTHON) --version 2>&1): set PYTHON=python3.11"; exit 1; }
 	@echo "setting up .venv (once; a minute or two with an empty cache)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.airflow.attempts.waiting import Patience
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.operators.releasing import smoke_digest
+from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Conflict, DeploymentError, SpecError
@@ -174,3 +176,19 @@ def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tm
     (tmp_path / "smoke.json").write_text("[2]")
     assert deploy.changed_since(kept, folder, store) == "smoke.json"
     assert deploy.changed_since({"version": "volume://f/model@2"}, folder, store) == "", "none was kept"
+
+
+def test_another_version_that_answers_by_now_is_named(deploy: Any) -> None:
+    world = World()
+    for number in (1, 2):
+        made = world.prepare(spec(number), by="task")
+        world.come_up(made.name)
+        promote(world, NAME, made.name, by="task")
+    result = {"name": NAME, "version": "volume://lines/model@2", "url": "u"}
+    assert deploy.overtaken(result, world) == ""
+    roll_back(world, NAME, by="ann")
+    assert deploy.overtaken(result, world) == "line answers with lines/model@1 now"
+    assert deploy.overtaken({**result, "version": "volume://lines/model@1"}, world) == ""
+    canary = {name: value for name, value in result.items() if name != "url"}
+    assert deploy.overtaken(canary, world) == "", "it promised no more than its share"
+    assert deploy.overtaken({**result, "name": "other"}, world) == "other is not deployed any more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.result import RunResult
+from muster.airflow.embedded.result import RunResult, Silent
+from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
 from muster.core.errors import MusterError
 from muster.core.status import JobState
@@ -159,3 +161,47 @@ def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
     assert backend.status(job).state is JobState.RUNNING
     slow.touch()
     assert other.communicate(timeout=60)[0].split() == ["success"]
+
+
+class Stopper(Silent):
+    """Stops the run by a signal when something happens to a task, as a person might at any moment.
+
+    :param when: ``task_started`` comes before Airflow has taken SIGTERM for the task, ``task_ended`` after.
+    """
+
+    def __init__(self, when: str, number: signal.Signals) -> None:
+        self.started: list[str] = []
+        setattr(self, when, self._stop)
+        self._number = number
+
+    def task_started(self, task_id: str, try_number: int) -> None:
+        self.started.append(task_id)
+
+    def _stop(self, *_: object) -> None:
+        os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["task_started", "task_ended"])
+def test_a_stop_between_two_tasks_is_heard(
+    home: EmbeddedHome,
+    backend: LocalBackend,
+    dag_folder: Path,
+    write_dag: Write,
+    when: str,
+    number: signal.Signals,
+) -> None:
+    name = dag_folder.name
+    job = f'image="python", entrypoint="{name}.steps:quick", resources=SMALL'
+    write_dag(
+        f'JobOperator(task_id="a", {job}) >> JobOperator(task_id="b", {job})',
+        steps="def quick() -> None: ...",
+    )
+    stopper = Stopper(when, number)
+    result = run_dag(name, settings=home.settings, dags=home.dags, listener=stopper)
+    assert result.state == "interrupted"
+    jobs = [
+        job for job in backend.store.ledger.jobs() if backend.store.ledger.spec(job).origin.dag_id == name
+    ]
+    assert len(jobs) == (when == "task_ended"), "nothing is begun after it"
+    assert "b" not in stopper.started

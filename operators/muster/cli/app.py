@@ -24,7 +24,7 @@ HELP = """The whole road of a model in one Airflow Dag, on this machine or a clu
 \b
 MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
 MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
-MUSTER_CLUSTER  a file that names a cluster: jobs, volumes, gpus, queue and doctor are about it then
+MUSTER_CLUSTER  a file that names a cluster: jobs, volumes and deployments are there then
 """
 
 app = typer.Typer(

@@ -75,7 +75,7 @@ def complain_of(result: RunResult) -> None:
     """Print on stderr why a run failed: the verdicts, and where the full log is."""
     failed = [stage for stage in result.stages if stage.state == "failed"]
     messages = [f"{stage.task_id}: {stage.message}" for stage in failed if stage.message]
-    if not messages:
+    if not messages or result.state == "interrupted":  # the job's own verdict is that it was cancelled
         messages = [
             f"{result.dag_id} was {result.state}; `muster run {result.dag_id} --resume` goes on from there"
         ]

@@ -24,7 +24,7 @@ WINDOW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 _CLEAR = "\x1b[H\x1b[2J"
 
-app = group("Deployments: names that answer predictions, released step by step and taken back.")
+app = group("Deployments: names that answer predictions; released, taken back.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A deployment's name, such as flights.")]
 Watch = Annotated[
@@ -212,6 +212,14 @@ def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
     names = ", ".join(f"{one.name} ({_model(one.model.address)})" for one in there) or "none"
     if wanted is None:
         raise NotFound(f"deployment {status.name}: nothing is under way; name a revision, there is {names}")
+    for one in status.revisions:
+        if wanted.removeprefix("volume://") in (one.name, _model(one.model.address)):
+            over = f"{one.name} ({_model(one.model.address)}) is {one.state.value}"
+            why = f": {one.reason}" if one.reason else ""
+            raise NotFound(
+                f"deployment {status.name}: {over}{why}; there is {names}. To have that version again, run its deploy task "
+                f"again: `muster run DAG --resume=strict`, or clear the task in Airflow"
+            )
     raise NotFound(f"deployment {status.name} has no revision {wanted!r:.60}; there is {names}")
 
 

@@ -185,17 +185,20 @@ def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
     )
 
 
-def find(ledger: Ledger, text: str) -> str:
-    """Return the job whose id is `text` or alone begins with it.
+def find_going_on(ledger: Ledger, text: str) -> str:
+    """Return the job whose id is `text` or alone begins with it, or of several the only one that has not ended.
 
     :raises NotFound: none does. :raises SpecError: several do; the message names them.
     """
     matches = _matches(ledger, text)
-    return matches[0] if len(matches) == 1 else _refuse(text, matches)
+    if len(matches) == 1:
+        return matches[0]
+    going_on = [status.job_id for status in ledger.statuses(matches) if not status.state.ended]
+    return going_on[0] if len(going_on) == 1 else _refuse(text, going_on or matches)
 
 
 def find_newest(ledger: Ledger, text: str) -> str:
-    """Return the same, or the newest of several jobs of one task, and say so on stderr.
+    """Return the job whose id is `text` or alone begins with it, or the newest of several of one task, and say so.
 
     :raises NotFound: no job begins with `text`. :raises SpecError: jobs of several tasks do.
     """
@@ -311,7 +314,7 @@ def cancel(job: Which) -> None:
     A job that has ended stays as it is.
     """
     backend = open_backend(patient=True)
-    job_id = find(backend.store.ledger, job)
+    job_id = find_going_on(backend.store.ledger, job)
     before = backend.status(job_id)
     if before.state.ended:
         note(

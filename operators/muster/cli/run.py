@@ -60,7 +60,7 @@ def run(
 
     Missing environments are built first. --resume needs no id: it goes on with the last run from the
     first stage that did not succeed. A kept stage whose own code changed is named in a warning; with
-    --resume=strict it runs again. Ctrl-C ends the running job, and with it the run.
+    --resume=strict it runs again. Ctrl-C ends the running job, and with it the run; --resume goes on from there.
     """
     result = execute(dag, params=dict(map(read_param, param or [])), resume=resume, dags=dags)
     finish(result, as_json=as_json)

@@ -170,6 +170,15 @@ def test_promote_names_what_there_is(muster: Run, world: World) -> None:
     assert "nothing is under way; name a revision" in muster("deployments", "promote", NAME).err
 
 
+def test_promote_says_what_became_of_a_revision_that_is_over(muster: Run, world: World) -> None:
+    muster("deployments", "rollback", NAME)
+    said = muster("deployments", "promote", NAME, "lines/model@3").err
+    assert "r3 (lines/model@3) is refused: rolled back by " in said
+    assert "there is r2 (lines/model@2), r1 (lines/model@1)" in said
+    assert "muster run DAG --resume=strict" in said
+    assert world.deployment(NAME).shares == {"r2": 100}
+
+
 def test_watching_shows_the_last_seconds_until_it_is_ended(
     muster: Run, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

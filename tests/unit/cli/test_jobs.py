@@ -191,6 +191,10 @@ class TestPrefixes:
         assert answer.code == 1
         assert "is the start of 2 jobs" in answer.err
 
+    def test_of_several_the_one_that_goes_on_is_cancelled(self, muster: Run, jobs: FolderStore) -> None:
+        jobs.ledger.create("train-zz-1", spec("flights.train"))
+        assert muster("jobs", "cancel", "train").out == "train-zz-1: cancelled\n"
+
     def test_none_names_the_newest(self, muster: Run) -> None:
         assert f"the newest is {RUNNING}" in muster("jobs", "show", "zzz").err
 

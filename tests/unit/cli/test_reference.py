@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "command.md"
 HEAD = """# The command
 
 What `muster COMMAND --help` prints, for every command. Answers go to stdout, everything else to
-stderr; `--json` prints one JSON document. The exit code is 0, or 1 with one message on stderr, 2 for a
+stderr; `--json`, which every command has that reads, prints one JSON document. The exit code is 0, or 1 with one message on stderr, 2 for a
 wrong option, 130 after Ctrl-C.
 """
 

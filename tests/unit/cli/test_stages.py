@@ -104,7 +104,7 @@ def test_on_a_terminal_lines_scroll_above_a_table_of_stages(terminal: Console) -
     with view as listener:
         play(listener)
         terminal.print(view._render())
-        table = [line.split() for line in drawn(terminal).splitlines()[-6:]]
+        table = [line.split() for line in drawn(terminal).splitlines()]  # the view draws by itself, too
     assert ["stage", "state", "seconds", "versions"] in table
     assert ["features", "kept", "8.4", "s", "flights/features@1…@12"] in table
     assert ["train", "success", "41.5", "s", "flights/model@1"] in table
@@ -170,6 +170,15 @@ def test_a_failed_run_ends_with_its_verdict_and_nothing_after_it(capsys: pytest.
         "  mend train.py",
         "  full log: muster jobs logs train-1",
     ]
+
+
+def test_an_interrupted_run_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as stop:
+        finish(replace(FAILURE, state="interrupted"))
+    assert stop.value.exit_code == 130
+    said = capsys.readouterr().err
+    assert "muster: flights was interrupted; `muster run flights --resume` goes on from there" in said
+    assert "user error" not in said, "that its job was ended is what was asked for"
 
 
 def test_a_failed_run_without_a_job_names_airflow_s_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,13 +37,17 @@ class Interruption:
     def listening(self) -> Iterator[None]:
         """Take both signals for as long as the run goes on."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        signal.signal(signal.SIGTERM, self._terminate)
-        signal.signal(signal.SIGINT, self._interrupt)
+        self.listen()
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def listen(self) -> None:
+        """Take both signals again: a task that has run leaves Airflow's handler of SIGTERM behind."""
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         if self._asked:
@@ -52,7 +56,8 @@ class Interruption:
             os._exit(130)
         self._say("stopping: the running job is ended; Ctrl-C again leaves at once and lets it run")
         self._asked = True
-        # While a task runs Airflow has put its own handler there, which calls the task's on_kill.
+        # While a task runs Airflow has put its own handler there, which calls the task's on_kill; one that
+        # has not come so far asks this object itself.
         handler = signal.getsignal(signal.SIGTERM)
         if callable(handler):
             handler(signal.SIGTERM, frame)

@@ -100,6 +100,7 @@ class Loop:
         self._listener.task_started(ti.task_id, ti.try_number)
         began = time.monotonic()
         result = _run_task(ti=ti, task=task, run_triggerer=True)
+        self._interruption.listen()
         instance = (ti.task_id, ti.map_index)
         self._seconds[instance] = time.monotonic() - began
         self._failures.pop(instance, None)

@@ -1,25 +1,42 @@
-"""What changed since the tasks that a resumed run keeps, told by what each of them returned."""
+"""Why a task that a resumed run would keep might be run again, told by what it returned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from muster.airflow.embedded.load import Loaded
-from muster.volumes.base import Store
+from muster.backends.base import Backend
 
 
-def changed(loaded: Loaded, results: Mapping[str, Sequence[Any]], store: Store) -> dict[str, str]:
-    """Return what is different now, in a few words, by task; only tasks of which something is.
+@dataclass(frozen=True, kw_only=True)
+class Stale:
+    """Why a result may not be what a run of the task would give now.
+
+    :param changed: what it was made from and reads differently now; "" where it has been overtaken.
+    :param overtaken: what has taken the place of what it stands for.
+    """
+
+    changed: str = ""
+    overtaken: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.changed} changed since it ran" if self.changed else self.overtaken
+
+
+def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend) -> dict[str, Stale]:
+    """Return the tasks whose results are, by task.
 
     :param results: what the instances of each task of the run returned.
     """
-    operators = {operator.task_id: operator for operator in loaded.operators()}
     found = {}
-    for task_id, operator in operators.items():
-        kept = (result for result in results.get(task_id, ()) if isinstance(result, Mapping))
-        told = (operator.changed_since(result, loaded.folder, store) for result in kept)
-        what = next(filter(None, told), "")
-        if what:
-            found[task_id] = what
+    for operator in loaded.operators():
+        for result in results.get(operator.task_id, ()):
+            if not isinstance(result, Mapping):
+                continue
+            if overtaken := operator.overtaken(result, backend):
+                found[operator.task_id] = Stale(overtaken=overtaken)
+            elif changed := operator.changed_since(result, loaded.folder, backend.store):
+                found[operator.task_id] = Stale(changed=changed)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
 
+    from muster.airflow.embedded.interruption import Interruption
     from muster.airflow.embedded.load import Loaded
     from muster.airflow.embedded.loop import Loop
     from muster.backends.base import Backend
@@ -77,6 +78,7 @@ class _Runner:
         self._backend: Backend = connect(home.settings)
         self._runs = Runs(self._loaded, home, self._session)
         self._warnings: list[str] = []
+        self._overtaken: Collection[str] = ()
 
     def run(self, given: Mapping[str, Any], resume: Resume | None) -> RunResult:
         from muster.airflow.embedded.load import make_ready, read_params
@@ -97,22 +99,23 @@ class _Runner:
 
     def _reopen(self, run: DagRun, *, strict: bool) -> frozenset[str]:
         """Let the last run go on and return the tasks that it keeps."""
-        from muster.airflow.embedded.resume import changed
+        from muster.airflow.embedded.resume import stale
 
-        stale = changed(self._loaded, self._runs.results(run), self._backend.store)
-        for task_id, what in stale.items():
+        found = stale(self._loaded, self._runs.results(run), self._backend)
+        for task_id, why in found.items():
             self._warn(
-                f"{task_id} runs again: {what} changed since it ran"
+                f"{task_id} runs again: {why}"
                 if strict
-                else f"{task_id} is kept, although {what} changed since it ran (--resume=strict runs it again)"
+                else f"{task_id} is kept, although {why} (--resume=strict runs it again)"
             )
+        self._overtaken = {task_id for task_id, why in found.items() if why.overtaken and not strict}
         for status in self._runs.pass_over_failures(run, self._backend):
             assert status.verdict is not None
             self._listener.note(
                 f"job {status.job_id} ended while nobody watched ({status.verdict.cause.value}: "
                 f"{status.verdict.message}): its task runs again"
             )
-        return self._runs.reopen(run, again=stale if strict else ())
+        return self._runs.reopen(run, again=found if strict else ())
 
     def _go(self, run: DagRun, *, kept: frozenset[str]) -> RunResult:
         from muster.airflow.embedded.api import serve_newest_only
@@ -127,18 +130,19 @@ class _Runner:
         for task_id in self._loaded.order:
             if task_id in kept:
                 self._listener.task_ended(self._stage(run, loop, task_id, kept))
-        self._attend()
+        self._attend(interruption)
         with interruption.listening():
             loop.run(lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)))
         if interruption:
             self._runs.fail(run)
         return self._result(run, loop, kept, "interrupted" if interruption else str(run.state), began)
 
-    def _attend(self) -> None:
+    def _attend(self, interruption: Interruption) -> None:
         """Hear the lines of every job, and end a job when the run is stopped: nobody else would."""
         from muster.airflow.operators.base import MusterOperator
 
         MusterOperator.listener = self._listener
+        MusterOperator.stopping = interruption.__bool__
 
     def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
         states = self._runs.states(run)
@@ -172,6 +176,7 @@ class _Runner:
 
     def _result(self, run: DagRun, loop: Loop, kept: frozenset[str], state: str, began: float) -> RunResult:
         results = self._runs.results(run)
+        made = (result for name in results if name not in self._overtaken for result in results[name])
         return RunResult(
             dag_id=run.dag_id,
             run_id=run.run_id,
@@ -180,7 +185,7 @@ class _Runner:
             log=str(self._home.log),
             params=self._runs.params(run),
             stages=tuple(self._stage(run, loop, name, kept) for name in self._loaded.order),
-            deployments=tuple(_deployed(each for made in results.values() for each in made)),
+            deployments=tuple(_deployed(made)),
             warnings=tuple(self._warnings),
         )
 

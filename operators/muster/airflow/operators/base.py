@@ -37,9 +37,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
     :cvar listener: who watches all tasks of this process, a ``muster run``. Nobody goes on with a job
         when it is stopped, so the job is ended with it. Of the class, since a mapped task is built when it runs.
+    :cvar stopping: whether that run was asked to end, perhaps before Airflow would have told the task.
     """
 
     listener: ClassVar[LineListener | None] = None
+    stopping: ClassVar[Callable[..., bool]] = staticmethod(lambda: False)
 
     def __init__(
         self,
@@ -90,6 +92,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def _work(self, context: Context) -> Any:
         with translated():
+            if self.stopping():
+                self.wait.stop()
             self.wait.check()
             result = self.perform(context)
             self.wait.check()
@@ -121,6 +125,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         store: Store,  # noqa: ARG002
     ) -> str:
         """Say what a kept result was made from and is different now; empty if nothing is."""
+        return ""
+
+    def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:  # noqa: ARG002 - for those below
+        """Say what has taken the place of what a kept result stands for; empty if nothing has."""
         return ""
 
     def warn(self, text: str) -> None:

@@ -26,6 +26,7 @@ from muster.airflow.authoring.references import is_known
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.driving import ReleasingOperator
 from muster.airflow.operators.releasing import (
+    answered_otherwise,
     curl_line,
     plan_of,
     read_comparison,
@@ -163,6 +164,12 @@ class DeployOperator(ReleasingOperator):
         """Name the smoke requests if they read differently now."""
         then = result.get("smoke")
         return str(self.smoke) if then and then != smoke_digest(folder, self.smoke) else ""
+
+    def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:
+        """Say what answers now, if it is not the version that did then."""
+        if "url" not in result:  # it ended below all of the traffic
+            return ""
+        return answered_otherwise(backend, str(result["name"]), str(result["version"]))
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Release, wait, and return where it answers."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.authoring.code import DagFolder
 from muster.core.address import SCHEME
 from muster.core.deployment import DeploymentStatus, SmokeRequest
-from muster.core.errors import SpecError
+from muster.core.errors import NotFound, SpecError
 from muster.core.verdict import one_line
 
 if TYPE_CHECKING:
+    from muster.backends.base import Deployments
     from muster.backends.releases.decision import Outcome
     from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.job import Origin
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 HOLD = timedelta(minutes=5)  # of each step, where an author says nothing
 MOST_BYTES = 1 << 20  # of a comparison: it goes along with the trigger that drives the release
 _COMPARISON = {"requests", "output", "agreement", "tolerance", "metric", "worse_by"}
+
+
+def answered_otherwise(deployments: Deployments, name: str, version: str) -> str:
+    """Say what a deployment answers with now, if that is not `version`; else nothing."""
+    try:
+        champion = deployments.deployment(name).champion
+    except NotFound:
+        return f"{name} is not deployed any more"
+    if champion is None:
+        return f"{name} serves nobody now"
+    serves = champion.model.address
+    return "" if serves == version else f"{name} answers with {short(serves)} now"
 
 
 def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
