@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests.browser import chromium
 from tests.cluster import (
     aftermath,
     clearing,
@@ -120,6 +121,8 @@ def _test(layout: Layout, asked: argparse.Namespace) -> int:
     programs.build(programs=programs.TOOLS)  # those of the chart: inside a cluster nothing can be had
     if serving.is_asked_for(asked.words):
         serving.build()
+        with suppress(chromium.NoChromium):  # the test that needs one says so
+            chromium.find()
     plugins = [word for plugin in (figures, aftermath) for word in ("-p", plugin.__name__)]
     command = [sys.executable, "-m", "pytest", *plugins, "-m", "cluster and not soak"]
     with ExitStack() as stack:
