@@ -30,6 +30,7 @@ class FakeCluster:
     """Answers requests from what it holds.
 
     :param away: nothing is answered.
+    :param starts: it has not read the cluster's roles so far, and forbids everything.
     :param forbidden: verbs and kinds that this account may not.
     :param missing: kinds that it does not serve.
     :param collects: what has lost its owner goes at once, else with :meth:`collect`.
@@ -37,6 +38,7 @@ class FakeCluster:
 
     objects: dict[tuple[str, str], Document] = field(default_factory=dict)
     away: bool = False
+    starts: bool = False
     forbidden: set[tuple[str, str]] = field(default_factory=set)
     missing: frozenset[Kind] = frozenset()
     collects: bool = True
@@ -53,9 +55,13 @@ class FakeCluster:
     def __call__(self, asked: Asked) -> Answer:
         if self.away:
             return Answer(code=0)
+        if self.starts and asked.path in ("/apis", "/readyz"):
+            return status(403, "Forbidden", f'forbidden: User "muster" cannot get path "{asked.path}"')
         if asked.path == "/apis":
             return Answer(body=_groups(self.missing))
         kind, name, _ = _read(asked.path)
+        if self.starts:
+            return _forbidden(_VERBS.get(asked.method) or _reading(asked, name), kind)
         if kind in self.missing:
             return Answer(404, b"404 page not found\n")
         if kind is kinds.ACCESS_REVIEW:

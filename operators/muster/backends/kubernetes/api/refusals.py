@@ -24,6 +24,7 @@ from muster.core.verdict import one_line
 _PASSING = frozenset({429, 500, 502, 503, 504})
 
 _RBAC = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]*)" in API group "([^"]*)"')
+_RBAC_PATH = re.compile(r'User "([^"]*)" cannot (\w+) path "([^"]*)"')
 _WEBHOOK_DOWN = re.compile(r'failed calling webhook "([^"]*)"(.*)', re.DOTALL)
 _WEBHOOK_NO = re.compile(r'admission webhook "([^"]*)" denied the request: (.*)', re.DOTALL)
 _HOST = re.compile(r"https://([^/:]+)")
@@ -131,6 +132,12 @@ def _forbidden(request: Request, status: Status, said: str) -> MusterError:
     rights = _RBAC.search(said)
     if rights:
         return _no_rights(request, *rights.groups())
+    path = _RBAC_PATH.search(said)
+    if path:
+        user, verb, where = path.groups()
+        return Forbidden(f"{user} may not {verb} {where}: bind it to the ClusterRole system:discovery")
+    if "not yet ready to handle request" in said:  # admission, in an API server that starts
+        return Unreachable(f"{request}: the API server is not ready: {said}")
     if "NamespaceTerminating" in _reasons(status) or "because it is being terminated" in said:
         return SpecError(
             f"{request}: namespace {request.namespace} is being deleted and takes nothing new: "

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
-from muster.core.errors import BackendError, Forbidden, MusterError, NotFound, Unreachable
+from muster.core.errors import BackendError, Forbidden, MusterError, Unreachable
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -101,14 +101,25 @@ class Transport:
         return response.status, bytes(response.data)
 
     def _is_ready(self) -> bool:
-        """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all."""
+        """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all.
+
+        That is 403 here, too, since everybody may ask this. 401: the credentials do not count. 404: something in
+        between does not tell.
+        """
         try:
-            self._send(Request(verb="get"), path="/readyz", accept="*/*")
-        except (Forbidden, NotFound):  # the credentials do not count, or something in between does not tell
+            response = self._exchange(
+                Request(verb="get"),
+                path="/readyz",
+                body=None,
+                content_type=JSON,
+                accept="*/*",
+                read_seconds=_READ_SECONDS,
+            )
+        except Forbidden:  # the credentials cannot be read
             return True
         except MusterError:
             return False
-        return True
+        return response.status in (200, 401, 404)
 
     @contextmanager
     def stream(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
@@ -13,7 +12,7 @@ from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_G
 from muster.backends.kubernetes.cluster.discovery import discover
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import Unreachable
+from muster.core.errors import Forbidden, Unreachable
 
 QUICK_SECONDS = 5.0  # of patience: whoever only looks does not wait for a cluster that is away
 _YOUNG_SECONDS = 60.0
@@ -37,9 +36,17 @@ class Survey:
         return self._look(self._client, younger_than)
 
     def last(self) -> Cluster | None:
-        """Return what was found last, looked up where that is old and it can be; None where nothing was ever."""
-        with suppress(Unreachable):
+        """Return what was found last, looked up where that is old and it can be; None where nothing was ever.
+
+        :raises Forbidden: nothing was ever, and these credentials may not look.
+        """
+        try:
             return self._look(self._client.patient(QUICK_SECONDS), _YOUNG_SECONDS)
+        except Unreachable:
+            pass
+        except Forbidden:  # what was allowed before is forbidden by an API server that starts
+            if self._found is None:
+                raise
         self._looked = self._clock()  # not at each look, while it is away
         return self._found
 

@@ -195,7 +195,10 @@ class Jobs:
             return status
         try:
             return self._looked(self.spec(status.job_id), status, places)
-        except Unreachable as error:  # what runs goes on
+        except (
+            Unreachable,
+            Forbidden,
+        ) as error:  # what runs goes on; one that starts knows of no rights at first
             return replace(status, reason=one_line(f"nothing can be seen of it now: {error}"))
 
     def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:

@@ -16,7 +16,7 @@ from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.mirror import Mirror
 from muster.backends.kubernetes.state.roots import root_kinds
 from muster.backends.kubernetes.state.seen import Seen, uid_of
-from muster.core.errors import Forbidden
+from muster.core.errors import Forbidden, Unreachable
 from muster.core.job import JobSpec
 
 _FIRST_SECONDS, _AGAIN_SECONDS = 30.0, 180.0
@@ -45,7 +45,7 @@ class Sight:
     def follow(self) -> Mirror:
         """Return the mirror of the namespace, begun by whoever asks first, and anew where it has fallen silent.
 
-        :raises Forbidden: these credentials may not read what a mirror shows.
+        :raises Forbidden: these credentials may not read what a mirror shows, and none was there before.
         :raises Unreachable: the API server did not show everything within half a minute.
         """
         with self._lock:
@@ -53,7 +53,10 @@ class Sight:
                 self._mirror = self._begin()
             elif self._mirror.is_deaf and self._clock() > self._again:
                 self._again = self._clock() + _AGAIN_SECONDS
-                before, self._mirror = self._mirror, self._begin()
+                try:
+                    before, self._mirror = self._mirror, self._begin()
+                except Forbidden as error:  # as an API server that starts does; the old one goes on trying
+                    raise Unreachable(f"the API server forbids what it allowed before: {error}") from error
                 before.close()
             return self._mirror
 

@@ -159,6 +159,21 @@ CASES = [
         Unreachable,
         f"{ASKED}: the API server answers HTTP 503: shutting down",
     ),
+    (
+        403,
+        {"message": 'forbidden: User "jo" cannot get path "/apis"', "reason": "Forbidden"},
+        Forbidden,
+        "jo may not get /apis: bind it to the ClusterRole system:discovery",
+    ),
+    (
+        403,
+        {"message": 'jobsets.jobset.x-k8s.io "tr1" is forbidden: not yet ready to handle request'},
+        Unreachable,
+        (
+            f'{ASKED}: the API server is not ready: jobsets.jobset.x-k8s.io "tr1" is forbidden: not yet ready '
+            "to handle request"
+        ),
+    ),
     (418, {}, BackendError, f"{ASKED}: the API server answers HTTP 418: HTTP 418"),
 ]
 

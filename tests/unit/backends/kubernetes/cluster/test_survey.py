@@ -11,7 +11,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, WORKLOAD
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import Unreachable
+from muster.core.errors import Forbidden, Unreachable
 
 SITE = ClusterSite(namespace=NAMESPACE, claim="muster-store", store_url="http://store")
 
@@ -72,6 +72,20 @@ def test_kinds_are_those_of_the_last_look_however_old(
     clock.now += 3600
     assert survey.kinds() == kinds
     assert len(server.asked) == asked
+
+
+def test_what_an_api_server_forbids_that_has_just_started_is_known_from_before(
+    survey: Survey, cluster: FakeCluster, clock: Clock
+) -> None:
+    cluster.starts = True
+    with pytest.raises(Forbidden, match="muster may not get /apis"):
+        survey.last()
+    cluster.starts = False
+    found = survey.last()
+    assert found is not None
+    cluster.starts = True
+    clock.now += 61
+    assert survey.last() is found
 
 
 def test_a_first_look_at_a_cluster_that_is_away_ends_soon(

@@ -149,6 +149,19 @@ def test_a_cluster_that_is_away_ends_nothing_and_fails_nobody(
     check_ended(there, "away", Cause.CANCELLED)
 
 
+def test_a_cluster_that_has_just_started_ends_nothing_and_fails_nobody(
+    there: World, backend: KubernetesBackend
+) -> None:
+    backend.submit(there.job(), job_id="starts")
+    there.cluster.starts = True
+    status = backend.status("starts")
+    assert (status.state, status.alive) == (JobState.QUEUED, True)
+    assert "nothing can be seen of it now" in status.reason
+    there.cluster.starts = False
+    backend.cancel("starts")
+    check_ended(there, "starts", Cause.CANCELLED)
+
+
 def test_rights_that_are_missing_are_named(there: World, backend: KubernetesBackend) -> None:
     backend.submit(there.job(), job_id="kept")
     there.cluster.forbidden.add(("delete", "jobsets"))
