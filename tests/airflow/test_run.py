@@ -153,6 +153,26 @@ def test_a_strict_resume_runs_again_what_changed_and_what_follows(
     assert len(store.versions(f"{dag_folder.name}/numbers")) == 2
 
 
+def test_a_kept_task_whose_version_answers_no_more_is_warned_of_and_strictly_run_again(
+    write_dag: Write, dag_folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from muster.airflow import JobOperator
+
+    made, answers = {"name": "line", "url": "u", "version": "volume://lines/model@2", "curl": "curl u"}, [""]
+    monkeypatch.setattr(JobOperator, "perform", lambda *_: made)
+    monkeypatch.setattr(JobOperator, "overtaken", lambda *_: answers[0])
+    write_dag('JobOperator(task_id="deploy", image="python", command=["true"], resources=SMALL)')
+    (deployed,) = run().deployments
+    assert run(resume="keep").deployments == (deployed,)
+    answers[0] = "line answers with lines/model@1 now"
+    kept = run(resume="keep")
+    assert kept.warnings == (f"deploy is kept, although {answers[0]} (--resume=strict runs it again)",)
+    assert kept.deployments == (), "it would be a lie"
+    again = run(resume="strict")
+    assert (states(again), again.deployments) == ({"deploy": "success"}, (deployed,))
+    assert again.warnings == (f"deploy runs again: {answers[0]}",)
+
+
 def test_a_run_that_nobody_left_cannot_be_resumed(write_dag: Write, dag_folder: Path, run: Run) -> None:
     write_chain(write_dag, dag_folder)
     with pytest.raises(SpecError, match="has no run to resume"):

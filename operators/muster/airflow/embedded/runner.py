@@ -108,7 +108,7 @@ class _Runner:
                 if strict
                 else f"{task_id} is kept, although {why} (--resume=strict runs it again)"
             )
-        self._overtaken = {task_id for task_id, why in found.items() if why.overtaken and not strict}
+        self._overtaken = [task_id for task_id, why in found.items() if why.overtaken]
         for status in self._runs.pass_over_failures(run, self._backend):
             assert status.verdict is not None
             self._listener.note(
@@ -176,7 +176,8 @@ class _Runner:
 
     def _result(self, run: DagRun, loop: Loop, kept: frozenset[str], state: str, began: float) -> RunResult:
         results = self._runs.results(run)
-        made = (result for name in results if name not in self._overtaken for result in results[name])
+        gone = kept.intersection(self._overtaken)
+        made = (result for name in results if name not in gone for result in results[name])
         return RunResult(
             dag_id=run.dag_id,
             run_id=run.run_id,
