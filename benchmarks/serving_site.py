@@ -137,7 +137,7 @@ def await_answer(port: int, alive: Callable[[], bool], log: Path) -> None:
             connection.close()
         if not alive() or time.monotonic() > deadline:
             raise SystemExit("\n".join(log.read_text().splitlines()[-20:]))
-        time.sleep(PACE_SECONDS)
+        time.sleep(PACE_SECONDS)  # the pace of asking, until the deadline above
 
 
 def request() -> dict[str, Any]:
