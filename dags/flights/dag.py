@@ -47,7 +47,7 @@ TEST_FROM = "{{ params.test_from if dag_run.run_type == 'manual' else ds[:7] }}"
     tags=["muster", "example"],
 )
 def flights() -> None:
-    """Features, validation, training, gate, deployment."""
+    """Features, validation, training, gate, release in steps."""
     features = JobOperator(
         task_id="features",
         image="etl",
@@ -89,7 +89,14 @@ def flights() -> None:
         scorer="flights.assess:score",
         resources=Resources(cpus=1, memory_gib=2),
     )
-    DeployOperator(task_id="deploy", name="flights", model=good.passed, smoke="smoke.json")
+    DeployOperator(
+        task_id="deploy",
+        name="flights",
+        model=good.passed,
+        smoke="smoke.json",
+        steps=[5, 25, 100],
+        hold=timedelta(seconds=2),  # minutes or hours where people use it
+    )
 
     checked >> model
 

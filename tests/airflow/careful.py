@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.docs.page import DOCS, File, steps
 from tests.site import Site
+from tests.waiting import eventually
 
 WAITS = ("awaiting_input",)  # the state of the task ``approve`` meanwhile
 
@@ -21,6 +24,15 @@ def careful(name: str) -> str:
 
 
 def answer(site: Site, run_id: str, choice: str) -> None:
-    """Do what a person does on Airflow's page. :param choice: ``Approve`` or ``Reject``."""
+    """Do what a person does on Airflow's page. :param choice: ``Approve`` or ``Reject``.
+
+    Nobody answers before the scheduler has heard that the process which asked is gone: Airflow 3.3.2 then takes the
+    end of that process for the end of the task, and fails it (apache/airflow#72716 is of the same family).
+    """
+    heard = re.compile(
+        rf"TaskInstance Finished: dag_id=careful, task_id=approve, run_id={re.escape(run_id)},.* executor_state=success,"
+    )
+    scheduler = site.home / "up" / "logs" / "scheduler.log"
+    eventually(lambda: heard.search(scheduler.read_text()))
     path = f"dags/careful/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
     site.ask_api("PATCH", path, json={"chosen_options": [choice], "params_input": {}})

@@ -65,7 +65,7 @@ def test_a_connection_is_a_cluster_and_its_store(home: EmbeddedHome, enter: Ente
     enter(cluster_context="two")
     backend = open_backend(home)
     assert backend.store.url == "http://muster-store.team-a"
-    assert backend._client.host == "https://second:6443"
+    assert backend._quick.host == "https://second:6443"
     found = cluster_settings(Connection.get("gpus"), "gpus")
     assert (found.site.namespace, found.site.claim, found.site.queue) == ("team-a", "muster-store", "team-a")
     assert found.token == TOKEN

@@ -8,16 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.airflow.attempts.waiting import Patience
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.operators.releasing import smoke_digest
+from muster.airflow.operators.releasing import read_smoke, smoke_digest
 from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
-from muster.core.errors import Conflict, DeploymentError, SpecError
+from muster.core.errors import Behind, DeploymentError, SpecError
 from muster.core.job import Origin
 from muster.core.wire import dumps
 from muster.volumes.base import Version
@@ -61,18 +62,20 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
     def prepare(_: Any, *, by: str, origin: Origin, allow_older: bool) -> Revision:
         asked.append(allow_older)
         if refuses and not allow_older:
-            raise Conflict(refuses)
+            raise Behind(refuses)
         return Revision(name="r2", model=version(2).pinned, state=RevisionState.STARTING)
 
     backend = SimpleNamespace(deployment=lambda _: status(*revisions), prepare=prepare, only_whole="")
     patience = Patience(deadline=None)
-    context = {"dag_run": SimpleNamespace(run_type=run_type)}
+    context = {"dag_run": SimpleNamespace(run_type=run_type), "task_state_store": Notes()}
     return SimpleNamespace(
         backend=backend,
         context=context,
         asked=asked,
         origin=Origin(dag_id="d", task_id="deploy", run_id="r"),
         patience=lambda: patience,
+        max_tries=2,
+        retries=2,
         deadline=None,
         defer=None,
     )
@@ -93,9 +96,9 @@ def test_what_is_older_is_refused_unless_it_is_allowed(deploy: Any) -> None:
     with pytest.raises(
         SpecError, match=r"back in time: @3 serves\. A backfill must not do that; say allow_older"
     ):
-        deploy._begin(older, SPEC)
+        deploy._begin(older, lambda: SPEC)
     deploy.allow_older = True
-    assert deploy._begin(older, SPEC).revision == "r2"
+    assert deploy._begin(older, lambda: SPEC).revision == "r2"
     assert older.asked == [False, True]
 
 
@@ -103,7 +106,9 @@ def test_in_a_backfill_what_is_older_is_skipped(deploy: Any) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 
     with pytest.raises(AirflowSkipException, match="not deployed: @2 would take f back in time"):
-        deploy._begin(task(run_type="backfill", refuses="@2 would take f back in time: @3 serves"), SPEC)
+        deploy._begin(
+            task(run_type="backfill", refuses="@2 would take f back in time: @3 serves"), lambda: SPEC
+        )
 
 
 REFUSAL = [(2, REFUSED), (1, SERVING)]
@@ -146,34 +151,40 @@ def test_a_release_that_will_not_serve_is_not_waited_for(
 
     asking = task(*revisions, run_type=run_type)
     with pytest.raises(getattr(exceptions, end), match=says):
-        deploy._await(asking, SPEC, deploy._begin(asking, SPEC))
+        deploy._await(asking, deploy._begin(asking, lambda: SPEC))
 
 
 def test_what_a_trigger_saw_serve_has_served(deploy: Any) -> None:
     outcome = Outcome(ending=Ending.DONE, revision="r2")
-    deploy._news = {"revision": "r2", "outcome": dumps(outcome)}
+    first = task(*PASSED_BY)
+    deploy._begin(first, lambda: SPEC)
+    deploy._news = {"outcome": dumps(outcome)}
     later = task(*PASSED_BY)
-    assert deploy._await(later, SPEC, deploy._begin(later, SPEC)).champion.name == "r3"
+    later.context = first.context
+    assert deploy._await(later, deploy._begin(later, lambda: SPEC)).champion.name == "r3"
     assert later.asked == []  # it was asked for before the trigger
 
 
 def test_what_takes_too_long_is_taken_back(deploy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = SimpleNamespace(revision="r2", step=lambda: None, given_up=[])
+    driver = SimpleNamespace(revision="r2", spec=SPEC, step=lambda: None, given_up=[])
     driver.give_up = driver.given_up.append
     patience = Patience(deadline=time.time() - 1)
-    deploy._hand_over(task(), SPEC, driver, patience, waited=0.0)
+    deploy._hand_over(task(), driver, patience, waited=0.0)
     assert "it does not serve in the time that it has" in driver.given_up[0]
     late = Patience(deadline=time.time() - 3600)
     with pytest.raises(DeploymentError, match="see muster deployments show f"):
-        deploy._hand_over(task(), SPEC, driver, late, waited=0.0)
+        deploy._hand_over(task(), driver, late, waited=0.0)
 
 
 def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tmp_path: Path) -> None:
-    (tmp_path / "smoke.json").write_text("[1]")
+    smoke = tmp_path / "smoke.json"
+    smoke.write_text('[{"name": "one", "inputs": {"x": [1]}}]')
     folder, store = DagFolder(file=tmp_path / "dag.py", bundle=tmp_path), FolderStore(tmp_path / "store")
-    kept = {"version": "volume://f/model@2", "smoke": smoke_digest(folder, "smoke.json")}
+    kept = {"version": "volume://f/model@2", "smoke": smoke_digest(read_smoke(folder, "smoke.json"))}
     assert deploy.changed_since(kept, folder, store) == ""
-    (tmp_path / "smoke.json").write_text("[2]")
+    smoke.write_text('[{"name": "one",\n  "inputs": {"x": [1]}}]')
+    assert deploy.changed_since(kept, folder, store) == "", "they ask the same"
+    smoke.write_text('[{"name": "one", "inputs": {"x": [2]}}]')
     assert deploy.changed_since(kept, folder, store) == "smoke.json"
     assert deploy.changed_since({"version": "volume://f/model@2"}, folder, store) == "", "none was kept"
 

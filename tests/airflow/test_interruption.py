@@ -28,6 +28,9 @@ STEPS = """
 import time
 from pathlib import Path
 
+def first(out: Path) -> None:
+    (out / "x").write_text("first")
+
 def slow(out: Path, gate: str) -> None:
     print("waiting", flush=True)
     while not Path(gate).exists():
@@ -49,6 +52,10 @@ print(result.state)
 
 
 ONE = 'JobOperator({job}, params={{"gate": "{gate}"}})'
+TWO = (
+    'JobOperator(task_id="first", image="python", entrypoint="{name}.steps:first", '
+    'outputs={{"out": "{name}/first"}}, resources=SMALL) >> JobOperator({job}, params={{"gate": "{gate}"}})'
+)
 MAPPED = 'JobOperator.partial({job}).expand(job_params=[{{"gate": "{gate}"}}])'
 
 
@@ -60,7 +67,7 @@ def slow(write_dag: Write, dag_folder: Path, tmp_path: Path, request: pytest.Fix
         f'task_id="slow", image="python", entrypoint="{name}.steps:slow", '
         f'outputs={{"out": "{name}/out"}}, resources=SMALL'
     )
-    write_dag(getattr(request, "param", ONE).format(job=job, gate=gate), steps=STEPS)
+    write_dag(getattr(request, "param", ONE).format(job=job, gate=gate, name=name), steps=STEPS)
     return gate
 
 
@@ -99,6 +106,20 @@ def test_after_a_kill_a_resume_adopts_the_running_job(
     assert result.state == "success"
     assert result.stages[0].job_id == job
     assert len(store.versions(f"{dag_folder.name}/out")) == 1
+
+
+@pytest.mark.parametrize("slow", [TWO], indirect=True)
+def test_after_a_kill_a_strict_resume_adopts_nothing_that_follows_what_is_made_anew(
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path
+) -> None:
+    other.kill()
+    other.wait()
+    steps = dag_folder / "steps.py"
+    steps.write_text(steps.read_text().replace('"first"', '"made otherwise"'))
+    slow.touch()
+    result = run(resume="strict")
+    assert result.state == "success"
+    assert result.stages[1].job_id != job
 
 
 def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(

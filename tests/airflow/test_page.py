@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -450,7 +449,8 @@ class TestWhatIsSaid:
             return DeploymentStatus(name=name, url="", ready=True, token="1", revisions=(revision,))
 
         (mount,) = [route for route in api_server.routes if getattr(route, "path", "") == "/muster"]
-        backend = mount.app.state.site().backend
+        with mount.app.state.opening.lent() as site:
+            backend = site.backend
         monkeypatch.setattr(backend, "deployments", lambda: [*states, "just-retired"])
         monkeypatch.setattr(backend, "deployment", deployment)
         monkeypatch.setattr(backend, "look_at", lambda names: look_each(backend, names))
@@ -763,6 +763,8 @@ class Served:
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         return {status.job_id: status for status in self.store.ledger.statuses(list(job_ids))}
 
+    def close(self) -> None: ...
+
     def deployments(self) -> list[str]:
         return []
 
@@ -787,17 +789,15 @@ def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
 
     from muster.airflow.plugin.answering import Answering
     from muster.airflow.plugin.board import Board
+    from muster.airflow.plugin.opening import Opening
     from muster.airflow.plugin.routes import Site
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
-        monkeypatch.setitem(
-            mount.app.state._state,
-            "site",
-            cache(lambda: Site(at := next(backends), Board(at), Answering(at))),
-        )
+        opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
+        monkeypatch.setitem(mount.app.state._state, "opening", opening)
 
     return go
 
@@ -834,14 +834,22 @@ def test_the_page_says_the_same_of_a_store_behind_a_service(
 
 
 def test_a_store_that_refuses_the_page_is_opened_anew(
-    viewer: Client, made: dict[str, Version], over: Sites, service: Service, tmp_path: Path
+    viewer: Client,
+    made: dict[str, Version],
+    over: Sites,
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    closed: list[ServiceStore] = []
+    monkeypatch.setattr(Served, "close", lambda self: closed.append(self.store))
     with ServiceStore(service.url, token="run.out", cache=tmp_path) as stranger:
         over(stranger, service.client())
         answer = viewer.get("/muster/api/volumes")
         assert answer.status_code == 503
         assert "token" in answer.json()["detail"]
         assert viewer.get("/muster/api/volumes").status_code == 200
+        assert closed == [stranger], "and the one before is let go"
 
 
 def test_a_list_of_many_jobs_is_a_few_questions(

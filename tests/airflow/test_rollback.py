@@ -1,4 +1,4 @@
-"""A task takes back what it means, once, and nothing else: of a backend in memory."""
+"""A task takes back, or releases, what it means, once, and nothing else: of a backend in memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
 from muster.airflow.assets import deployment_asset
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.releases.byhand import promote
+from muster.core.deployment import RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import Origin
 
@@ -55,12 +57,14 @@ def run(home: EmbeddedHome, world: Backend, told: Any, monkeypatch: pytest.Monke
     from muster.airflow import RollbackOperator
     from muster.airflow.attempts.run import TaskRun
 
-    def go(*, task_id: str = "back", **keywords: Any) -> dict[str, Any]:
+    notes = defaultdict[str, Notes](Notes)
+
+    def go(*, task_id: str = "back", max_tries: int = 2, **keywords: Any) -> dict[str, Any]:
         operator = RollbackOperator(task_id=task_id, name=NAME, **keywords)
         origin = Origin(dag_id="night", task_id=task_id, run_id="manual")
-        task = SimpleNamespace(backend=world, origin=origin)
+        context: Any = {"task": operator, "outlet_events": told, "task_state_store": notes[task_id]}
+        task = SimpleNamespace(backend=world, origin=origin, context=context, max_tries=max_tries, retries=2)
         monkeypatch.setattr(TaskRun, "of", lambda *_: task)
-        context: Any = {"task": operator, "outlet_events": told}
         return operator.perform(context)
 
     return go
@@ -85,6 +89,20 @@ def test_a_retry_goes_back_no_further_and_another_task_does(run: Run, world: Bac
     assert run(task_id="once_more")["version"] == MODELS[1]
     with pytest.raises(NotFound, match="keeps no revision to go back to"):
         run(task_id="and_again")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_one_that_is_cleared_takes_back_what_came_since(run: Run, world: Backend, named: bool) -> None:
+    model = MODELS[3] if named else None
+    assert run(model=model)["rolled_back"] == MODELS[3]
+    again = world.prepare(spec(3), by="release").name
+    world.come_up(again)
+    status = world.deployment(NAME)
+    world.shift(NAME, {"r2": 95, again: 5, "r1": 0}, token=status.token, release=status.release)
+    assert run(model=model)["rolled_back"] == MODELS[3]
+    assert world.called(again).percent == 5  # a retry of the same try means what that one did
+    assert run(model=model, max_tries=5)["rolled_back"] == MODELS[3]
+    assert world.called(again).state is RevisionState.REFUSED
 
 
 @pytest.mark.parametrize("when", ["shift", "shift done", "withdraw", "withdraw done"])
@@ -113,6 +131,9 @@ def test_only_the_version_that_is_named_is_taken_back(
         assert run(model=MODELS[number])["rolled_back"] == MODELS[number]
         return
     before = world.token
-    with pytest.raises(AirflowSkipException, match=f"lines/model@{number} neither serves nor is on its way"):
+    with pytest.raises(
+        AirflowSkipException,
+        match=f"nothing is rolled back: lines/model@{number} is wanted back, and it is lines/model@3 that could",
+    ):
         run(model=MODELS[number])
     assert world.token == before

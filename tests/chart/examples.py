@@ -14,7 +14,7 @@ CLUSTER = ROOT / "tests" / "cluster" / "values.yaml"
 
 LEAST: Document = {
     "image": "registry.example/team-a/muster:0123456789ab",
-    "store": {"existingSecret": "keys"},
+    "store": {"existingSecret": "muster-keys"},
     "queues": {
         "flavors": [{"name": "cpu"}],
         "teams": [{"name": "team-a", "quotas": [{"flavor": "cpu", "cpu": 8, "memory": "32Gi"}]}],
@@ -28,7 +28,7 @@ WHOLE: Document = {
     "claim": {"name": "shared", "size": "2Ti", "storageClassName": ""},
     "store": {
         "folder": "team-a/store",
-        "existingSecret": "keys",
+        "existingSecret": "muster-keys",
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "priorityClassName": "important",
@@ -82,7 +82,11 @@ WHOLE: Document = {
         "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "airflow"}}}],
         "gateway": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateway"}}}],
         "jobEgress": [{"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 5432}]}],
-        "apiServer": {"ports": [6443], "peers": [{"ipBlock": {"cidr": "10.1.2.3/32"}}]},
+        "apiServer": {
+            "ports": [6443],
+            "to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}],
+            "from": [{"ipBlock": {"cidr": "10.1.2.4/32"}}],
+        },
     },
 }
 EXAMPLES: dict[str, Document | Path] = {"least": LEAST, "whole": WHOLE, "test-cluster": CLUSTER}

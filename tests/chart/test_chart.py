@@ -116,8 +116,8 @@ def test_the_values_of_the_page_are_taken() -> None:
     )
     found = render({**first, **more}, namespace="team-a")
     assert named(found, "LocalQueue", "team-a")
-    subjects = named(found, "RoleBinding", "muster-operator")["subjects"]
-    assert [each["name"] for each in subjects] == ["muster-operator", "airflow-worker", "airflow-triggerer"]
+    subjects = {each["name"] for each in named(found, "RoleBinding", "muster-operator")["subjects"]}
+    assert subjects == {"muster-operator", "airflow-worker", "airflow-triggerer", "airflow-api-server"}
 
 
 def test_keys_are_made_where_none_are_named() -> None:
@@ -225,6 +225,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         'image is "registry.example/muster": need an image with its tag',
     ),
     "image on two lines": ({"image": "a:1\nb"}, "need an image with its tag"),
+    "keys that any job may read": (
+        {"store": {"existingSecret": "keys"}},
+        "store.existingSecret is keys: its keys sign for everybody, and a job may read any Secret of its namespace",
+    ),
     "an unknown value": (
         {"store": {"replicas": 2}},
         "at '/store': additional properties 'replicas' not allowed",
@@ -299,7 +303,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "serving that cannot be tried": (
         {"serving": {"enabled": True}, "networkPolicy": {"gateway": [{"podSelector": {}}]}},
-        "networkPolicy.apiServer.peers is empty, so no revision could be tried before it has traffic",
+        "networkPolicy.apiServer.from is empty, so no revision could be tried before it has traffic",
     ),
     "a gateway without its namespace": (
         {"serving": {"gateway": "public"}},

@@ -46,6 +46,7 @@ def ends() -> dict[str, End]:
         "gateway": End(labels={"app": "gateway"}, namespace="gateway"),
         "dns": End(labels={"k8s-app": "kube-dns"}, namespace="kube-system"),
         "api": End(address="10.1.2.3"),
+        "agent": End(address="10.1.2.4"),  # by which the API server asks pods
         "database": End(address="10.9.8.7"),
         "internet": End(address="203.0.113.5"),
     }
@@ -60,7 +61,7 @@ def reached(ends: dict[str, End], policies: list[Document], source: str, port: i
     return {name for name, end in ends.items() if name != source and may(ends[source], end, port, policies)}
 
 
-UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "database", "internet"}
+UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "agent", "database", "internet"}
 """What no policy of the chart speaks of: nobody keeps others away from it, but for who may not go there."""
 
 
@@ -88,7 +89,8 @@ UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "databas
         ("airflow", STORE, {*UNGUARDED, "store"} - {"airflow"}),
         ("gateway", SERVER, {*UNGUARDED, "server"} - {"gateway"}),
         ("gateway", ANY, UNGUARDED - {"gateway"}),
-        ("api", SERVER, {*UNGUARDED, "server"} - {"api"}),
+        ("agent", SERVER, {*UNGUARDED, "server"} - {"agent"}),
+        ("api", SERVER, UNGUARDED - {"api"}),
     ],
 )
 def test_who_reaches_whom(

@@ -45,11 +45,11 @@ def prepare(layout: Layout) -> None:
 
 
 def etcd(layout: Layout) -> Daemon:
-    """The store of the API server."""
+    """The store of the API server, of the version that this Kubernetes is released with."""
     return Daemon(
         name="etcd",
         command=(
-            "etcd",
+            layout.programs / "etcd",
             "--name=default",
             f"--data-dir={layout.root / 'etcd'}",
             f"--listen-client-urls={_ETCD}",

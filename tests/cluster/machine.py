@@ -14,7 +14,6 @@ from muster.core.errors import BackendError
 
 # program: its package in Debian and Ubuntu
 _NEEDED = {
-    "etcd": "etcd-server",
     "containerd": "containerd",
     "ctr": "containerd",
     "runc": "runc",
@@ -45,7 +44,7 @@ def check() -> None:
     :raises BackendError: what is missing, and the one command that brings it.
     """
     if sys.platform != "linux" or not shutil.which("apt-get"):
-        raise BackendError("a test cluster needs Debian or Ubuntu: it runs their containerd, etcd and runc")
+        raise BackendError("a test cluster needs Debian or Ubuntu: it runs their containerd and runc")
     check_root()
     if packages := missing():
         raise BackendError(

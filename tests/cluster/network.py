@@ -52,6 +52,16 @@ def plug(layout: Layout, node: Node) -> None:
     _run(["nsenter", f"--net={layout.network(node)}", "sysctl", "-qw", *_FORWARDING])
 
 
+def unplug(layout: Layout, node: Node) -> None:
+    """Take a node's cable away, for good: nothing is heard of it, also not that what runs there ends. None is fine."""
+    cable = ("-n", layout.network().name, "link")
+    if (
+        subprocess.run(["ip", *cable, "show", "dev", node.name], capture_output=True, check=False).returncode
+        == 0
+    ):
+        _ip(*cable, "del", node.name)
+
+
 def connect(layout: Layout, node: Node, *, up: bool) -> None:
     """Pull a node's cable, or put it back: what runs on the node goes on."""
     _ip("-n", layout.network().name, "link", "set", node.name, "up" if up else "down")

@@ -72,6 +72,7 @@ PROGRAMS = (
             for name, text in _VERSION.items()
         },
     ),
+    Program(module="etcd", package="go.etcd.io/etcd/server/v3", names=("etcd",), variables={}),
     Program(module="jobset", package="sigs.k8s.io/jobset", names=("jobset",), variables={}),
     Program(module="kueue", package="sigs.k8s.io/kueue/cmd/kueue", names=("kueue",), variables={}),
     Program(module="coredns", names=("coredns",), variables={}),

@@ -82,24 +82,30 @@ def test_a_claim_that_is_not_shared(
         kubectl.delete(here, [alone])
 
 
-@pytest.mark.parametrize("whose", ["another job's", "another attempt's"])
-def test_a_token_that_is_not_the_jobs(
-    whose: str, here: Layout, there: KubernetesBackend, job_id: str
+@pytest.mark.parametrize(
+    ("of", "attempt", "codes"),
+    [("{}", 1, (404, 200, 401)), ("{}", 2, (401, 409, 401)), ("{}-other", 1, (401, 401, 401))],
+    ids=["its own", "another attempt's", "another job's"],
+)
+def test_a_token_counts_for_its_own_attempt_alone(
+    of: str, attempt: int, codes: tuple[int, int, int], here: Layout, there: KubernetesBackend, job_id: str
 ) -> None:
+    """Of the bundle, which nobody has equipped; of lines; and of what is an operator's."""
     there.store.ledger.create(job_id, spec(there))
-    of, attempt = (job_id, 2) if whose == "another attempt's" else (f"{job_id}-other", 1)
-    token = store.job_token(here, of, attempt=attempt)
+    assert there.store.stage(job_id).attempt == 1
+    token = store.job_token(here, of.format(job_id), attempt=attempt)
     query = {"attempt": 1, "role": "main", "index": 0, "pod": "pod-0-0"}
     said = f"/v1/jobs/{job_id}/attempts/1/replicas/main/0/lines"
     with httpx.Client(
         base_url=store.URL, headers={"Authorization": f"Bearer {token}"}, trust_env=False
     ) as pod:
         bundle = pod.get(f"/v1/jobs/{job_id}/bundle", params=query)
-        lines = pod.post(said, params={"offset": 0}, content=b"not mine\n")
+        lines = pod.post(said, params={"offset": 0}, content=b"line\n")
         volumes = pod.get("/v1/volumes")
-    assert {bundle.status_code, lines.status_code} <= {401, 409}, (bundle.text, lines.text)
-    assert volumes.status_code == 401
-    assert there.store.ledger.read(job_id) == (b"", 0)
+    found = bundle.status_code, lines.status_code, volumes.status_code
+    assert found == codes, (bundle.text, lines.text, volumes.text)
+    told = b"line\n" if 200 in codes else b""
+    assert there.store.ledger.read(job_id) == (told, len(told))
     there.cancel(job_id)
 
 

@@ -143,13 +143,23 @@ def test_one_that_was_let_through_harms_within_its_share_alone(line: Line, recor
     before = line.champion
     driver = line.begin(line.spec(answers_500(line.folder), smoke=()), PATIENT)
     with line.users() as load:
-        eventually(lambda: driver.step() is not None or any("taken back" in each for each in line.said))
+        broken = list[float]()
+
+        def taken_back() -> bool:
+            ended = driver.step() is not None
+            if load.failed and not broken:
+                broken.append(time.monotonic())  # the first one is more than fifty requests may have
+            return ended or any("taken back" in each for each in line.said)
+
+        eventually(taken_back)
+        done = time.monotonic()
         seconds = last_change(lambda: sum(load.failed.values()))
         outcome, bad = finish(driver), sum(load.failed.values())
     share = sum(load.failed.values()) / load.sent
     record_property(
         BAD,
-        f"{'500, let in':12} {lost(load):32} the last {seconds:.2f} s after it was taken back, {share:.1%} of all",
+        f"{'500, let in':12} {lost(load):32} the last {done - broken[0] + seconds:.2f} s after the first, "
+        f"{seconds:.2f} s after it was taken back, {share:.1%} of all",
     )
     assert outcome.ending is Ending.ROLLED_BACK
     assert "requests failed" in outcome.reason

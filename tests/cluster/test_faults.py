@@ -137,14 +137,17 @@ class Fault:
     """What happens during training.
 
     :param again: the gang has to start again, once.
+    :param counts: that is one of its job's `max_restarts`. What is promised to be free has none of them to spare:
+        eviction, preemption and the loss of a node.
     :param heal: what is done when it has ended.
     :param soak: not even one of it in make test-cluster: it takes too long.
-    :param within_seconds: of the fault the whole gang is to run again; said beside how long it took.
+    :param within_seconds: of the fault the whole gang is to run again.
     """
 
     strike: Callable[[Training], None]
     heal: Callable[[Training], None] = nothing
     again: bool = True
+    counts: bool = False
     within_seconds: float | None = None
     soak: bool = False
 
@@ -154,8 +157,8 @@ def faults() -> dict[str, Fault]:
     return {
         "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
         "API server away for 60 s": Fault(strike=leave_for_a_minute, again=False, soak=True),
-        "rank killed": Fault(strike=kill_a_rank),
-        "pod deleted": Fault(strike=delete_a_pod),
+        "rank killed": Fault(strike=kill_a_rank, counts=True),
+        "pod deleted": Fault(strike=delete_a_pod, counts=True),
         "node without power": Fault(strike=lost.strike, heal=lost.heal, within_seconds=NODE_SECONDS),
         "node without network": Fault(strike=cut.strike, heal=cut.heal, within_seconds=NODE_SECONDS),
         "only node of its class": Fault(strike=only.strike),
@@ -197,10 +200,12 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBacken
         yield made
 
 
-def begin(there: KubernetesBackend, name: str) -> Training:
+def begin(there: KubernetesBackend, name: str, *, max_restarts: int = 0) -> Training:
     words = name.lower().replace(" ", "-")
     job_id = f"f-{words}-{int(time.time()) % 100_000}"[-40:].lstrip("-")
-    training = Training(layout=layout(), backend=there, job_id=job_id, volume=f"faults/{job_id}")
+    training = Training(
+        layout=layout(), backend=there, job_id=job_id, volume=f"faults/{job_id}", max_restarts=max_restarts
+    )
     training.begin()
     return training
 
@@ -242,7 +247,7 @@ def test_the_weights_are_the_same_after(
 ) -> None:
     fault, began = FAULTS[name], time.monotonic()
     weights, _ = undisturbed
-    training = begin(there, f"{name}-{number}")
+    training = begin(there, f"{name}-{number}", max_restarts=int(fault.counts))
     training.until_step(5 + number)
     struck = time.monotonic()
     fault.strike(training)
@@ -262,3 +267,4 @@ def test_the_weights_are_the_same_after(
     began_at = ", ".join(map(str, (first, *later)))
     row = Row(name, ended.restarts, began_at, again, seconds, fault.within_seconds)
     record_property(HEADING, str(row))
+    assert fault.within_seconds is None or again <= fault.within_seconds

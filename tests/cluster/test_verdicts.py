@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from muster.backends.kubernetes.labels import MAIN
 from muster.backends.kubernetes.state.observe import Observed, observe
 from muster.backends.kubernetes.state.seen import Seen
 from muster.backends.kubernetes.state.verdicts import verdict
+from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.status import JobState
@@ -242,7 +244,10 @@ class TestWhatGoesOn:
         assert abs(found.started - time.time()) < 30
         for pod in here.seen("well").pods:
             words = (pod["metadata"]["name"], f"--container={MAIN}", f"--namespace={NAMESPACE}")
-            kubectl.run(here.layout, "exec", *words, "--", "python3", "-c", TELL)
+            with suppress(
+                BackendError
+            ):  # the container may end, and what runs in it with it, once it is told
+                kubectl.run(here.layout, "exec", *words, "--", "python3", "-c", TELL)
         found = self.shown(here, "well", spec, JobState.COMMITTING)
         assert (found.sealed, found.running) == (2, 0)
 

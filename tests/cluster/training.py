@@ -35,7 +35,7 @@ LONGEST_SECONDS = 300.0
 _BEGINS = re.compile(r"begins at step (\d+)")
 
 
-def spec(backend: KubernetesBackend, *, volume: str, priority: str = "low") -> JobSpec:
+def spec(backend: KubernetesBackend, *, volume: str, priority: str = "low", max_restarts: int = 0) -> JobSpec:
     """Return the job, whose model goes to `volume`."""
     return JobSpec(
         name="faults.train",
@@ -48,6 +48,7 @@ def spec(backend: KubernetesBackend, *, volume: str, priority: str = "low") -> J
         params={"steps": STEPS, "pause_seconds": 0.4},
         grace_seconds=2.0,
         priority=priority,
+        max_restarts=max_restarts,
     )
 
 
@@ -58,12 +59,16 @@ def _role(name: str, gpu_class: str) -> Role:
 
 @dataclass
 class Training:
-    """One job that was submitted, followed to its end as a task's trigger follows it."""
+    """One job that was submitted, followed to its end as a task's trigger follows it.
+
+    :param max_restarts: how many starts that count it survives; those that are free are no part of them.
+    """
 
     layout: Layout
     backend: KubernetesBackend
     job_id: str
     volume: str
+    max_restarts: int = 0
     lines: list[str] = field(default_factory=list)
     states: list[JobStatus] = field(default_factory=list)
     broken: list[BaseException] = field(default_factory=list)
@@ -71,7 +76,8 @@ class Training:
 
     def begin(self) -> None:
         """Submit it, and follow it from here on."""
-        self.backend.submit(spec(self.backend, volume=self.volume), job_id=self.job_id)
+        job = spec(self.backend, volume=self.volume, max_restarts=self.max_restarts)
+        self.backend.submit(job, job_id=self.job_id)
         threading.Thread(target=self._followed, daemon=True).start()
 
     def _followed(self) -> None:

@@ -653,7 +653,7 @@ class TestLocalBackend(BackendContract):
             "if not seen.exists():\n    seen.touch(); print('up', flush=True); time.sleep(600)\n"
             "open('{outputs.made}/f', 'w').write('whole')\n"
         )
-        spec = job(code, outputs={"made": Output(volume="a/made")})
+        spec = job(code, outputs={"made": Output(volume="a/made")}, max_restarts=0)
         backend.submit(spec, job_id="lost")
         eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         found = self.supervisor(settings, "lost")
@@ -665,9 +665,23 @@ class TestLocalBackend(BackendContract):
         backend.submit(spec, job_id="lost")
         status, lines = finish(backend, "lost")
         assert status.state is JobState.SUCCEEDED
+        assert status.restarts == 0
         assert any("taken up again" in line for line in lines)
         assert len(backend.store.versions("a/made")) == 1
         assert self.cgroups("lost") == []
+
+    def test_a_long_log_is_watched_a_part_at_a_time(
+        self, backend: LocalBackend, job: Callable[..., JobSpec]
+    ) -> None:
+        backend.submit(job("for _ in range(3000): print('x' * 1000)"), job_id="talks")
+        eventually(lambda: backend.status("talks").state.ended)
+
+        async def parts() -> list[int]:
+            return [len(event.lines) async for event in backend.watch("talks") if event.lines]
+
+        lines = asyncio.run(parts())
+        assert len(lines) > 2
+        assert sum(lines) >= 3000
 
     def test_the_ranks_of_a_running_job_are_known_by_their_pids(
         self, backend: LocalBackend, job: Callable[..., JobSpec]
@@ -692,10 +706,17 @@ class TestLocalBackend(BackendContract):
         assert self.leftovers("lost"), "its supervisor, which is no stray, is not among them; its ranks are"
         assert backend.status("lost").alive
 
+    @pytest.mark.parametrize(
+        "stray",
+        [
+            "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)",
+            # which closes nothing that it inherits
+            "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(600)",
+        ],
+    )
     def test_a_lost_job_is_cancelled_without_a_supervisor(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec], stray: str
     ) -> None:
-        stray = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
         backend.submit(job(f"{stray}\n{SLEEP}"), job_id="lost")
         eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         found = self.supervisor(settings, "lost")

@@ -36,7 +36,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
+from muster.core.errors import Behind, Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Origin, Pinned
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -347,6 +347,15 @@ class DeploymentsContract:
         assert set(load.failed) <= {what for what in load.failed if what.startswith("HTTP 500")}
         assert deployments.deployment(name).shares == {good.name: 100}
 
+    def test_what_was_decided_on_another_route_is_not_begun(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        token = self.serve(deployments, spec(2)).token
+        begun = deployments.prepare(spec(3), by="test", token=token)
+        with pytest.raises(Conflict, match="written by somebody else meanwhile"):
+            deployments.prepare(spec(4), by="other", token=token)
+        assert deployments.deployment(name).release.revision == begun.name
+
     def test_a_shift_that_must_not_be_changes_nothing(self, deployments: Any, spec: Any, name: str) -> None:
         old = self.serve(deployments, spec(2)).champion
         begun = deployments.prepare(spec(3), by="test")
@@ -434,10 +443,10 @@ class DeploymentsContract:
     ) -> None:
         old, new = spec(2), spec(3)
         deployments.prepare(new, by="test", allow_older=False)
-        with pytest.raises(Conflict, match=r"@1 would take .* back in time: @2 serves soon"):
+        with pytest.raises(Behind, match=r"@1 would take .* back in time: @2 serves soon"):
             deployments.prepare(old, by="other", allow_older=False)
         self.serve(deployments, new)
-        with pytest.raises(Conflict, match=r"@2 serves$"):
+        with pytest.raises(Behind, match=r"@2 serves$"):
             deployments.prepare(old, by="other", allow_older=False)
         assert [one.model for one in deployments.deployment(name).revisions] == [new.model]
         deployments.prepare(new, by="other", allow_older=False)
@@ -450,7 +459,7 @@ class DeploymentsContract:
         def release(one: DeploymentSpec) -> Outcome | None:
             try:
                 return finish(begin(deployments, one, Plan(), by=one.model.address, allow_older=False))
-            except Conflict:
+            except Behind:
                 return None
 
         with ThreadPoolExecutor(4) as pool:

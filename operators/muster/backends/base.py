@@ -33,7 +33,7 @@ class Deployments(Protocol):
     """Names that answer predictions, the revisions behind each, and the one route that shares traffic out.
 
     These are the steps of which :mod:`muster.backends.releases` makes releases and rollbacks. All are
-    idempotent, none waits. The route holds the shares, what is under way and the latest revisions that are
+    idempotent, and none waits but :meth:`withdraw`, for what its revision was asked before. The route holds the shares, what is under way and the latest revisions that are
     over; there is no other state, so whoever is killed between two steps, the next one goes on.
     """
 
@@ -46,7 +46,13 @@ class Deployments(Protocol):
         """Why traffic can only be moved as a whole here; empty where it can be shared."""
 
     def prepare(
-        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+        self,
+        spec: DeploymentSpec,
+        *,
+        by: str,
+        origin: Origin | None = None,
+        allow_older: bool = True,
+        token: str | None = None,
     ) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic.
 
@@ -56,7 +62,9 @@ class Deployments(Protocol):
         :param by: who asks, as :class:`muster.core.deployment.Release` keeps it and `origin`. The same one again goes on.
         :param allow_older: where it is False, nothing newer of the same volume may serve or be on its
             way to (:mod:`muster.backends.ordering`): looked at and decided in one step.
-        :raises Conflict: a newer one does; the message says which.
+        :param token: of the status on which this was decided, where it was decided on one.
+        :raises Behind: a newer one does; the message says which.
+        :raises Conflict: somebody else has written the route since `token`, or writes it all the time.
         :raises SpecError: it can never run here; :raises NotFound: the version is gone.
         """
 
@@ -88,6 +96,8 @@ class Deployments(Protocol):
 
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered, by its name: from the servers themselves, those that can be reached.
+
+        One with traffic of which no server says so has no entry: nobody knows how that is.
 
         :raises BackendError: nothing can be said now.
         """

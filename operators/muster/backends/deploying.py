@@ -41,10 +41,16 @@ class Deploying(ABC):
         return self._deployments.only_whole
 
     def prepare(
-        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+        self,
+        spec: DeploymentSpec,
+        *,
+        by: str,
+        origin: Origin | None = None,
+        allow_older: bool = True,
+        token: str | None = None,
     ) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic."""
-        return self._deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
+        return self._deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older, token=token)
 
     def deployment(self, name: str) -> DeploymentStatus:
         """Report a deployment as it is now."""

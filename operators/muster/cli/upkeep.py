@@ -58,22 +58,25 @@ def gc(
     ] = None,
     *,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Newest versions kept of each partition.")] = 3,
+    young_days: Annotated[
+        float, typer.Option("--young-days", min=0, help="Versions that were made within so many days stay.")
+    ] = 0.0,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it, or only show the plan.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what nothing needs any more; with --yes, delete it.
 
-    The newest versions, pinned and leased ones, and whatever those were made from stay. Where volumes
+    The newest versions, young, pinned and leased ones, and whatever those were made from stay. Where volumes
     are named, nothing of any other is deleted, and what those were made from stays. Of a deleted
     version the record stays, and its number is never given out again.
     """
     store = open_store()
     names = [name.removeprefix(SCHEME) for name in volume or ()]
     if yes:
-        done = store.collect(volumes=names, keep_last=keep)
+        done = store.collect(volumes=names, keep_last=keep, young_days=young_days)
         plan, freed = done.plan, done.freed_bytes
     else:
-        plan, freed = store.plan(volumes=names, keep_last=keep), 0
+        plan, freed = store.plan(volumes=names, keep_last=keep, young_days=young_days), 0
     if as_json:
         emit({"done": yes, "freed_bytes": freed, "plan": _document(plan)})
     elif yes:

@@ -174,7 +174,7 @@ app.command(
     "gc",
     epilog=example(
         "muster volumes gc",
-        "muster volumes gc --keep 2 --yes",
+        "muster volumes gc --keep 2 --young-days 7 --yes",
         "muster volumes gc flights/model --keep 1 --yes",
     ),
 )(upkeep.gc)

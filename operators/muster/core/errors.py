@@ -8,6 +8,7 @@
     ├── StoreError              a volume, version or the store itself
     │   ├── NotFound            no such volume, version, partition, snapshot or job
     │   ├── Conflict            somebody else got there first, or a stale attempt came late
+    │   │   └── Behind          what serves is newer than what was to serve
     │   ├── BadOutput           what a job wrote cannot become a version, now or another time
     │   ├── Corrupt             what is on disk is not what was committed
     │   └── Unavailable         the store service does not answer; what was asked may be asked again
@@ -46,6 +47,10 @@ class NotFound(StoreError):
 
 class Conflict(StoreError):
     """Another attempt or owner came first; what this one wanted was not done."""
+
+
+class Behind(Conflict):
+    """What is to serve is older than what does, or than what is just being brought there."""
 
 
 class BadOutput(StoreError):

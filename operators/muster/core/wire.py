@@ -38,12 +38,14 @@ def dumps(value: object) -> str:
 def loads(kind: type[T], text: str | bytes) -> T:
     """Read what `dumps` wrote, building `kind` through its own validation.
 
-    :raises SpecError: not JSON, another kind, a newer schema, an unknown or missing field, a wrong type.
+    :raises SpecError: not JSON, nested too deeply, another kind, a newer schema, an unknown or missing field, a wrong type.
     """
     try:
         document = json.loads(text)
     except ValueError as error:
         raise SpecError(f"{kind.__name__}: not JSON ({error})") from error
+    except RecursionError as error:  # whatever a pod says may be given to this
+        raise SpecError(f"{kind.__name__}: nested too deeply") from error
     if not isinstance(document, dict):
         raise SpecError(f"{kind.__name__}: expected a JSON object, found {type(document).__name__}")
     found, schema = document.pop("kind", None), document.pop("schema", None)

@@ -20,6 +20,8 @@ _STALE_READS = 5
 _LOCAL = frozenset(
     {0xEF53, 0x58465342, 0x9123683E, 0x2FC12FC1, 0xF2F52010, 0xCA451A4E, 0x01021994, 0x794C7630}
 )
+# statfs(2): NFS, SMB, CIFS, SMB2
+_ASKS_A_SERVER = frozenset({0x6969, 0x517B, 0xFF534D42, 0xFE534D42})
 _turns = threading.Condition()
 _holders: dict[str, int] = {}
 
@@ -125,11 +127,25 @@ def link_text(path: Path | str) -> str | None:
 
 def is_local(folder: Path) -> bool:
     """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; of NFS and FUSE nobody says so."""
+    return _file_system(folder) in _LOCAL
+
+
+def lends_leases(path: Path | str) -> bool:
+    """Whether this machine decides itself about leases (F_SETLEASE) of a file.
+
+    Linux' clients of NFSv4 and SMB grant one only where the server has delegated the file to them, which many never
+    do, and say EAGAIN else, as they would of one that is open for writing.
+    """
+    return _file_system(path) not in _ASKS_A_SERVER
+
+
+def _file_system(path: Path | str) -> int | None:
+    """The type of the file system that a path is on, as statfs(2) numbers them; None where it does not say."""
     import ctypes
 
     found = (ctypes.c_long * 32)()  # more than any struct statfs, which begins with its type
     libc = ctypes.CDLL(None, use_errno=True)
-    return libc.statfs(os.fsencode(folder), found) == 0 and found[0] & 0xFFFFFFFF in _LOCAL
+    return found[0] & 0xFFFFFFFF if libc.statfs(os.fsencode(path), found) == 0 else None
 
 
 def sync_tree(folder: Path) -> None:

@@ -166,6 +166,8 @@ def open_layout(root: Path) -> Layout:
 
 def _create(root: Path) -> Layout:
     if root.is_dir() and any(root.iterdir()):
+        if (root / MARKER).is_file():  # made by somebody else since it was looked for
+            return open_layout(root)
         raise NotFound(
             f"{root} is not empty and holds no {MARKER}: name an empty folder or an existing store"
         )

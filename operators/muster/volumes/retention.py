@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
+from muster.core.wire import loads
 from muster.volumes.base import Record, Version
 from muster.volumes.catalog import uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 HOUR_SECONDS = 3_600.0
 DAY_SECONDS = 24 * HOUR_SECONDS
 
+_RECORD = "RECORD.json"
 _TRASHED = re.compile(r"(\d+)-[0-9a-f]+\Z")
 
 
@@ -134,25 +136,31 @@ def collect(
     Who reads a version without a lease has that long to finish. Leases and pins wait for the moment
     in which it is decided, so none comes too late.
     """
+    failed: OSError | None = None
     with translated("collect garbage"):
         with locked(store.layout.root / "gc.lock"):
             decided = plan(
                 store, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
             )
-            for version in decided.versions:
-                _bury(store, version)
-            for folder in decided.torn:
-                _empty(store, folder)
-            for digest in decided.code:
-                store.layout.discard(store.layout.code(digest))
-        for job_id in decided.staging:
-            store.layout.discard(store.layout.staging(job_id))
+            try:
+                for version in decided.versions:
+                    _bury(store, version)
+                for digest in decided.code:
+                    store.layout.discard(store.layout.code(digest))
+            except OSError as error:  # a full disk, say: a tombstone needs room, which all below makes
+                failed = error
+        for folder in decided.torn:
+            _empty(store, folder)
+        staged = sum(_delete(store, store.layout.staging(job_id)) for job_id in decided.staging)
         for holder in _named(store.layout.root / "leases"):
             if _ended(store, holder.name):
                 store.release(holder.name)
         for job_id in decided.jobs:
             store.layout.discard(store.layout.job(job_id))
-        return Collected(plan=decided, freed_bytes=_empty_trash(store, before=time.time() - grace_seconds))
+        freed_bytes = staged + _empty_trash(store, before=time.time() - grace_seconds)
+        if failed is not None:
+            raise failed
+        return Collected(plan=decided, freed_bytes=freed_bytes)
 
 
 def leased(store: FolderStore) -> dict[str, str]:
@@ -285,9 +293,26 @@ def _bury(store: FolderStore, version: Version) -> None:
 
 
 def _empty(store: FolderStore, folder: Path) -> None:
-    """Take what a commit that was given up left behind; the folder stays, so its number is never reused."""
-    for entry in list(folder.iterdir()):
-        store.layout.discard(entry)
+    """Take what a commit that was given up left behind; the folder stays, so its number is never reused.
+
+    Not where it was committed since that was decided, or somebody is at it again.
+    """
+    job_id = loads(Record, (folder / _RECORD).read_bytes()).job_id
+    if not store.attempts.idle(job_id):
+        return
+    with store.attempts.alone(job_id):
+        if not store.layout.commit(job_id).is_file():
+            # Its record last: that is how whoever goes on with this finds it.
+            for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _RECORD):
+                store.layout.discard(entry)
+            store.layout.delete(store.layout.staging(job_id))
+
+
+def _delete(store: FolderStore, folder: Path) -> int:
+    """Delete at once what nobody reads any more, and return its size in bytes."""
+    freed = _unlinked_bytes(folder) if folder.is_dir() else 0
+    store.layout.delete(folder)
+    return freed
 
 
 def _empty_trash(store: FolderStore, *, before: float) -> int:

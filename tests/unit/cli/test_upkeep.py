@@ -69,6 +69,13 @@ class TestGc:
         assert plan["versions"] == []
         assert plan["kept"]["volume://flights/model@1"] == "pinned: in the paper"
 
+    def test_a_young_version_stays_for_a_task_to_come(self, muster: Run, history: FolderStore) -> None:
+        plan = muster("volumes", "gc", "--keep", "1", "--young-days", "0.5", "--json").json()["plan"]
+        assert plan["versions"] == []
+        assert plan["kept"]["volume://flights/model@1"].startswith("young")
+        muster("volumes", "gc", "--keep", "1", "--young-days", "0.5", "--yes")
+        assert len(history.versions("flights/model")) == 2
+
     @pytest.mark.parametrize("keep", ["0", "-1", "many"])
     def test_keep_is_one_or_more(self, keep: str, muster: Run) -> None:
         assert muster("volumes", "gc", "--keep", keep).code == 2

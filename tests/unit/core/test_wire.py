@@ -106,6 +106,11 @@ def test_a_bad_document_is_refused_by_name(text, message):
         wire.loads(kind, text)
 
 
+def test_what_is_nested_too_deeply_is_refused():
+    with pytest.raises(SpecError, match="Report: nested too deeply"):
+        wire.loads(Report, '{"a":' + 200_000 * "[")
+
+
 def test_nan_is_never_written():
     with pytest.raises(SpecError, match="not a finite number"):
         wire.dumps(JobResult(metrics={"auc": float("nan")}))

@@ -5,7 +5,7 @@ import pytest
 from blake3 import blake3
 
 from muster.core.errors import StoreError
-from muster.volumes import hashing
+from muster.volumes import durability, hashing
 from muster.volumes.hashing import AHEAD_FILES, BIG_BYTES, freeze_files, hash_file
 
 
@@ -37,6 +37,30 @@ def test_files_come_in_their_order_and_none_stays_open(tmp_path):
     with (tmp_path / "late").open("w"), pytest.raises(StoreError, match="late is still open"):
         list(freeze_files(files, spare=str(tmp_path / "spare")))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_lease_that_only_a_server_could_give_is_not_waited_for(tmp_path, monkeypatch):
+    """NFSv4 says EAGAIN of each file that its server has not delegated, which many do with none."""
+    monkeypatch.setattr(durability, "_file_system", lambda path: 0x6969)
+    (tmp_path / "x").write_bytes(b"1")
+    with (tmp_path / "x").open("r+"):  # which has the kernel answer the same
+        (entry,) = freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare"))
+    assert entry.hash == blake3(b"1").hexdigest()
+
+
+def test_a_file_that_is_cut_short_while_it_is_hashed_is_an_error_and_not_our_end(tmp_path, monkeypatch):
+    (tmp_path / "x").write_bytes(bytes(3 * BIG_BYTES))
+    read = os.read
+
+    def cut(fd, count):
+        block = read(fd, count)
+        os.truncate(tmp_path / "x", 1)
+        return block
+
+    monkeypatch.setattr(hashing, "_refuse_writer", lambda fd, name: None)  # as on NFS
+    monkeypatch.setattr(os, "read", cut)
+    with pytest.raises(StoreError, match="x changed while it was committed"):
+        list(freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare")))
 
 
 def test_who_writes_while_a_file_is_hashed_does_not_end_us(tmp_path, monkeypatch):

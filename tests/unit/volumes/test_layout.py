@@ -6,6 +6,7 @@ import pytest
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import StoreError
+from muster.volumes import layout as layouts
 from muster.volumes.folder import FolderStore
 from muster.volumes.layout import open_layout
 
@@ -23,6 +24,17 @@ def test_five_processes_at_once_make_one_store(tmp_path):
     assert len(made) == 1
     assert b"" not in made
     assert [path.name for path in root.parent.iterdir()] == ["store"]
+
+
+def test_a_store_that_another_has_made_since_it_was_looked_for_is_opened(tmp_path, monkeypatch):
+    create, theirs = layouts._create, []
+
+    def outrun(root):
+        theirs.append(create(root).uuid)
+        return create(root)
+
+    monkeypatch.setattr(layouts, "_create", outrun)
+    assert [open_layout(tmp_path / "store").uuid] == theirs
 
 
 def test_an_empty_folder_becomes_a_store(tmp_path):

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import threading
 import time
 from dataclasses import replace
@@ -6,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import GUARD_SECONDS
 
-from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.job import Output
 from muster.volumes import fsck, retention
 from muster.volumes.folder import FolderStore
@@ -130,6 +132,7 @@ def test_the_newest_may_go_and_its_number_is_still_not_reused(work, store):
 def test_who_reads_without_a_lease_has_time_to_finish(work, store):
     first = work.run("a-1", {"x": b"1"})
     work.run("a-2", {"x": b"2"})
+    retention.collect(store)  # the seals of the two jobs, which nobody reads
     with (store.path(first.address) / "x").open("rb") as reader:
         assert retention.collect(store, keep_last=1).freed_bytes == 0
         assert reader.read() == b"1"
@@ -169,6 +172,46 @@ def test_a_commit_under_way_is_left_alone(work, store):
     assert retention.collect(store, grace_seconds=0).plan.torn == (store.layout.version(version.volume, 1),)
     assert work.run("a-1", {"x": b"1"}).number == 2
     assert fsck.check(store, deep=True).problems == ()
+
+
+def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, store, monkeypatch):
+    """Its commit record came while it was asked whether somebody would still commit it."""
+    version = work.run("put-1", {"x": b"1"})
+    record, aside = store.layout.commit("put-1"), store.layout.trash / "x"
+    record.rename(aside)
+    store.layout.discard(store.layout.job("put-1"))
+    store.layout.delete(store.layout.staging("put-1"))
+    given_up = retention._given_up
+
+    def commit_meanwhile(store, job_id):
+        found = given_up(store, job_id)
+        if aside.exists():
+            aside.rename(record)
+        return found
+
+    monkeypatch.setattr(retention, "_given_up", commit_meanwhile)
+    assert retention.collect(store, grace_seconds=0).plan.torn != ()
+    assert fsck.check(FolderStore(store.layout.root), deep=True).problems == ()
+    assert (store.path(version.address) / "x").read_bytes() == b"1"
+
+
+def test_a_full_disk_gets_room_though_no_version_can_go(work, store, monkeypatch):
+    """A tombstone needs a block, and what an ended job has staged is in its way."""
+    for n in range(2):
+        work.run(f"a-{n}", {"x": b"%d" % n})
+    work.seal("ended-1", work.spec(out="flights/x"), {"out": {"x": bytes(9000)}})
+    work.end("ended-1")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "write_whole", full)
+        with pytest.raises(StoreError, match="No space left"):
+            retention.collect(store, keep_last=1)
+    assert not store.layout.staging("ended-1").exists()
+    assert len(store.versions("flights/features")) == 2
+    assert retention.collect(store, keep_last=1).plan.versions != ()
 
 
 def test_gc_waits_for_who_takes_a_lease(work, store):

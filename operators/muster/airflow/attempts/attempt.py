@@ -32,13 +32,15 @@ class Attempt:
     """One attempt of a task, as it is kept in ``task_state_store``.
 
     :param nonce: drawn when the task runs for the first time or again after it was cleared.
-    :param max_tries: Airflow's own; it raises the number when an ended task is cleared.
+    :param max_tries: Airflow's own; it raises the number when an ended task is cleared, by `retries`, so that it may
+        come to the same as before where the Dag says fewer by then.
     :param number: counts the jobs of this nonce from 1.
     :param reported: whether its failure or cancellation has been a task's outcome, or is going to be.
     """
 
     nonce: str
     max_tries: int
+    retries: int = 0
     number: int = 1
     reported: bool = False
 
@@ -51,6 +53,7 @@ class Attempt:
         return {
             "nonce": self.nonce,
             "max_tries": self.max_tries,
+            "retries": self.retries,
             "attempt": self.number,
             "reported": self.reported,
         }
@@ -70,6 +73,7 @@ class Attempt:
         return cls(
             nonce=stored["nonce"],
             max_tries=int(stored["max_tries"]),
+            retries=int(stored.get("retries", 0)),
             number=int(stored["attempt"]),
             reported=bool(stored.get("reported", False)),
         )
@@ -84,18 +88,28 @@ class Decision:
 
 
 def decide(
-    stored: Attempt | None, *, max_tries: int, state: JobState | None, mine: bool, fresh_nonce: str
+    stored: Attempt | None,
+    *,
+    max_tries: int,
+    retries: int,
+    state: JobState | None,
+    mine: bool,
+    fresh_nonce: str,
 ) -> Decision:
     """Choose what a try does.
 
     :param stored: what an earlier try wrote, or this one before it was deferred.
-    :param max_tries: what Airflow says now.
+    :param max_tries: what Airflow says now, and `retries` what the Dag does.
     :param state: of the stored attempt's job; None where the ledger has no such job.
     :param mine: whether this try owns that job.
     :param fresh_nonce: used where the task has to begin anew.
     """
+    fresh = Attempt(nonce=fresh_nonce, max_tries=max_tries, retries=retries)
     if stored is None or stored.max_tries != max_tries:
-        return Decision(action=Action.START, attempt=Attempt(nonce=fresh_nonce, max_tries=max_tries))
+        return Decision(action=Action.START, attempt=fresh)
+    # Who clears what succeeded wants it done again; a job that runs is not given up because the Dag was edited.
+    if state is JobState.SUCCEEDED and stored.retries != retries:
+        return Decision(action=Action.START, attempt=fresh)
     if state is None:  # the process died between writing the attempt and submitting its job
         return Decision(action=Action.START, attempt=stored)
     # A cancel in another try's name means that that try was ended or cleared, which may have been

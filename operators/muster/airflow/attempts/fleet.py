@@ -23,7 +23,9 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.25
 # However many there are, all looks together leave the triggerer's process this many times what they take.
 IDLE_SHARE = 3.0
-_THREADS = 4
+# Most of a look is waiting, and one that withdraws a revision waits for its Gateway for seconds: who is judged
+# meanwhile must not wait for that. A thread is there only once it is needed.
+_THREADS = 64
 
 
 @dataclass(eq=False)

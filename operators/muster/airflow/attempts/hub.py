@@ -12,9 +12,10 @@ import contextvars
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -36,12 +37,16 @@ _QUEUED_SECONDS = 1.0
 _FAILED_SECONDS = 5.0  # from a look that failed to the next
 # However many there are, the hub leaves the triggerer's process this many times what its looks take of that.
 _IDLE_SHARE = 3.0
+# So many are looked at together at most, and whoever waits for room counts as due so much later than who runs: an
+# end is not kept waiting by a long queue, and those in it have their turn all the same.
+_PORTION, _HEAD_START_SECONDS = 250, 1.0
 # By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
 # waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
 _SWEEP_AFTER_SECONDS = 30.0
 _SWEEP_EVERY_SECONDS = 60.0
 _LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
-_AT_ONCE_BYTES = 4 << 20
+# Of the logs of all who are looked at together, where a triggerer has just started and all of them have a backlog.
+_AT_ONCE_BYTES, _LEAST_BYTES = 16 << 20, 64 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +78,13 @@ class _Follower:
     state: JobState | None = None
     news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
 
-    def note(self, found: News, now: float, *, pause: float = 0.0) -> None:
-        """Hand it over, and choose when to look next: what has long been as it is is looked at less often.
+    @property
+    def urgency(self) -> float:
+        """The lower, the sooner its turn is among those that are due."""
+        return self.due + (_HEAD_START_SECONDS if self.state is JobState.QUEUED else 0.0)
 
-        :param pause: seconds that pass in any case.
-        """
+    def note(self, found: News, now: float) -> None:
+        """Hand it over, and choose when to look next: what has long been as it is is looked at less often."""
         state = None if found.status is None else found.status.state
         if state is not self.state:
             self.state, self.since = state, now
@@ -85,7 +92,6 @@ class _Follower:
         step = next(step for age, step in _STEPS_SECONDS if now - self.since < age)
         if state is JobState.QUEUED:
             step = _QUEUED_SECONDS
-        step = max(step, pause)
         self.due = (now // step + 1) * step  # so that those of one step are looked at together
         self.news.put_nowait(found)
 
@@ -99,6 +105,12 @@ class _Question:
     silent: bool
 
 
+def _due(followers: Iterable[_Follower], now: float) -> list[_Follower]:
+    """Whose turn it is: as many as are looked at together, the most urgent of them."""
+    due = (each for each in followers if each.due <= now)
+    return sorted(due, key=attrgetter("urgency"))[:_PORTION]
+
+
 class Hub:
     """Looks at the jobs of all triggers of one event loop, as long as there are any.
 
@@ -110,6 +122,7 @@ class Hub:
         self._backend: Backend | None = None  # of the thread below alone
         self._origins = Origins()
         self._followers: set[_Follower] = set()
+        self._rests_until = 0.0
         self._task: asyncio.Task[None] | None = None
         self._sweep_at = self._leftovers_at = time.monotonic() + _SWEEP_AFTER_SECONDS
         # Its own: the loop's threads are few, and other triggers may hold them all.
@@ -151,17 +164,17 @@ class Hub:
         while self._followers:
             now = time.monotonic()
             if now > self._sweep_at:
-                self._sweep_at = now + _SWEEP_EVERY_SECONDS
                 await self._in_thread(self._sweep, {each.job_id for each in self._followers})
-            due = [each for each in self._followers if each.due <= now]
-            if due:
+                self._sweep_at = time.monotonic() + _SWEEP_EVERY_SECONDS
+            if due := _due(self._followers, now):
                 await self._look(due)
             await asyncio.sleep(self._idle_seconds())
 
     def _idle_seconds(self) -> float:
-        """How long nobody's turn comes; whoever begins to follow meanwhile waits a tick at most."""
+        """How long nobody's turn comes; whoever begins to follow meanwhile waits a tick at most, or the rest."""
+        now = time.monotonic()
         first = min((each.due for each in self._followers), default=0.0)
-        return min(max(first - time.monotonic(), 0.0), _TICK_SECONDS)
+        return max(min(first - now, _TICK_SECONDS), self._rests_until - now, 0.0)
 
     async def _look(self, due: Sequence[_Follower]) -> None:
         asked = [_Question(each.job_id, each.offset, each.state is JobState.QUEUED) for each in due]
@@ -175,9 +188,9 @@ class Hub:
             return
         found, worked = answer
         # A store that takes long over its answer is left alone for as long.
-        pause = max(worked * _IDLE_SHARE, now - began)
+        self._rests_until = now + max(worked * _IDLE_SHARE, now - began)
         for follower, news in zip(due, found, strict=True):
-            follower.note(news, now, pause=pause)
+            follower.note(news, now)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """Return what `work` does; None where it fails, since every waiting task depends on this loop."""
@@ -215,16 +228,17 @@ class Hub:
         """Return what is new of each, and the seconds of CPU that it took to find out."""
         began, backend = time.thread_time(), self._opened()
         statuses = backend.statuses({each.job_id for each in asked})
-        found = [_news(backend.store.ledger, each, statuses.get(each.job_id)) for each in asked]
+        most = max(_AT_ONCE_BYTES // len(asked), _LEAST_BYTES)
+        found = [_news(backend.store.ledger, each, statuses.get(each.job_id), most) for each in asked]
         return found, time.thread_time() - began
 
 
-def _news(ledger: Ledger, asked: _Question, status: JobStatus | None) -> News:
-    """Read the lines that came: after the status, so that all lines of an ended job are there."""
+def _news(ledger: Ledger, asked: _Question, status: JobStatus | None, most: int) -> News:
+    """Read the lines that came, at most so many bytes of them: after the status, so that all lines of an ended job are there."""
     if status is None or (asked.silent and status.state is JobState.QUEUED):
         return News(status=status, lines=(), cursor=str(asked.offset))
     try:
-        data, offset = ledger.read(asked.job_id, after=asked.offset, limit_bytes=_AT_ONCE_BYTES)
+        data, offset = ledger.read(asked.job_id, after=asked.offset, limit_bytes=most)
     except (NotFound, Corrupt):  # gc took it a moment ago: its task looks for itself
         return News(status=None, lines=(), cursor=str(asked.offset))
     return News(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), cursor=str(offset))

@@ -54,6 +54,7 @@ class TaskRun:
     origin: Origin
     owner: str
     max_tries: int
+    retries: int
     last_try: bool
     wait: Wait
     log: Any
@@ -80,6 +81,7 @@ class TaskRun:
             origin=origin,
             owner=str(ti.id),
             max_tries=ti.max_tries,
+            retries=operator.retries or 0,
             last_try=ti.try_number > ti.max_tries,
             wait=operator.wait,
             log=operator.log,
@@ -143,7 +145,9 @@ class _JobRun:
             self._start(build(), attempt, job_id)
         elif decision.action is Action.ADOPT:
             self._adopt(job_id)
-        elif job_id not in self._task.cursors:
+        elif decision.action is Action.REPORT:
+            self._own(job_id)  # whoever reports it writes that down, so that the next try begins anew
+        if decision.action in (Action.TAKE, Action.REPORT) and job_id not in self._task.cursors:
             self._task.log.info("job %s has ended already: its result is taken", job_id)
         push_job_link(self._task.context["ti"], job_id)
         status = self._follow(attempt, job_id)
@@ -156,6 +160,7 @@ class _JobRun:
         return decide(
             stored,
             max_tries=self._task.max_tries,
+            retries=self._task.retries,
             state=known.state if known else None,
             mine=known is not None and known.owner == self._task.owner,
             fresh_nonce=secrets.token_hex(8),

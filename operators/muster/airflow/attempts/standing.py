@@ -25,7 +25,10 @@ def ask(origin: Origin) -> str | None:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     states = RuntimeTaskInstance.get_task_states(
-        dag_id=origin.dag_id, task_ids=[origin.task_id], run_ids=[origin.run_id]
+        dag_id=origin.dag_id,
+        map_index=origin.map_index,  # else Airflow reads all of a map, for each of its tasks
+        task_ids=[origin.task_id],
+        run_ids=[origin.run_id],
     )
     name = origin.task_id if origin.map_index < 0 else f"{origin.task_id}_{origin.map_index}"
     state = states.get(origin.run_id, {}).get(name, GONE)

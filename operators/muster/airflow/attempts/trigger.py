@@ -138,7 +138,7 @@ class DeploymentTrigger(BaseTrigger):
         except Exception as error:  # the task looks for itself, and says what is wrong
             self.log.warning("the triggerer cannot drive the release of %s: %r", self.revision, error)
         await _until(soonest)
-        yield event(revision=self.revision, outcome=outcome, deadline=self.deadline)
+        yield event(outcome=outcome, deadline=self.deadline)
 
     async def on_kill(self) -> None:
         """Give the traffic back if somebody ended the task: nobody would watch the release any more.

@@ -107,7 +107,7 @@ class Runs:
             run.created_dag_version_id = latest.id
             run.verify_integrity(dag_version_id=latest.id, session=self._session)
         tasks = [ti for ti in run.get_task_instances(session=self._session) if scheduled.has_task(ti.task_id)]
-        names = self._unfinished(tasks, again)
+        names, anew = self._unfinished(tasks, again), self._followed(again)
         left = [ti for ti in tasks if ti.task_id in names]
         for ti in left:
             if ti.state not in _FINISHED:
@@ -115,7 +115,8 @@ class Runs:
             if latest is not None:
                 ti.dag_version_id = latest.id
         clear_task_instances(
-            [ti for ti in left if ti.state in _FINISHED],
+            # One that is made from something else by now must not adopt what it had begun.
+            [ti for ti in left if ti.state in _FINISHED or ti.task_id in anew],
             self._session,
             dag_run_state=DagRunState.RUNNING,
             run_on_latest_version=True,
@@ -191,9 +192,14 @@ class Runs:
         return list(self._session.scalars(query))
 
     def _unfinished(self, tasks: Sequence[TaskInstance], again: Collection[str]) -> set[str]:
-        roots = {ti.task_id for ti in tasks if ti.state not in ("success", "skipped")} | set(again)
+        return self._followed(
+            {ti.task_id for ti in tasks if ti.state not in ("success", "skipped")} | set(again)
+        )
+
+    def _followed(self, names: Collection[str]) -> set[str]:
+        """Tasks, and all that follow them."""
         dag = self._loaded.dag
-        return roots.union(*(dag.get_task(name).get_flat_relative_ids(upstream=False) for name in roots))
+        return set(names).union(*(dag.get_task(name).get_flat_relative_ids(upstream=False) for name in names))
 
     def pass_over_failures(self, run: DagRun, backend: Backend) -> list[JobStatus]:
         """Have the tasks of a run start anew whose jobs failed while nobody watched; return how these ended.

@@ -35,13 +35,14 @@ from muster.airflow.operators.releasing import (
     short,
     smoke_digest,
 )
-from muster.core.deployment import DeploymentSpec, SmokeRequest
+from muster.core.deployment import DeploymentSpec
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.authoring.references import VersionReference
     from muster.backends.base import Backend
@@ -58,6 +59,7 @@ class DeployOperator(ReleasingOperator):
     serves, or than what another run is just bringing there, is refused; in a backfill the task is skipped.
 
     A release of a version that users see already, by a task that ended below 100 %, goes on from there.
+    A task asks for one release, whichever of its tries: a model called ``@latest`` is the one that was latest then.
 
     :param name: of the deployment.
     :param model: the version: a gate's ``.passed`` or an address. (templated)
@@ -70,7 +72,7 @@ class DeployOperator(ReleasingOperator):
     :param rules: what must hold at each step, ``Rules(max_error_share=0.01, max_p95_ratio=2.0)``.
     :param comparison: a JSON file of the Dag's folder: ``{"requests": [{"inputs": …, "labels": [0, 1]}],
         "output": "probability", "metric": "auc", "worse_by": 0.01, "agreement": 0.9, "tolerance": 0.1}``;
-        candidate and champion are asked before the first step.
+        candidate and champion are asked at each step.
     :param replicas: how many answer, on a cluster; up to `most_replicas` under load.
     :param image: the model server's environment; `server` is which one runs in it.
     :param allow_older: serve it although it is older than what serves now.
@@ -163,7 +165,7 @@ class DeployOperator(ReleasingOperator):
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:  # noqa: ARG002
         """Name the smoke requests if they read differently now."""
         then = result.get("smoke")
-        return str(self.smoke) if then and then != smoke_digest(folder, self.smoke) else ""
+        return str(self.smoke) if then and then != smoke_digest(read_smoke(folder, self.smoke)) else ""
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:
         """Say what answers now, if it is not the version that did then."""
@@ -175,24 +177,20 @@ class DeployOperator(ReleasingOperator):
         """Release, wait, and return where it answers."""
         from muster.airflow.attempts.run import TaskRun
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.request import image_digest
 
-        task = TaskRun.of(self, context)
-        backend, folder = task.backend, DagFolder.of(context["dag"])
-        model = self._version(backend.store)
-        smoke = read_smoke(folder, self.smoke)
+        task, folder = TaskRun.of(self, context), DagFolder.of(context["dag"])
         self._compared = read_comparison(folder, self.comparison)
-        spec = self._spec(model, smoke, image_digest(self.image, folder, task))
-        status = self._await(task, spec, self._begin(task, spec))
-        percent = status.shares.get(str(self._revision), 0)
-        digest = smoke_digest(folder, self.smoke)
-        result = {"name": self.name, "version": model.address, "percent": percent, "smoke": digest}
+        driver = self._begin(task, lambda: self._spec(task, folder))
+        status = self._await(task, driver)
+        version, smoke = driver.spec.model.address, driver.spec.smoke
+        percent = status.shares.get(driver.revision, 0)
+        result = {"name": self.name, "version": version, "percent": percent, "smoke": smoke_digest(smoke)}
         if percent < 100 and self.steps[-1] < 100:
-            self.log.info("%s has %d %%; %s", short(model.address), percent, serving(status))
+            self.log.info("%s has %d %%; %s", short(version), percent, serving(status))
             announce_served(context, status, None)
             return result
         curl = curl_line(status, smoke)
-        self.log.info("%s answers at %s with %s", self.name, status.url, model.address)
+        self.log.info("%s answers at %s with %s", self.name, status.url, version)
         self.log.info("try it: %s", curl)
         announce_served(context, status, status.champion)
         return result | {"url": status.url, "curl": curl}
@@ -203,14 +201,17 @@ class DeployOperator(ReleasingOperator):
             raise SpecError(f"model {self.model!r:.120} names {len(versions)} versions; one is deployed")
         return versions[0]
 
-    def _spec(self, model: Version, smoke: tuple[SmokeRequest, ...], image_digest: str) -> DeploymentSpec:
+    def _spec(self, task: TaskRun, folder: DagFolder) -> DeploymentSpec:
+        """What is to be released, as it is now: of the model, of the image's lock and of the smoke requests."""
+        from muster.airflow.operators.request import image_digest
+
         return DeploymentSpec(
             name=self.name,
-            model=model.pinned,
+            model=self._version(task.backend.store).pinned,
             image=self.image,
-            image_digest=image_digest,
+            image_digest=image_digest(self.image, folder, task),
             server=self.server,
-            smoke=smoke,
+            smoke=read_smoke(folder, self.smoke),
             replicas=self.replicas,
             most_replicas=self.most_replicas,
             resources=self.job_resources,

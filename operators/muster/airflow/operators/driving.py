@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from muster.airflow.attempts.begun import Begun
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, refusal_text
-from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
-from muster.core.wire import dumps
+from muster.core.deployment import DeploymentSpec
+from muster.core.errors import Behind, DeploymentError, NotFound, SpecError
+from muster.core.wire import dumps, loads
 
 if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowSkipException
@@ -22,11 +25,19 @@ if TYPE_CHECKING:
     from muster.backends.releases.decision import Outcome
     from muster.backends.releases.driver import Driver
     from muster.backends.releases.plan import Plan
-    from muster.core.deployment import DeploymentSpec, DeploymentStatus
+    from muster.core.deployment import DeploymentStatus
 
 LOOK_SECONDS = 0.25
 MARGIN = timedelta(minutes=10)
 TAKING_BACK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A release that a task has asked for: what its words mean, ``@latest`` say, may be something else by its next try."""
+
+    revision: str
+    spec: DeploymentSpec
 
 
 class ReleasingOperator(MusterOperator):
@@ -35,33 +46,38 @@ class ReleasingOperator(MusterOperator):
     name: str
     load_timeout: timedelta
     allow_older: bool
-    _revision: str | None = None
 
     @abstractmethod
     def _plan(self) -> Plan:
         """The plan of its release."""
 
-    def _begin(self, task: TaskRun, spec: DeploymentSpec) -> Driver:
+    def _begin(self, task: TaskRun, wanted: Callable[[], DeploymentSpec]) -> Driver:
         """Ask for the release, or go on with it, unless that takes the deployment back in time.
 
+        :param wanted: what to ask for, where no try before has asked.
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
         :raises SpecError: it would, and somebody asked for it.
         """
         from muster.backends.releases.driver import Driver, begin
 
         by, origin, say, plan = asker(task.origin), task.origin, self.tell, self._plan()
-        if revision := self.news.get("revision"):  # asked for already, and a trigger went on with it
-            return Driver(task.backend, spec, plan, revision=revision, by=by, origin=origin, say=say)
-        try:
-            return begin(
-                task.backend, spec, plan, by=by, origin=origin, allow_older=self.allow_older, say=say
+        begun = Begun(task, "release")
+        if text := begun.recall():  # never anew: it may have been refused by now, or rolled back by somebody
+            asked = loads(Asked, text)
+            return Driver(
+                task.backend, asked.spec, plan, revision=asked.revision, by=by, origin=origin, say=say
             )
-        except Conflict as error:
+        older = self.allow_older
+        try:
+            driver = begin(task.backend, wanted(), plan, by=by, origin=origin, allow_older=older, say=say)
+        except Behind as error:
             if _backfills(task):
                 raise self._skipped(f"not deployed: {error}") from None
             raise SpecError(
                 f"{error}. A backfill must not do that; say allow_older=True if it is meant"
             ) from error
+        begun.remember(dumps(Asked(revision=driver.revision, spec=driver.spec)))
+        return driver
 
     def _skipped(self, text: str) -> AirflowSkipException:
         from airflow.sdk.exceptions import AirflowSkipException
@@ -69,29 +85,28 @@ class ReleasingOperator(MusterOperator):
         self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
         return AirflowSkipException(text)
 
-    def _await(self, task: TaskRun, spec: DeploymentSpec, driver: Driver) -> DeploymentStatus:
+    def _await(self, task: TaskRun, driver: Driver) -> DeploymentStatus:
         """Drive the release to its end, a while longer than it may take: its environment may be built first."""
         from muster.backends.releases.byhand import tidy
 
         patience, began = self._patience(task), time.monotonic()
-        outcome, self._revision = self._seen(), driver.revision
+        outcome = self._seen()
         try:
             while outcome is None:
                 outcome = driver.step()
                 if outcome is None:
-                    self._hand_over(task, spec, driver, patience, waited=time.monotonic() - began)
+                    self._hand_over(task, driver, patience, waited=time.monotonic() - began)
                     self.wait.pause(LOOK_SECONDS)
         except Stopped:
             if task.abandoned():
                 driver.give_up("its task was ended by hand")
-                tidy(task.backend, spec.name)
+                tidy(task.backend, self.name)
             raise
-        return self._ended(task, spec, outcome)
+        return self._ended(task, driver.spec, outcome)
 
     def _seen(self) -> Outcome | None:
         """How the trigger has seen the release end; by now another may have taken over."""
         from muster.backends.releases.decision import Outcome
-        from muster.core.wire import loads
 
         text = self.news.get("outcome")
         return loads(Outcome, text) if text else None
@@ -117,9 +132,7 @@ class ReleasingOperator(MusterOperator):
         ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
         return replace(task.patience(), deadline=min(end for end in ends if end is not None))
 
-    def _hand_over(
-        self, task: TaskRun, spec: DeploymentSpec, driver: Driver, patience: Patience, *, waited: float
-    ) -> None:
+    def _hand_over(self, task: TaskRun, driver: Driver, patience: Patience, *, waited: float) -> None:
         """Defer if this process has waited long enough, and give up where nobody should wait longer.
 
         :raises DeploymentError: what was given up does not end either.
@@ -134,14 +147,14 @@ class ReleasingOperator(MusterOperator):
             )
             if patience.overdue(now - TAKING_BACK_SECONDS):
                 raise DeploymentError(
-                    f"deployment {self.name}: {spec.model.address}: {reason}; see muster deployments show {self.name}"
+                    f"deployment {self.name}: {driver.spec.model.address}: {reason}; see muster deployments show {self.name}"
                 )
             driver.give_up(reason)
         elif task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
             self.log.info("the release goes on; the triggerer drives it")
             task.defer(
                 DeploymentTrigger(
-                    spec=dumps(spec),
+                    spec=dumps(driver.spec),
                     plan=dumps(self._plan()),
                     revision=driver.revision,
                     by=asker(task.origin),

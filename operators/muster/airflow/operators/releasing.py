@@ -73,13 +73,15 @@ def read_comparison(folder: DagFolder, name: str | None) -> Comparison | None:
         return Comparison(requests=requests, labels=labelled, **found)
 
 
-def smoke_digest(folder: DagFolder, name: str | None) -> str | None:
-    """The digest of the file of smoke requests, to see later whether it was changed; None where there is none."""
+def smoke_digest(smoke: Sequence[SmokeRequest]) -> str | None:
+    """The digest of smoke requests, to see later whether they were changed; None where there are none."""
     import hashlib  # here: it loads OpenSSL, and a Dag that is parsed needs none
 
-    if name is None:
+    from muster.core.wire import dumps
+
+    if not smoke:
         return None
-    return f"sha256:{hashlib.sha256(folder.read(name, what='smoke requests').encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(''.join(dumps(each) for each in smoke).encode()).hexdigest()}"
 
 
 def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:

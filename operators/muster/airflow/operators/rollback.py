@@ -11,7 +11,7 @@ from muster.airflow.authoring.references import is_known
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, serving, short
-from muster.core.errors import SpecError
+from muster.core.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,12 +25,12 @@ class RollbackOperator(MusterOperator):
     """Give the traffic back: of a release under way to its champion, else to the revision that is kept.
 
     In force with one write, in seconds. What is rolled back is refused and goes. A task does this once: its
-    retry sees that it was done, and goes back no further. It returns ``version``, what serves now, and
-    ``rolled_back``, what was taken back.
+    retry means the same revision, and goes back no further; one that is cleared looks anew. It returns
+    ``version``, what serves now, and ``rolled_back``, what was taken back.
 
     :param name: of the deployment.
-    :param model: take back this version, and only this one: where it neither serves nor is on its way to,
-        the task is skipped. Whatever does, where not given. (templated)
+    :param model: take back this version, and only this one: where it is not on its way to serve, nor serves
+        while no other is, the task is skipped. Whatever does, where not given. (templated)
     :param reason: one line; it is kept with the revision. (templated)
     """
 
@@ -56,21 +56,23 @@ class RollbackOperator(MusterOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Take it back, and return what serves from now on."""
+        from muster.airflow.attempts.begun import Begun
         from muster.airflow.attempts.run import TaskRun
-        from muster.backends.releases.byhand import roll_back, rolled_back_by, tidy
+        from muster.backends.releases.byhand import roll_back
 
         task = TaskRun.of(self, context)
-        backend, by = task.backend, asker(task.origin)
+        backend, begun = task.backend, Begun(task, "rollback")
         before = backend.deployment(self.name)
-        taken = _taken_by(before, rolled_back_by(by))
-        if taken is None:
-            taken = self._meant(backend, before)
-            why = self.reason or ""
-            roll_back(backend, self.name, by=by, reason=why, revision=taken.name, seen=before)
-        else:
-            self.log.info("%s was rolled back by a try of this task before", short(taken.model.address))
-            tidy(backend, self.name)
-        return self._told(context, backend.deployment(self.name), taken)
+        named = begun.recall()
+        meant = before.called(named) if named else self._meant(backend, before)
+        if meant is None:
+            raise NotFound(
+                f"deployment {self.name} has no revision {named} any more, which was to be rolled back"
+            )
+        begun.remember(meant.name)
+        by, why = asker(task.origin), self.reason or ""
+        roll_back(backend, self.name, by=by, reason=why, revision=meant.name, seen=before)
+        return self._told(context, backend.deployment(self.name), meant)
 
     def _meant(self, backend: Backend, status: DeploymentStatus) -> Revision:
         """What is to be taken back. :raises AirflowSkipException: it is not there to be."""
@@ -80,7 +82,8 @@ class RollbackOperator(MusterOperator):
 
         meant = status.called(to_be_rolled_back(status)) if self.model is None else self._under_way(status)
         if meant is None or (self.model is not None and meant.model.address != self._address(backend)):
-            text = f"nothing is rolled back: {short(str(self.model))} neither serves nor is on its way to"
+            wanted, there = short(str(self.model)), short(meant.model.address) if meant else "nothing"
+            text = f"nothing is rolled back: {wanted} is wanted back, and it is {there} that could be"
             self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
             raise AirflowSkipException(text)
         return meant
@@ -110,15 +113,3 @@ class RollbackOperator(MusterOperator):
             "revision": champion.name if champion else None,
             "rolled_back": taken.model.address,
         }
-
-
-def _taken_by(status: DeploymentStatus, words: str) -> Revision | None:
-    """The revision that was taken back with these words, perhaps only half so far."""
-    release = status.release
-    if release and _says(release.failed, words):
-        return status.called(release.revision)
-    return next((one for one in status.revisions if one.state.over and _says(one.reason, words)), None)
-
-
-def _says(reason: str, words: str) -> bool:
-    return reason == words or reason.startswith(f"{words}: ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,9 @@ from starlette.datastructures import MutableHeaders
 from muster.airflow.plugin.access import plugins
 from muster.airflow.plugin.answering import Answering
 from muster.airflow.plugin.board import Board
+from muster.airflow.plugin.opening import Opening
 from muster.airflow.plugin.routes import Json, Site, api, documents
-from muster.core.errors import Conflict, MusterError, NotFound, SpecError
+from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.job import SecretRef
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def create_app() -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.site = cache(open_site)
+    app.state.opening = Opening(open_site)
     app.add_middleware(Headers)
     app.add_exception_handler(MusterError, _refused)
     app.add_exception_handler(OSError, _refused)
@@ -114,11 +114,12 @@ class Headers:
 async def _refused(request: Request, error: Exception) -> Response:
     """Say what muster said; what is wrong with the store is not the browser's doing.
 
-    The next request opens the store anew then: its token may have run out, and been renewed.
+    Where that may be the store's, the next request opens it anew: its token may have run out, and been renewed.
     """
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
-    if status == 503:
-        request.app.state.site.cache_clear()
+    site = getattr(request.state, "site", None)  # none where it could not be opened
+    if status == 503 and site is not None and not isinstance(error, (Corrupt, OSError)):
+        request.app.state.opening.replace(site)
     return Json({"detail": str(error)}, status_code=status)
 
 

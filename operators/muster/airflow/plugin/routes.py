@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,6 +20,9 @@ from muster.core.deployment import DeploymentStatus
 from muster.core.errors import NotFound
 from muster.core.names import check_job_id, check_label, check_volume
 from muster.volumes.documents import parse, show
+
+if TYPE_CHECKING:
+    from muster.airflow.plugin.opening import Opening
 
 MOST_ROWS = 200
 
@@ -47,10 +50,12 @@ class Site:
     answering: Answering
 
 
-def site(request: Request) -> Site:
-    """The one of this process; it is opened with the first request."""
-    opened: Callable[[], Site] = request.app.state.site
-    return opened()
+def site(request: Request) -> Iterator[Site]:
+    """The one of this process, for as long as the request takes."""
+    opening: Opening = request.app.state.opening
+    with opening.lent() as lent:
+        request.state.site = lent
+        yield lent
 
 
 Here = Annotated[Site, Depends(site)]

@@ -39,11 +39,10 @@ class KubernetesBackend(Deploying):
         deployments: Deployments,
         resolve: Resolve,
     ) -> None:
-        self._client = client
         self._store = store
         self._served = deployments
         self._survey = Survey(client, site)
-        quick = client.patient(QUICK_SECONDS)
+        self._quick = quick = client.patient(QUICK_SECONDS)
         self._sight = Sight(quick, site=site, survey=self._survey)
         self._ending = Ending(quick, site=site, store=store, sight=self._sight)
         self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
@@ -89,7 +88,7 @@ class KubernetesBackend(Deploying):
 
     def sweep(self) -> tuple[str, ...]:
         """Delete what jobs that have ended left on the cluster; return which jobs."""
-        return sweep(self._client, sight=self._sight, jobs=self._jobs)
+        return sweep(self._quick, sight=self._sight, jobs=self._jobs)
 
     @property
     def _deployments(self) -> Deployments:

@@ -144,8 +144,10 @@ class LocalJobs:
         since = time.monotonic()
         while True:
             status = await asyncio.to_thread(self.status, job_id)
-            data, offset = await asyncio.to_thread(self._drain, job_id, offset)
-            if data:
+            while True:  # to the end, and never all of it at once: a log may be larger than what we may use
+                data, offset = await asyncio.to_thread(self._lines, job_id, offset)
+                if not data:
+                    break
                 yield JobEvent(cursor=str(offset), lines=tuple(data.decode("utf-8", "replace").splitlines()))
             if status != seen:
                 seen, since = status, time.monotonic()
@@ -198,6 +200,7 @@ class LocalJobs:
         while self._queue.holds(job_id):
             if time.monotonic() > deadline:
                 self._kill_supervisor(job_id)
+                end_left_behind(self._places.mark(job_id))
             time.sleep(_SOONEST_SECONDS)
 
     def _kill_supervisor(self, job_id: str) -> None:
@@ -265,14 +268,8 @@ class LocalJobs:
             )
         return f"the gang asks for {wanted} GPUs, this machine has {there}: the whole gang runs on CPUs"
 
-    def _drain(self, job_id: str, offset: int) -> tuple[bytes, int]:
-        """Read the log from `offset` to its end."""
-        parts: list[bytes] = []
-        while True:
-            data, offset = self._ledger.read(job_id, after=offset)
-            if not data:
-                return b"".join(parts), offset
-            parts.append(data)
+    def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
+        return self._ledger.read(job_id, after=offset)
 
 
 def _check_linux() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +60,13 @@ def limit_memory(replica: Replica, *, mark: str) -> MemoryLimit:
     return make_cgroup(name, wanted.memory_gib, cpus=wanted.cpus) or Polled(wanted.memory_gib)
 
 
-def end_left_behind(mark: str) -> None:
+def end_left_behind(mark: str, *, but: Collection[int] = ()) -> None:
     """End what a job whose supervisor was lost left running, and take its limits away.
 
+    :param but: processes of the supervisor that takes it up.
     :raises BackendError: some would not die within ten seconds.
     """
-    end_strays(mark, also=left_behind(mark))
+    end_strays(mark, also=left_behind(mark), but=but)
     left_behind(mark)  # those that held them are empty only now
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,15 +148,16 @@ def end_descendants() -> None:
     _end(lambda: [] if _reap() else descendants(os.getpid()))
 
 
-def end_strays(mark: str, *, also: Iterable[int] = ()) -> None:
+def end_strays(mark: str, *, also: Iterable[int] = (), but: Collection[int] = ()) -> None:
     """Kill all that a job whose supervisor was lost left running, and return when it is gone.
 
     :param mark: of the job and its home (:meth:`.places.Places.mark`).
     :param also: processes known from elsewhere, such as a cgroup.
+    :param but: processes that are not meant: the next supervisor has begun its own workers by then.
     :raises BackendError: some would not die within ten seconds.
     """
     known = set(also)
-    _end(lambda: [pid for pid in known | set(marked(mark)) if Process.find(pid) is not None])
+    _end(lambda: [pid for pid in (known | set(marked(mark))) - set(but) if Process.find(pid) is not None])
 
 
 def _end(left: Callable[[], list[int]]) -> None:

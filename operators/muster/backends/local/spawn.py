@@ -36,6 +36,7 @@ def spawn_early(handle: int) -> tuple[dict[str, str], list[Worker]]:
     :returns: the secrets by variable, and one worker for each replica or none at all.
     """
     adopt_orphans()
+    _keep_to_ourselves()
     with os.fdopen(handle, "rb") as pipe:
         told = json.loads(pipe.read())
     workers = [spawn(told["command"], told["environment"]) for _ in range(told["workers"])]
@@ -58,6 +59,16 @@ def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Worker:
     os.close(write)
     os.set_blocking(output, False)
     return Worker(pid, tell, output)
+
+
+def _keep_to_ourselves() -> None:
+    """Have no program that is started from here inherit what is open: whoever has the claim's lock is the supervisor."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 names only
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:  # that of the listing itself
+            continue
 
 
 def adopt_orphans() -> None:

@@ -7,7 +7,6 @@ itself, the next one takes the job up: a sealed attempt is committed, another st
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -43,7 +42,6 @@ def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
     :param workers: one for each replica, started already, or none.
     """
     orders = loads(Orders, text)
-    os.set_inheritable(orders.claim_handle, False)
     Supervisor(orders, secrets, workers).run()
 
 
@@ -93,7 +91,7 @@ class Supervisor:
             self._folder.keep_reserve()
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
-                end_left_behind(self._orders.mark)
+                end_left_behind(self._orders.mark, but=[worker.pid for worker in self._early])
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()
             return self._attempts()

@@ -1,4 +1,4 @@
-"""What is asked of a revision at each step: smoke requests of every replica, and a comparison before the first.
+"""What is asked of a revision at each step: smoke requests of every replica, and a comparison with the champion.
 
 The words are those of the Open Inference Protocol (https://github.com/kserve/open-inference-protocol), on one
 machine and on a cluster alike.
@@ -49,10 +49,10 @@ class Questions:
         self._spec = spec
         self._comparison = plan.comparison
         self._revision = revision
-        self.begin(compare=False)
+        self.begin()
 
-    def begin(self, *, compare: bool) -> None:
-        """Begin a step: everything is to be asked anew, and the comparison where it is wanted."""
+    def begin(self) -> None:
+        """Begin a step: everything is to be asked anew."""
         self.found: str | None = None
         self.silent = False  # whether the last that was asked could not be reached
         self._champion: str | None = None
@@ -60,7 +60,7 @@ class Questions:
         self._unanswered = 0
         self._until = 0.0
         self._left: deque[Callable[[], str]] = deque(partial(self._smoke, each) for each in self._spec.smoke)
-        if compare and self._comparison:
+        if self._comparison:
             self._left.append(partial(self._add_comparison, self._comparison))
 
     def ask(self, *, champion: str | None) -> None:
@@ -82,15 +82,21 @@ class Questions:
             self.found = ""
 
     def _answers(self, revision: str, request: SmokeRequest) -> Answers:
-        """Ask every replica of a revision. :raises Unanswered: one gives no answer; :raises Unfinished: not yet."""
+        """Ask every replica of a revision; of the champion one that answers will do, for it is not judged.
+
+        :raises Unanswered: there is an error in place of an answer; :raises Unfinished: not yet.
+        """
         if self._asked is None:
             self._asked = _begun(partial(self._deployments.ask, self._spec.name, revision, request))
         if not wait([self._asked], timeout=max(0.0, self._until - time.monotonic())).done:
             raise Unfinished
         asked, self._asked = self._asked, None
         answers = asked.result()
-        self.silent = any(answer.silent for answer in answers)
-        if any(answer.error for answer in answers):
+        if revision != self._revision:
+            answers = tuple(answer for answer in answers if not answer.error) or answers
+        else:
+            self.silent = any(answer.silent for answer in answers)
+        if not answers or any(answer.error for answer in answers):
             raise Unanswered(broken_by_answers(request, answers))
         return answers
 
@@ -110,9 +116,13 @@ class Questions:
         return ""
 
     def _fill(self, column: Column, revision: str, request: SmokeRequest) -> str:
-        answers = self._answers(revision, request)
+        where = f"in the comparison, {revision}"
+        try:
+            answers = self._answers(revision, request)
+        except Unanswered as error:
+            raise Unanswered(f"{where}: {error}") from None
         wrong = broken_by_answers(request, answers) or column.add(answers[0])
-        return f"in the comparison, {revision}: {wrong}" if wrong else ""
+        return f"{where}: {wrong}" if wrong else ""
 
 
 def _begun(question: Callable[[], Answers]) -> Future[Answers]:

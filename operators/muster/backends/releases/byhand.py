@@ -81,11 +81,6 @@ def to_be_rolled_back(status: DeploymentStatus) -> str:
     return _failed(status, by="", reason="").revision
 
 
-def rolled_back_by(by: str) -> str:
-    """What a revision that was rolled back in somebody's name has as its reason, or begins it with."""
-    return f"rolled back by {by}"
-
-
 def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> None:
     """Give a revision all traffic at once, and keep the one that had it for a rollback.
 
@@ -142,7 +137,7 @@ def tidy(deployments: Deployments, name: str) -> tuple[str, ...]:
 
 def _failed(status: DeploymentStatus, *, by: str, reason: str) -> Release:
     """What is under way when what serves, or is on its way to, is taken back."""
-    why = rolled_back_by(by) + (f": {reason}" if reason else "")
+    why = f"rolled back by {by}" + (f": {reason}" if reason else "")
     release = status.release
     if release and release.champion not in (None, release.revision):
         return release if release.failed else replace(release, failed=why, since=time.time())

@@ -66,7 +66,8 @@ class Sight:
 
     :param smoke: what a smoke request or the comparison found at this step; empty if all is well, None
         while not all has been asked.
-    :param counts: what each revision answered since the step began; None where that cannot be had now.
+    :param counts: what each revision answered since the step began; None where that of the revision itself
+        cannot be had now, and no entry of another whose cannot.
     :param held_seconds: since the step began.
     :param restarts: how many replicas of the revision had died when we began to look.
     :param now: seconds since the epoch.
@@ -222,8 +223,8 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     if not (mine.percent and alone):
         if sight.smoke is None:
             return Wait(why="smoke requests")
-        if mine.percent and sight.counts is None:
-            return Wait(why="its requests cannot be counted now")
+        if mine.percent and (unknown := _uncounted(sight, plan, release)):
+            return Wait(why=f"the requests of {unknown} cannot be counted now")
         if mine.percent and sight.held_seconds < plan.hold(mine.percent):
             return Wait(why="")
     percent = 100 if alone else plan.after(mine.percent)
@@ -236,6 +237,15 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     shares = shares_at(sight.status, release, percent)
     why = f"{percent} % of the traffic, held for {plan.hold(percent):g} s{_seen(sight, release)}"
     return Shift(shares=shares, release=replace(release, since=sight.now, held=False), why=why)
+
+
+def _uncounted(sight: Sight, plan: Plan, release: Release) -> str:
+    """The revision whose counts are needed to go on, and not there; empty where none is."""
+    if sight.counts is None:
+        return release.revision
+    champion = str(release.champion)
+    compared = plan.rules.max_p95_ratio is not None and _percent(sight.status, champion)
+    return champion if compared and champion not in sight.counts else ""
 
 
 def _percent(status: DeploymentStatus, revision: str) -> int:

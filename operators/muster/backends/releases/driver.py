@@ -66,7 +66,8 @@ def begin(
     :param by: who asks, the same for every process that drives this release; `origin` where it is a task.
     :param say: is told what happens, a line a change.
     :raises SpecError: it can never run here, or its steps cannot.
-    :raises Conflict: a newer version serves, or will, and it must not be older.
+    :raises Behind: a newer version serves, or will, and it must not be older.
+    :raises Conflict: others write the route all the time.
     """
     check_steps(deployments, plan)
     with suppress(NotFound):
@@ -117,7 +118,7 @@ def check_steps(deployments: Deployments, plan: Plan) -> None:
 class Driver:
     """Drives one release, call by call, from wherever it is to its end.
 
-    A successor in another process is built with what the first one was asked for, and :attr:`revision`.
+    A successor in another process is built with what the first one was asked for, :attr:`spec` and :attr:`revision`.
 
     :param revision: what is released, as :func:`begin` was told by the backend.
     :param restarts: how many of its replicas had died before; None counts from the first look on.
@@ -139,7 +140,7 @@ class Driver:
     ) -> None:
         self.revision = revision
         self._deployments = deployments
-        self._spec = spec
+        self.spec = spec
         self._plan = plan
         self._by = by
         self._origin = origin
@@ -170,7 +171,8 @@ class Driver:
             return None  # somebody else wrote first: the next look shows what
         except (SpecError, Forbidden):
             raise
-        except (BackendError, Corrupt, DeploymentError, Unavailable) as error:
+        # What is not found may have been retired in the middle of this look, which the next one will find.
+        except (BackendError, Corrupt, DeploymentError, NotFound, Unavailable) as error:
             self._endure(error, since_when)
             return None
 
@@ -179,7 +181,7 @@ class Driver:
 
         :raises MusterError: the route cannot be written now.
         """
-        status = self._deployments.deployment(self._spec.name)
+        status = self._deployments.deployment(self.spec.name)
         release = status.release
         if release and (release.revision, release.by) == (self.revision, self._by):
             with suppress(Conflict):  # somebody else did something about it
@@ -187,7 +189,7 @@ class Driver:
 
     def _step(self, trouble: float | None) -> Outcome | None:
         try:
-            status = self._deployments.deployment(self._spec.name)
+            status = self._deployments.deployment(self.spec.name)
         except NotFound:
             return Outcome(
                 ending=Ending.SUPERSEDED, revision=self.revision, reason="the deployment was retired"
@@ -217,13 +219,24 @@ class Driver:
             self._restarts = mine.restarts
         counts: Mapping[str, Counts] | None = {}
         if status.release and (share or (mine and mine.ready)):  # else there is nothing to be judged by
-            try:
-                counts = self._deployments.counts(self._spec.name)
-            except BackendError as error:
-                self._endure(error, trouble)
-                counts = None
+            counts = self._heard(share, trouble)
         if share != self._share or self._before is None:
             self._begin_step(share, counts)
+        if counts is not None and self._before is not None:  # of who was silent, what was before is not known
+            self._before = {**counts, **self._before}
+        return counts
+
+    def _heard(self, share: int, trouble: float | None) -> Mapping[str, Counts] | None:
+        """Return what was counted; None where that of the revision itself, which has a share, is not among it."""
+        try:
+            counts = self._deployments.counts(self.spec.name)
+            if share and self.revision not in counts:
+                raise BackendError(
+                    f"deployment {self.spec.name}: no replica of {self.revision} says what it has answered"
+                )
+        except BackendError as error:
+            self._endure(error, trouble)
+            return None
         return counts
 
     def _since(self, counts: Mapping[str, Counts] | None) -> Mapping[str, Counts] | None:
@@ -236,13 +249,17 @@ class Driver:
 
     def _begin_step(self, share: int, before: Mapping[str, Counts] | None) -> None:
         if share != self._share:
-            self._questions.begin(compare=not share)
+            self._questions.begin()
         self._share, self._before, self._began = share, before, self._clock()
 
     def _ask(self, status: DeploymentStatus) -> bool:
         """Ask what is still to be asked, for a moment; whether anything was."""
         mine, release = status.called(self.revision), status.release
         if mine is None or release is None or mine.ready < mine.wanted or self._questions.found is not None:
+            return False
+        champion = status.called(str(release.champion))
+        if self._plan.comparison and champion and not champion.ready:
+            self._tell(f"{champion.name}, which it is to be compared with, does not answer now")
             return False
         self._questions.ask(champion=release.champion)
         return True
@@ -258,7 +275,7 @@ class Driver:
         elif isinstance(move, Withdraw):
             self._withdraw(move, status)
         else:
-            self._deployments.shift(self._spec.name, move.shares, token=status.token, release=move.release)
+            self._deployments.shift(self.spec.name, move.shares, token=status.token, release=move.release)
             self._tell(move.why)
             if move.release and not move.release.failed:  # what is answered from now on is the next step's
                 seen = self._since(counts) or {}
@@ -282,7 +299,7 @@ class Driver:
             if not cause and self._clock() < self._silent + CAUSE_SECONDS:
                 return
             reason += f"; {cause}" * (cause not in reason)
-        self._deployments.withdraw(self._spec.name, move.revision, state=move.state, reason=reason)
+        self._deployments.withdraw(self.spec.name, move.revision, state=move.state, reason=reason)
         if move.revision != self.revision:
             self._tell(f"{move.revision} is {move.state.value}: {reason}")
 
@@ -300,7 +317,8 @@ class Driver:
             self._down = now
         elif now - self._down >= REVIVE_SECONDS:
             self._down = None
-            self._deployments.prepare(self._spec, by=self._by, origin=self._origin)
+            token = status.token  # a release that somebody has begun since is not superseded
+            self._deployments.prepare(self.spec, by=self._by, origin=self._origin, token=token)
 
     def _tell(self, line: str) -> None:
         if line and line != self._said:

@@ -87,11 +87,17 @@ def look_each(deployments: Deployments, names: Iterable[str]) -> list[Seen]:
             return None
         except Corrupt as error:
             return unreadable(name, error)
-        return Seen(status=status, counts=if_known(lambda: deployments.counts(name)))
+        return seen_with(status, if_known(lambda: deployments.counts(name)))
 
     wanted = list(names)
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted) or 1)) as pool:
         return [each for each in pool.map(seen, wanted) if each is not None]
+
+
+def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Seen:
+    """A deployment and its counts; nobody can say where those of one with traffic are missing."""
+    whole = counts is not None and counts.keys() >= status.shares.keys()
+    return Seen(status=status, counts=counts if whole else None)
 
 
 def if_known(ask: Callable[[], T]) -> T | None:

@@ -8,11 +8,11 @@ from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, n
 from muster.core.errors import SpecError
 from muster.core.status import JobState
 
-OLD = Attempt(nonce="old", max_tries=2, number=3)
-REPORTED = Attempt(nonce="old", max_tries=2, number=3, reported=True)
-NEXT = Attempt(nonce="old", max_tries=2, number=4)
-FRESH = Attempt(nonce="new", max_tries=2)
-CLEARED = Attempt(nonce="new", max_tries=5)
+OLD = Attempt(nonce="old", max_tries=2, retries=2, number=3)
+REPORTED = Attempt(nonce="old", max_tries=2, retries=2, number=3, reported=True)
+NEXT = Attempt(nonce="old", max_tries=2, retries=2, number=4)
+FRESH = Attempt(nonce="new", max_tries=2, retries=2)
+CLEARED = Attempt(nonce="new", max_tries=5, retries=2)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ CLEARED = Attempt(nonce="new", max_tries=5)
 def test_the_table(
     stored: Attempt | None, max_tries: int, state: JobState | None, expected: tuple[Action, Attempt]
 ) -> None:
-    decision = decide(stored, max_tries=max_tries, state=state, mine=True, fresh_nonce="new")
+    decision = decide(stored, max_tries=max_tries, retries=2, state=state, mine=True, fresh_nonce="new")
     assert decision == Decision(action=expected[0], attempt=expected[1])
 
 
@@ -53,8 +53,18 @@ def test_the_table(
     ],
 )
 def test_the_job_of_another_try(state: JobState, expected: tuple[Action, Attempt]) -> None:
-    decision = decide(OLD, max_tries=2, state=state, mine=False, fresh_nonce="new")
+    decision = decide(OLD, max_tries=2, retries=2, state=state, mine=False, fresh_nonce="new")
     assert decision == Decision(action=expected[0], attempt=expected[1])
+
+
+@pytest.mark.parametrize(
+    ("state", "action"), [(JobState.SUCCEEDED, Action.START), (JobState.RUNNING, Action.ADOPT)]
+)
+def test_it_is_cleared_after_its_retries_were_lowered(state: JobState, action: Action) -> None:
+    """By as many as it has had tries: then Airflow's number is the same as before."""
+    decision = decide(OLD, max_tries=2, retries=1, state=state, mine=True, fresh_nonce="new")
+    assert decision.action is action
+    assert (decision.attempt == OLD) is (action is Action.ADOPT)
 
 
 def test_tries_are_ordered_by_their_ids() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -104,6 +105,25 @@ def test_two_hundred_jobs_are_one_look(machine: Machine) -> None:
     assert all(each[-1].last for each in found)
 
 
+def test_a_backlog_of_many_jobs_is_read_a_part_at_a_time(machine: Machine) -> None:
+    """As after the start of a triggerer, to which all lines since the deferrals are new."""
+    backlog = b"x" * 1023 + b"\n"
+    names = [f"job-{number}" for number in range(100)]
+    most: list[int] = []
+
+    async def main() -> None:
+        hub = opened(machine)
+        async with AsyncExitStack() as stack:
+            for name in names:
+                machine.begin(name, backlog * 1024)
+            looks = [await stack.enter_async_context(aclosing(hub.follow(name))) for name in names]
+            news = await asyncio.gather(*(anext(each) for each in looks))
+            most.append(sum(len(line) for each in news for line in each.lines))
+
+    asyncio.run(main())
+    assert 0 < most[0] <= 16 << 20
+
+
 def test_lines_go_on_behind_the_cursor_and_come_once(machine: Machine) -> None:
     machine.begin("a", b"one\ntwo\n")
 
@@ -140,7 +160,7 @@ def test_a_store_that_is_away_for_a_while_fails_nobody(machine: Machine) -> None
     assert machine.opened == 4, "each time anew, for its token may have been renewed"
 
 
-def test_a_thousand_that_wait_for_room_are_one_question_and_no_log_is_read(machine: Machine) -> None:
+def test_a_thousand_that_wait_for_room_are_four_questions_and_no_log_is_read(machine: Machine) -> None:
     names = [f"job-{number}" for number in range(1000)]
 
     async def main() -> None:
@@ -162,8 +182,25 @@ def test_a_thousand_that_wait_for_room_are_one_question_and_no_log_is_read(machi
             await each.aclose()
 
     asyncio.run(main())
-    assert all(look == {*names} for look in machine.looks)
+    assert {*names} == {*chain.from_iterable(machine.looks[:4])}
+    assert max(map(len, machine.looks)) == 250
     assert eventually(lambda: machine.closed) == machine.opened == 1
+
+
+def test_a_job_that_runs_comes_before_a_long_queue_which_has_its_turn_all_the_same() -> None:
+    def follower(name: str, due: float, state: JobState | None) -> Any:
+        made = module._Follower(name, 0)
+        made.due, made.state = due, state
+        return made
+
+    queue = [follower(f"job-{number}", 10.0, JobState.QUEUED) for number in range(600)]
+    waited_long = follower("waited long", 9.0, JobState.QUEUED)
+    runs, new = follower("runs", 10.5, JobState.RUNNING), follower("new", 0.0, None)
+    later = follower("later", 10.7, JobState.RUNNING)
+    found = [each.job_id for each in module._due({*queue, waited_long, runs, new, later}, 10.6)]
+    assert found[:3] == ["new", "waited long", "runs"]
+    assert len(found) == 250
+    assert "later" not in found
 
 
 async def _line(looks: AsyncGenerator[News, None]) -> str:
@@ -173,13 +210,23 @@ async def _line(looks: AsyncGenerator[News, None]) -> str:
     raise AssertionError("it ended without a line")
 
 
-def test_the_longer_a_look_takes_the_longer_it_is_to_the_next() -> None:
+def test_those_that_wait_are_looked_at_each_second_together() -> None:
     status = JobStatus(job_id="a", state=JobState.QUEUED, submitted=1.0)
     news, follower = News(status=status, lines=(), cursor="0"), module._Follower("a", 0)
     follower.note(news, 1000.2)
     assert follower.due == 1001.0
-    follower.note(news, 1000.2, pause=4.0)
-    assert follower.due == 1004.0
+
+
+def test_after_a_look_the_hub_rests_for_three_times_as_long(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = JobStatus(job_id="a", state=JobState.RUNNING, submitted=1.0)
+    news, follower = News(status=status, lines=(), cursor="0"), module._Follower("a", 0)
+    hub = opened(machine)
+    monkeypatch.setattr(hub, "_read", lambda _: ([news], 100.0))  # seconds of CPU
+    hub._followers.add(follower)
+    asyncio.run(hub._look([follower]))
+    assert 290 < hub._idle_seconds() <= 300
 
 
 def test_a_job_that_gc_takes_while_it_is_read_keeps_no_other(machine: Machine) -> None:

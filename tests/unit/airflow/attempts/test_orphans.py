@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS, Origins, sweep, unowned
-from muster.airflow.attempts.standing import GONE, ended_by_hand, over
+from muster.airflow.attempts.standing import GONE, ask, ended_by_hand, over
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Origin
 from muster.core.status import JobState, JobStatus
@@ -168,3 +168,22 @@ def test_what_was_read_once_is_not_read_again() -> None:
     machine.origins["over"] = TASK
     sweep(machine, "i", lambda _: "running", known=known)  # type: ignore[arg-type]
     assert machine.asked == ["goes_on", "followed", "over"]
+
+
+@pytest.mark.parametrize(
+    ("index", "known", "found"), [(-1, {"t": "running"}, "running"), (7, {"t_7": None}, None), (7, {}, GONE)]
+)
+def test_airflow_is_asked_about_one_task_of_a_map_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, index: int, known: dict[str, str | None], found: str | None
+) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    asked: list[dict[str, object]] = []
+
+    def states(**given: object) -> dict[str, dict[str, str | None]]:
+        asked.append(given)
+        return {"r": known}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
+    assert ask(Origin(dag_id="d", run_id="r", task_id="t", map_index=index)) == found
+    assert asked == [{"dag_id": "d", "map_index": index, "task_ids": ["t"], "run_ids": ["r"]}]

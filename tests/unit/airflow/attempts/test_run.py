@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 from tests.unit.backends.kubernetes.fake_cluster import KUEUE
 
@@ -29,19 +30,6 @@ class Following:
 
     def follow(self, *_: object, **__: object) -> NoReturn:
         raise Followed
-
-
-class Notes:
-    """Airflow's task_state_store."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Any] = {}
-
-    def get(self, key: str) -> Any:
-        return self.kept.get(key)
-
-    def set(self, key: str, value: Any, *, retention: Any) -> None:
-        self.kept[key] = value
 
 
 class Ti:
@@ -90,6 +78,7 @@ class Task:
             origin=self._origin,
             owner=owner,
             max_tries=2,
+            retries=2,
             last_try=False,
             wait=Following(),  # type: ignore[arg-type]
             log=self.log,

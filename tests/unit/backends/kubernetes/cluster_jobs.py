@@ -58,6 +58,7 @@ class World:
     queue: str | None = "team-a"
     partial_starts: bool = False
     made: list[KubernetesBackend] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
 
     def backend(self, name: str = "cache") -> KubernetesBackend:
         """One more process' backend. Its clock does not wait: what is away stays away."""
@@ -65,6 +66,7 @@ class World:
 
         def sleep(seconds: float) -> None:
             now[0] += seconds
+            self.slept.append(seconds)
 
         backend = KubernetesBackend(
             Client(self.server.api(), clock=lambda: now[0], sleep=sleep),

@@ -32,6 +32,7 @@ class FakeCluster:
     :param away: nothing is answered.
     :param starts: it has not read the cluster's roles so far, and forbids everything.
     :param forbidden: verbs and kinds that this account may not.
+    :param unanswered: verbs and kinds of which nothing is answered.
     :param missing: kinds that it does not serve.
     :param collects: what has lost its owner goes at once, else with :meth:`collect`.
     """
@@ -40,6 +41,7 @@ class FakeCluster:
     away: bool = False
     starts: bool = False
     forbidden: set[tuple[str, str]] = field(default_factory=set)
+    unanswered: set[tuple[str, str]] = field(default_factory=set)
     missing: frozenset[Kind] = frozenset()
     collects: bool = True
     made: list[str] = field(default_factory=list)
@@ -70,6 +72,8 @@ class FakeCluster:
                 body={"status": {"allowed": (about["verb"], about["resource"]) not in self.forbidden}}
             )
         verb = _VERBS.get(asked.method) or _reading(asked, name)
+        if (verb, kind.plural) in self.unanswered:
+            return Answer(code=0)
         if (verb, kind.plural) in self.forbidden:
             return _forbidden(verb, kind)
         if verb == "watch":
@@ -109,7 +113,10 @@ class FakeCluster:
             wanted = (asked.body.get("preconditions") or {}).get("uid")
             if wanted not in (None, found["metadata"]["uid"]):
                 return status(409, "Conflict", "the UID in the precondition does not match")
-            self._remove(found, kind)
+            if asked.body["propagationPolicy"] == "Foreground" and not self.collects:
+                found["metadata"]["deletionTimestamp"] = "2026-11-21T20:30:00Z"
+            else:
+                self._remove(found, kind)
         return Answer(body=found)
 
     def _listed(self, kind: Kind, selector: str) -> Answer:
@@ -136,7 +143,9 @@ class FakeCluster:
             self.collect()
 
     def collect(self) -> None:
-        """Take away what has lost its owner, as the garbage collector does when it comes to it."""
+        """Take away what is being deleted or has lost its owner, as the garbage collector does when it comes to it."""
+        for key in [key for key, each in self.objects.items() if "deletionTimestamp" in each["metadata"]]:
+            del self.objects[key]
         uids = {each["metadata"]["uid"] for each in self.objects.values()}
         lost = [
             key

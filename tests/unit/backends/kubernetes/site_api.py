@@ -37,6 +37,7 @@ class SiteApi:
     :param refused: verbs and resources that access control refuses, such as ``list pods``; in the whole
         cluster ``list pods!``.
     :param places: what waits in each queue, as Kueue tells it.
+    :param unasked: queues of which it tells no places, and calls the question bad.
     :param dry_run: the answer to whatever is to be made, if it is refused.
     """
 
@@ -46,6 +47,7 @@ class SiteApi:
     refused: set[tuple[str, str]] = field(default_factory=set)
     asked: list[Asked] = field(default_factory=list)
     places: dict[str, list[str]] = field(default_factory=dict)
+    unasked: set[str] = field(default_factory=set)
     dry_run: Answer | None = None
 
     def answer(self, asked: Asked) -> Answer:
@@ -72,6 +74,8 @@ class SiteApi:
         if (verb, kind.resource if namespace else f"{kind.resource}!") in self.refused:
             return self._forbidden(kind, verb, namespace)
         if match["sub"] == "pendingworkloads":
+            if name in self.unasked:
+                return status(400, "BadRequest", f"invalid name {name!r}")
             return Answer(body={"items": self._pending(name)})
         return self._one(kind.name, name) if name else self._list(kind, namespace, asked)
 

@@ -23,10 +23,14 @@ def node(
     cpus: int = 16,
     memory: str = "32783832Ki",
     ready: bool = True,
+    starting: bool = False,
     cordoned: bool = False,
     taints: Sequence[Document] = (),
 ) -> Document:
-    """Return a ``Node`` as a kubelet registers it."""
+    """Return a ``Node`` as a kubelet registers it.
+
+    :param starting: its kubelet has started again, and no device plugin has registered with it so far.
+    """
     room = {
         "cpu": str(cpus),
         "ephemeral-storage": "38037888Ki",
@@ -35,7 +39,7 @@ def node(
         "pods": "110",
     }
     if gpus:
-        room["nvidia.com/gpu"] = str(gpus)
+        room["nvidia.com/gpu"] = "0" if starting else str(gpus)
     spec: Document = {"podCIDR": "10.78.1.0/24", "podCIDRs": ["10.78.1.0/24"]}
     if cordoned:
         spec["unschedulable"] = True

@@ -161,7 +161,7 @@ def test_a_revision_that_breaks_a_rule_is_taken_back(world: World, what: str, pe
         world.come_up("r2")
         until_share(world, driver, percent)
         if what == "answers":
-            driver._questions.begin(compare=False)  # as at the next step's begin
+            driver._questions.begin()  # as at the next step's begin
     elif what != "crashes":
         world.come_up("r2")
     break_it(world)
@@ -209,6 +209,27 @@ def test_where_the_champion_is_down_too_it_is_not_the_revisions_fault(world: Wor
     for name in ("r1", "r2"):
         world.change(name, ready=1)
     assert drive(world, driver).ending is Ending.DONE
+
+
+def test_asking_once_more_takes_nothing_from_a_release_begun_meanwhile(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 25)
+    for name in ("r1", "r2"):
+        world.change(name, ready=0)
+    prepare = world.prepare
+
+    def beaten(*arguments: Any, **keywords: Any) -> Any:
+        world.prepare = prepare  # type: ignore[method-assign]
+        prepare(spec(3), by="somebody else")
+        return prepare(*arguments, **keywords)
+
+    world.prepare = beaten  # type: ignore[method-assign]
+    outcome = drive(world, driver)
+    assert (outcome.ending, outcome.reason) == (
+        Ending.SUPERSEDED,
+        "superseded by r3, which somebody else asked for",
+    )
 
 
 def test_what_its_platform_brings_back_is_waited_for(world: World) -> None:
@@ -440,6 +461,57 @@ def test_without_counts_a_revision_is_not_widened_but_taken_back_all_the_same(
     assert drive(world, driver).reason == "at 5 % of the traffic, exit 3"
 
 
+def test_one_that_does_not_tell_its_counts_is_not_widened(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 5)
+    world.silent.add("r2")
+    for _ in range(40):
+        world.pass_time(0.25)
+        assert driver.step() is None
+    assert world.called("r2").percent == 5
+    world.silent.clear()
+    assert drive(world, driver).ending is Ending.DONE
+
+
+def test_a_champion_that_does_not_tell_its_counts_hides_no_error_of_the_candidate(world: World) -> None:
+    said = list[str]()
+    driver = start(world, 2, say=said.append)
+    world.come_up("r2")
+    world.pass_time(0.25, requests=1000)
+    until_share(world, driver, 5)
+    world.silent.add("r1")
+    for _ in range(40):
+        world.pass_time(0.25)
+        assert driver.step() is None
+    assert said[-1] == "r2: the requests of r1 cannot be counted now"
+    world.failing["r2"] = 0.5
+    outcome = drive(world, driver)
+    assert (outcome.ending, "requests failed, above the 1.00%" in outcome.reason) == (
+        Ending.ROLLED_BACK,
+        True,
+    )
+
+
+def test_of_a_champion_that_was_silent_only_what_comes_after_is_compared(world: World) -> None:
+    world.seconds["r1"] = 0.9
+    world.pass_time(0.25, requests=100_000)  # it was slow, long ago
+    del world.seconds["r1"]
+    world.silent.add("r1")
+    driver = start(world, 2, replace(STEPS, rules=Rules(fewest_requests=20)))
+    world.come_up("r2")
+    world.seconds["r2"] = 0.5
+    until_share(world, driver, 5)
+    world.silent.clear()
+    outcome = drive(world, driver)
+    assert (outcome.ending, "the champion's" in outcome.reason) == (Ending.ROLLED_BACK, True)
+
+
+def test_where_latency_is_not_judged_a_silent_champion_holds_up_nothing(world: World) -> None:
+    world.silent.add("r1")
+    assert released(world, 2, plan=replace(STEPS, rules=Rules(max_p95_ratio=None))).ending is Ending.DONE
+
+
 def test_a_question_that_could_not_be_asked_is_asked_again(world: World) -> None:
     driver = start(world, 2)
     world.come_up("r2")
@@ -604,6 +676,24 @@ def test_a_deployment_that_was_retired_meanwhile_ends_the_release(world: World) 
     )
 
 
+def test_one_that_is_retired_in_the_middle_of_a_look_ends_the_release_at_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 5)
+
+    def gone(_name: str) -> Any:
+        raise NotFound("no deployment")
+
+    monkeypatch.setattr(world, "counts", gone)
+    assert driver.step() is None
+    monkeypatch.setattr(world, "deployment", gone)
+    assert driver.step() == Outcome(
+        ending=Ending.SUPERSEDED, revision="r2", reason="the deployment was retired"
+    )
+
+
 LABELLED = tuple(SmokeRequest(name=f"{x}", inputs={"x": (x, x + 1)}) for x in (1.0, 3.0))
 
 
@@ -637,6 +727,61 @@ def test_a_comparison_on_an_output_that_is_not_there_says_so(world: World) -> No
         "in the comparison, r2: output 'z': expected numbers, found None"
         in released(world, 2, plan=plan).reason
     )
+
+
+COMPARED = replace(STEPS, comparison=Comparison(requests=LABELLED, output="y", agreement=0.5, tolerance=9.0))
+
+
+def test_it_is_compared_at_each_step(world: World) -> None:
+    driver = start(world, 2, COMPARED)
+    world.come_up("r2")
+    until_share(world, driver, 25)
+    ask = world.ask
+
+    def other(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        answers = ask(name, revision, request)
+        if revision == "r1" or request.name == "two":
+            return answers
+        return tuple(replace(each, outputs={"y": (99.0, 99.0)}) for each in answers)
+
+    world.ask = other  # type: ignore[method-assign]
+    outcome = drive(world, driver)
+    assert outcome.reason.startswith(
+        "at 25 % of the traffic, it agrees with the champion in 0.0% of the rows"
+    )
+
+
+def test_a_champion_that_does_not_answer_is_waited_for_before_it_is_compared(world: World) -> None:
+    said = list[str]()
+    driver = start(world, 2, COMPARED, say=said.append)
+    world.come_up("r2")
+    world.change("r1", ready=0)
+    for _ in range(40):
+        world.pass_time(0.25)
+        assert driver.step() is None
+    assert "r2: r1, which it is to be compared with, does not answer now" in said
+    world.change("r1", ready=1)
+    assert drive(world, driver).ending is Ending.DONE
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_one_replica_of_the_champion_will_do_for_a_comparison(world: World, healthy: bool) -> None:
+    driver = start(world, 2, COMPARED)
+    world.come_up("r2")
+    ask = world.ask
+
+    def limping(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        answers = ask(name, revision, request)
+        dead = Answer(replica="dead", outputs=None, error="connection refused", silent=True)
+        if revision != "r1":
+            return answers
+        return (dead, *answers) if healthy else (dead,)
+
+    world.ask = limping  # type: ignore[method-assign]
+    outcome = drive(world, driver)
+    assert outcome.ending is (Ending.DONE if healthy else Ending.ROLLED_BACK)
+    if not healthy:
+        assert outcome.reason == "in the comparison, r1: smoke request '1.0': connection refused"
 
 
 class Chaos:

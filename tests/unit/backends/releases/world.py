@@ -41,6 +41,7 @@ class World:
     """Implements ``muster.backends.base.Deployments`` for one deployment, and plays its users.
 
     :ivar fault: called before and after each write with what is written; what it raises, the writer gets.
+    :ivar silent: which revisions do not say what they have answered.
     :ivar failing: of which revisions' answers which share is bad; `seconds` how long a revision takes.
     """
 
@@ -59,6 +60,7 @@ class World:
         self.seconds: dict[str, float] = {}
         self.answers: dict[str, float] = {}
         self.counted: dict[str, Counts] = {}
+        self.silent: set[str] = set()
         self.away: Callable[[], None] = lambda: None
         self.fault: Callable[[str], None] = lambda _which: None
         self.history: list[dict[str, int]] = []
@@ -125,10 +127,18 @@ class World:
         return [NAME]
 
     def prepare(
-        self, wanted: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+        self,
+        wanted: DeploymentSpec,
+        *,
+        by: str,
+        origin: Origin | None = None,
+        allow_older: bool = True,
+        token: str | None = None,
     ) -> Revision:
         self.away()
         self.prepared += 1
+        if token not in (None, str(self.token)):
+            raise Conflict("somebody else wrote the route")
         status = self.deployment(NAME)
         there = next((one for one in self.revisions if self._same(one, wanted)), None)
         if there and self.release and (self.release.revision, self.release.by) == (there.name, by):
@@ -192,7 +202,8 @@ class World:
 
     def counts(self, name: str) -> Mapping[str, Counts]:
         self.away()
-        return dict(self.counted)
+        live = [one.name for one in self.revisions if not one.state.over and one.name not in self.silent]
+        return {one: self.counted.get(one, Counts(seconds=dict.fromkeys(BOUNDS, 0))) for one in live}
 
     def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
         return look_each(self, [NAME] if names is None else names)

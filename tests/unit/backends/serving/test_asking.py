@@ -16,7 +16,7 @@ import pytest
 from muster.backends.local.serving import asking
 from muster.backends.local.serving.state import DeploymentState
 from muster.core.deployment import DeploymentSpec, SmokeRequest
-from muster.core.errors import BackendError, NotFound
+from muster.core.errors import NotFound
 from muster.core.job import Pinned
 
 PAGE = """# TYPE muster_requests counter
@@ -84,9 +84,13 @@ def test_what_has_no_traffic_and_does_not_answer_is_left_out(silent: int) -> Non
     assert {name: each.requests for name, each in counted.items()} == {"r1": 3}
 
 
-def test_what_has_traffic_and_does_not_answer_leaves_nobody_to_judge(silent: int) -> None:
-    with serving(None) as port, pytest.raises(BackendError, match="the server of r1 does not say"):
-        asking.counts(state(silent, port))
+def test_what_has_traffic_and_does_not_answer_is_not_taken_for_one_that_was_not_asked(silent: int) -> None:
+    with serving(None) as port:
+        assert asking.counts(state(silent, port)).keys() == {"r2"}
+        assert asking.counts(state(port, port).down(["r1"], reason="it is being loaded")).keys() == {
+            "r1",
+            "r2",
+        }
 
 
 @pytest.mark.parametrize(

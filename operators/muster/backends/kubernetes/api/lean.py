@@ -34,7 +34,8 @@ def lean(kind: Kind) -> Read:
 
     def read(found: Document) -> Document:
         metadata = found.get("metadata")
-        if not metadata or "uid" not in metadata:  # a part of an object
+        # Annotations may have such a key too, whose value is text; a template's metadata has no uid.
+        if not isinstance(metadata, dict) or "uid" not in metadata:
             return found
         found["metadata"] = _metadata(metadata)
         if spec is not None and "spec" in found:

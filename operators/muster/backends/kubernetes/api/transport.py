@@ -32,6 +32,10 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 _TOO_LATE = 504
 
 
+class Silent(Unreachable):
+    """Nothing came for so long that the connection counts as lost, though there may have been nothing to say."""
+
+
 class Transport:
     """Sends requests over one connection. Safe to share between threads.
 
@@ -136,7 +140,10 @@ class Transport:
             response.close()
 
     def lines(self, request: Request, response: BaseHTTPResponse) -> Iterator[bytes]:
-        """Yield an answer's lines as they come. :raises Unreachable: the connection broke."""
+        """Yield an answer's lines as they come.
+
+        :raises Silent: none came for too long. :raises Unreachable: the connection broke.
+        """
         from urllib3.exceptions import HTTPError
 
         rest = b""
@@ -145,6 +152,8 @@ class Transport:
                 *lines, rest = (rest + part).split(b"\n")
                 yield from (line for line in lines if line)
         except (HTTPError, http.client.HTTPException, OSError) as error:
+            if _silent(error):
+                raise Silent(f"{request}: {self.host} has long said nothing") from error
             raise self._away(request, error) from error
 
     def _send(

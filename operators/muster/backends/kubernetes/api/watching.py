@@ -19,6 +19,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.api.lean import Read, whole
 from muster.backends.kubernetes.api.refusals import Expired, Request, refusal
+from muster.backends.kubernetes.api.transport import Silent
 from muster.core.errors import BackendError, MusterError
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ log = logging.getLogger(__name__)
 
 # The server ends a watch by itself after so long, so that watches spread over its replicas.
 _SERVER_SECONDS = 300
-# Bookmarks come once a minute: where nothing came for so long, the connection is dead and nobody said so.
-_SILENT_SECONDS = 90.0
+# Bookmarks come once a minute, but none of events, which the API server does not keep in mind, and of kinds that it
+# has nothing new of. Where nothing came for so long the connection may be dead, and the watch is taken anew; a watch
+# that is taken may be mute all the same, as behind some proxies, so after a longer silence all is listed again.
+_SILENT_SECONDS, _MUTE_SECONDS = 90.0, 600.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 
 
@@ -74,17 +77,18 @@ class Watch:
         self._read = read
         self._closed = threading.Event()
         self._open: BaseHTTPResponse | None = None
-        self._heard = time.monotonic()
+        self._heard = self._told = time.monotonic()
 
     @property
     def silent_seconds(self) -> float:
-        """How long the API server has not been heard of: below two minutes where all is well."""
+        """How long the API server has neither told anything nor taken a watch: below two minutes where all is well."""
         return time.monotonic() - self._heard
 
     def changes(self, *, after: str | None = None) -> Iterator[Change]:
         """Yield what changes until :meth:`close`; at first all there is, unless `after` says from where.
 
-        It never gives up, and says in the log, once, what keeps it: a missing right, an API server that is away.
+        It never gives up, and says in the log, once, what keeps it: a missing right, an API server that is away; or
+        a defect of muster's own, after which all is listed again.
         """
         version, pause, said = after, _FIRST_PAUSE_SECONDS, ""
         while not self._closed.is_set():
@@ -99,10 +103,10 @@ class Watch:
                         yield change
             except Expired:
                 version = None
-            except MusterError as error:
-                if not self._closed.is_set() and str(error) != said:
-                    said = str(error)
-                    log.warning("%s; what the cluster does is seen late", said)
+            except Silent:
+                version, pause = self._after_silence(version), _FIRST_PAUSE_SECONDS
+            except Exception as error:  # a thread that ended would leave what it knew to stand for ever
+                said = self._say(error, said)
                 if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
                     version = None
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
@@ -116,12 +120,24 @@ class Watch:
             with suppress(OSError, RuntimeError, ValueError):  # it has just ended by itself
                 response.shutdown()
 
+    def _say(self, error: Exception, said: str) -> str:
+        """Tell in the log what keeps it, unless that was `said` last; return what is said now."""
+        defect = None if isinstance(error, MusterError) else error
+        text = str(error) if defect is None else f"{self._kind.plural}: a defect of muster's own: {error!r}"
+        if text != said and not self._closed.is_set():
+            log.warning("%s; what the cluster does is seen late", text, exc_info=defect)
+        return text
+
     def _listed(self) -> Change:
         objects, version = self._client.snapshot(
             self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields, read=self._read
         )
-        self._heard = time.monotonic()
+        self._heard = self._told = time.monotonic()
         return Change(version=version, put=objects, whole=True)
+
+    def _after_silence(self, version: str | None) -> str | None:
+        """Return from which version to go on; None where all is to be listed."""
+        return None if time.monotonic() - self._told > _MUTE_SECONDS else version
 
     def _watched(self, version: str) -> Iterator[Change]:
         """Yield what one watch tells, until the server ends it or the connection breaks."""
@@ -137,14 +153,14 @@ class Watch:
         given = {name: text for name, text in query.items() if text}
         transport = self._client.transport
         with transport.stream(request, query=given, silent_seconds=_SILENT_SECONDS) as response:
-            self._open = response
+            self._open, self._heard = response, time.monotonic()
             try:
                 if self._closed.is_set():
                     return
                 for line in transport.lines(request, response):
                     if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
                         return
-                    self._heard = time.monotonic()
+                    self._heard = self._told = time.monotonic()
                     yield _change(request, line, self._read)
             finally:
                 self._open = None

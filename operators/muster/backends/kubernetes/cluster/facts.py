@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from muster.backends.kubernetes.api.kinds import Kind
-from muster.backends.kubernetes.cluster.quantities import Amounts, amounts, quantity
+from muster.backends.kubernetes.cluster.quantities import Amounts, amounts, is_device, quantity
 from muster.backends.kubernetes.labels import GPU_CLASS
 
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -54,8 +54,21 @@ class Node:
 
     @property
     def has_cards(self) -> bool:
-        """Whether it has devices of any kind: resources of somebody's domain, as ``nvidia.com/gpu``."""
-        return any(amount and "/" in name for name, amount in self.room.items())
+        """Whether it has devices of any kind."""
+        return any(self._devices)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the devices that it shows are all it has: it is ready, and shows none as 0.
+
+        A kubelet that has started again shows 0 of each, and a new one none, until their device plugins have
+        registered with it. What asks for devices and may suit a node that is not settled is left to wait.
+        """
+        return self.ready and all(self._devices)
+
+    @property
+    def _devices(self) -> tuple[float, ...]:
+        return tuple(amount for name, amount in self.room.items() if is_device(name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,9 +240,9 @@ class Cluster:
 
     @property
     def gpu_classes(self) -> frozenset[str]:
-        """Every class of card that a node has or a flavor stands for."""
+        """Every class of card that a node has, or may have when it is settled, or a flavor stands for."""
         nodes = self.nodes or ()
-        with_cards = {node.gpu_class for node in nodes if node.has_cards}
+        with_cards = {node.gpu_class for node in nodes if node.has_cards or not node.settled}
         without = {node.gpu_class for node in nodes} - with_cards
         of_flavors = {flavor.gpu_class for flavor in self.flavors.values()} - without
         return frozenset(name for name in with_cards | of_flavors if name)

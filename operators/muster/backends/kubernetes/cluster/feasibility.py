@@ -13,6 +13,7 @@ from muster.backends.kubernetes.cluster.quantities import (
     Amounts,
     fits,
     how_many,
+    is_device,
     pod_requests,
     shown,
     times,
@@ -83,7 +84,7 @@ def choose_queue(cluster: Cluster, wanted: str | None, *, gang: bool) -> Queue |
     """Return the queue a job waits in, None where it goes to the scheduler directly.
 
     :param wanted: the job's or the site's; if there is none and the namespace has one queue, that one.
-    :raises SpecError: it does not exist, or a queue is needed and which one cannot be told.
+    :raises SpecError: it does not exist, or there are several and which one cannot be told, or none for a gang.
     """
     if not cluster.kueue:
         if wanted is not None:
@@ -95,9 +96,10 @@ def choose_queue(cluster: Cluster, wanted: str | None, *, gang: bool) -> Queue |
     if wanted is not None and wanted not in cluster.queues:
         raise SpecError(f"namespace {cluster.namespace} has no queue {wanted}; {_there(names)}")
     if wanted is None and len(names) != 1:
-        if not gang:
+        if not names and not gang:
             return None
-        raise SpecError(f"a gang waits in a queue: name one with queue=; {_there(names)}")
+        who = "a gang" if gang else "a job"
+        raise SpecError(f"{who} waits in a queue: name one with queue=; {_there(names)}")
     return cluster.queues[names[0] if wanted is None else wanted]
 
 
@@ -122,7 +124,20 @@ def check_job(
         _check_quota(cluster, pod_sets, queue)
     if cluster.nodes is not None:
         check_nodes(cluster.nodes, pod_sets)
-    return () if queue is None else tuple(_warnings(cluster, pod_sets, queue))
+    told = () if queue is None else _warnings(cluster, pod_sets, queue)
+    return (*_hopes(cluster.nodes or (), pod_sets), *told)
+
+
+def _hopes(nodes: Sequence[Node], pod_sets: Iterable[PodSet]) -> Iterator[str]:
+    """Say who waits for devices that no node shows; :func:`check_nodes` has found that some may have them."""
+    for pods in pod_sets:
+        own = _suiting(nodes, pods)
+        names = ", ".join(node.name for node in own if not node.settled)
+        if names and sum(how_many(pods.needs, node.room) for node in own) < pods.count:
+            yield (
+                f"role {pods.role} waits for devices that no node shows now: {names} may have them when it is "
+                "ready and its device plugin has registered"
+            )
 
 
 def _warnings(cluster: Cluster, pod_sets: Iterable[PodSet], queue: Queue) -> Iterator[str]:
@@ -271,11 +286,15 @@ def _over_quota(who: str, asked: Amounts, flavors: Sequence[str], queue: Queue) 
 
 
 def check_nodes(nodes: Sequence[Node], pod_sets: Sequence[PodSet]) -> None:
-    """Refuse what the nodes could not hold even if they were empty. :raises CannotSchedule: they cannot."""
-    usable = [node for node in nodes if not node.control_plane]
+    """Refuse what the nodes could not hold even if they were empty.
+
+    Of devices nothing is refused that a node may have which is not settled.
+
+    :raises CannotSchedule: they cannot.
+    """
     for pods in pod_sets:
-        own = [node for node in usable if not pods.gpu_class or node.gpu_class in pods.gpu_class]
-        room = sum(how_many(pods.needs, node.room) for node in own)
+        own = _suiting(nodes, pods)
+        room = sum(how_many(_certain(pods.needs, [node]), node.room) for node in own)
         if room == 0:
             raise CannotSchedule(_no_node(pods, own))
         if room < pods.count:
@@ -283,13 +302,26 @@ def check_nodes(nodes: Sequence[Node], pod_sets: Sequence[PodSet]) -> None:
                 f"role {pods.role} has {pods.count} replicas of {_needs(pods.needs)} each, and "
                 f"the {len(own)} nodes that suit it have room for {room} even when they are empty"
             )
-    asked, there = total(times(pods.needs, pods.count) for pods in pod_sets), total(n.room for n in usable)
+    usable = [node for node in nodes if not node.control_plane]
+    asked = _certain(total(times(pods.needs, pods.count) for pods in pod_sets), usable)
+    there = total(node.room for node in usable)
     if not fits(asked, there):
         over = next(name for name in sorted(asked) if asked[name] > there.get(name, 0.0))
         raise CannotSchedule(
             f"the whole gang asks for {shown(over, asked[over])}, and all nodes together have "
             f"{shown(over, there.get(over, 0.0))}"
         )
+
+
+def _suiting(nodes: Iterable[Node], pods: PodSet) -> list[Node]:
+    classes = pods.gpu_class
+    return [node for node in nodes if not node.control_plane and (not classes or node.gpu_class in classes)]
+
+
+def _certain(needs: Amounts, nodes: Iterable[Node]) -> dict[str, float]:
+    """Of what is needed, that of which these nodes show all they have."""
+    settled = all(node.settled for node in nodes)
+    return {name: amount for name, amount in needs.items() if settled or not is_device(name)}
 
 
 def _no_node(pods: PodSet, nodes: Sequence[Node]) -> str:

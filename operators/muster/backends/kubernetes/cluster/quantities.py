@@ -35,6 +35,11 @@ _SCALES = {
 _SCALES |= {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)}
 
 
+def is_device(name: str) -> bool:
+    """Whether a resource is of somebody's domain, as ``nvidia.com/gpu``: a node has it of a device plugin."""
+    return "/" in name
+
+
 def quantity(text: object) -> float:
     """Return a quantity as a number of cores, bytes or cards. :raises BackendError: it is none."""
     match = _QUANTITY.match(str(text))

@@ -17,7 +17,7 @@ from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.capacity import Place
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.cluster.facts import condition
+from muster.backends.kubernetes.cluster.facts import condition, holds
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.ending import Ending
@@ -91,7 +91,10 @@ class Jobs:
         return self._look(self._store.ledger.status(job_id), self._places())
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
-        """Report many jobs at once: one question to the store, and none to the cluster once it is followed."""
+        """Report many jobs at once: one question to the store, and to the cluster none once it is followed.
+
+        What the cluster has is looked up again once a minute where some of them wait for it.
+        """
         recorded = self._store.ledger.statuses(list(job_ids))
         if any(not status.state.ended for status in recorded):
             with suppress(Unreachable):  # then what is recorded is all that can be told
@@ -106,6 +109,12 @@ class Jobs:
             except MusterError as error:  # all others are reported all the same
                 log.warning("job %s cannot be looked at: %s", status.job_id, error)
                 found[status.job_id] = replace(status, reason=one_line(str(error)))
+            except Exception as error:  # likewise
+                log.exception("job %s cannot be looked at, by a defect of muster's own", status.job_id)
+                said = (
+                    f"it cannot be looked at, by a defect of muster's own ({type(error).__name__}: {error})"
+                )
+                found[status.job_id] = replace(status, reason=one_line(said))
         return found
 
     async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
@@ -235,9 +244,9 @@ class Jobs:
     def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: Observed) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
         now, started = self._clock(), status.started or observed.started
-        unplaced = any(not pod["spec"].get("nodeName") for pod in seen.pods)
+        cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
         return (
-            verdict(seen, job, now=now, started=started, cluster=self._survey.last() if unplaced else None)
+            verdict(seen, job, now=now, started=started, cluster=cluster)
             or overdue(
                 job,
                 state=observed.state,
@@ -308,6 +317,12 @@ class Jobs:
             return "" if self._ending.go_on(job, job_id).state.ended else _COMMIT
         except Unreachable as error:
             return str(error)
+
+
+def _waits(seen: Seen) -> bool:
+    """Whether a queue holds a job, whose pods are not made before it lets them in, or a pod of it has no node."""
+    held = seen.workload is not None and not holds(seen.workload, "Admitted")
+    return held or any(not pod["spec"].get("nodeName") for pod in seen.pods)
 
 
 def _place(seen: Seen, places: Mapping[str, Place]) -> Place | None:

@@ -29,7 +29,7 @@ class Heralds:
         uid, told = seen.root["metadata"]["uid"], self._told.get(job_id, ())
         names = {number: f"restart-{uid}-{number}" for number in range(1, seen.restarts + 1)}
         untold = {number: name for number, name in names.items() if name not in told}
-        pods = [SeenPod.of(pod) for pod in seen.pods] if untold else []
+        pods = seen.read_pods if untold else ()
         for number, name in untold.items():
             found = _fault(job, [pod for pod in pods if pod.restart == number - 1])
             if found is not None:

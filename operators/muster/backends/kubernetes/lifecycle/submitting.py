@@ -22,6 +22,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of
 from muster.backends.kubernetes.lifecycle.admission import Admission
 from muster.backends.kubernetes.manifests.gangs import Documents, owned_by
+from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
 from muster.backends.worker_archive import zipapp
@@ -33,7 +34,7 @@ from muster.volumes.service.client import ServiceStore
 
 # A job that was preempted may wait again for as long as it has to; its token counts only while it is current.
 _TOKEN_SECONDS = 30 * DAY_SECONDS
-_GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2
+_GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2  # a root goes after its pods, and those have their grace
 
 
 class Submitter:
@@ -55,7 +56,7 @@ class Submitter:
         check_job_id(job_id)
         warnings = () if self._known(job_id) else self._admission.checked(job)
         self._enter(job, job_id, owner, warnings)
-        deadline = time.monotonic() + _GONE_SECONDS
+        deadline = time.monotonic() + job.grace_seconds + OWN_SECONDS + _GONE_SECONDS
         while True:
             status = self._store.ledger.status(job_id)
             if _is_decided(status) or self._made(job, job_id):
@@ -63,7 +64,7 @@ class Submitter:
             if time.monotonic() > deadline:
                 raise BackendError(
                     f"job {job_id}: objects of an attempt that is over stay on the cluster; see "
-                    f"`kubectl get jobsets,jobs {labels.object_name(job_id)}`, then submit it again"
+                    f"`kubectl get jobsets,jobs,pods --selector={labels.JOB}={job_id}`, then submit it again"
                 )
             time.sleep(_PAUSE_SECONDS)  # the pace of asking, until they are deleted or the deadline above
 

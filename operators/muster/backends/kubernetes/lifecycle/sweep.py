@@ -10,7 +10,7 @@ from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.jobs import Jobs
 from muster.backends.kubernetes.state.roots import delete_root
 from muster.backends.kubernetes.state.sight import Sight
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 def sweep(client: Client, *, sight: Sight, jobs: Jobs) -> tuple[str, ...]:
     """Delete the objects of jobs that have ended, and end those that came to their end; return the jobs.
 
-    Any number of us may do it at once. Objects of jobs that the ledger does not know are left alone.
+    Any number of us may do it at once. Where the cluster does not answer, the next round goes on. Objects of jobs that the ledger does not know are left alone.
     """
     roots: dict[str, list[Document]] = {}
     for document in sight.roots():
@@ -28,9 +28,12 @@ def sweep(client: Client, *, sight: Sight, jobs: Jobs) -> tuple[str, ...]:
         if not status.state.ended:
             continue
         try:
-            for root in roots[job_id]:
-                delete_root(client, root)
-            swept.append(job_id)
+            begun = [delete_root(client, root) for root in roots[job_id]]
+            if any(begun):
+                swept.append(job_id)
+        except Unreachable as error:
+            log.warning("job %s and those after it are swept in the next round: %s", job_id, error)
+            break
         except MusterError as error:  # the others are swept all the same
             log.warning("job %s cannot be swept: %s", job_id, error)
     return tuple(swept)

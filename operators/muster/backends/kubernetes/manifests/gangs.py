@@ -26,6 +26,7 @@ _KEPT_SECONDS = 86_400
 _FINAL = (ExitCode.USER_ERROR, ExitCode.SPEC_ERROR, ExitCode.OUT_OF_MEMORY, ExitCode.SEAL_FAILED)
 _FREE = "RestartJobSetAndIgnoreMaxRestarts"
 _LATER_SECONDS = 60
+_PREPARES_SECONDS = 3600.0  # what has been let in needs no longer until it starts
 _INT32 = 2**31 - 1
 
 
@@ -125,9 +126,10 @@ def _grouped(submission: Submission, cluster: Cluster, queue: str | None) -> boo
 def _longest(job: JobSpec, *, queued: bool) -> int:
     """How long Kubernetes lets a job go on, in seconds, where nobody of ours looks at it.
 
-    It counts from when a Job may start. Where no queue holds it until there is room, it waits from then on.
+    It counts from when a Job may start, and a run_timeout only from when its gang has: in between images are pulled,
+    and checkpoints copied. Where no queue holds it until there is room, it waits for that as well.
     """
-    waits = 0.0 if queued else job.queue_timeout_seconds
+    waits = min(job.queue_timeout_seconds, _PREPARES_SECONDS) if queued else job.queue_timeout_seconds
     seconds = math.ceil(waits + job.run_timeout_seconds + job.grace_seconds) + _LATER_SECONDS
     return min(seconds, _INT32)
 

@@ -14,6 +14,7 @@ from muster.core.errors import SpecError
 
 _MOST_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
+_HELM = "sh.helm."
 _KEY = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,253}\Z")
 
 
@@ -63,11 +64,16 @@ def _reference(submission: Submission, variable: str) -> Document:
 
 
 def check_name(where: str, name: object) -> str:
-    """Return the name of somebody else's Secret. :raises SpecError: it cannot be one, or it is muster's own."""
+    """Return the name of somebody else's Secret. :raises SpecError: it cannot be one, or no job may have it."""
     if not isinstance(name, str) or len(name) > 253 or not _NAME.match(name):
         raise SpecError(f"{where}: {name!r:.100} is not the name of a Secret")
     if name.startswith(labels.OURS):
         raise SpecError(f"{where}: Secret {name!r:.100} is muster's own, and no pod may ask for it")
+    if name.startswith(_HELM):
+        raise SpecError(
+            f"{where}: Secret {name!r:.100} is what Helm keeps of a release, with all Secrets that its chart made: no pod "
+            "may ask for it"
+        )
     return name
 
 

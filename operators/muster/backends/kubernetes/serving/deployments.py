@@ -8,18 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.deciding import (
-    begin,
-    heads,
-    idle,
-    models,
-    moved,
-    newest_first,
-    reason,
-)
+from muster.backends.kubernetes.serving.clearing import Clearing, pin
+from muster.backends.kubernetes.serving.counting import Counting
+from muster.backends.kubernetes.serving.deciding import begin, heads, idle, moved, newest_first, reason
 from muster.backends.kubernetes.serving.gateway import Gateway
 from muster.backends.kubernetes.serving.looking import Look
 from muster.backends.kubernetes.serving.notes import Live, Notes
@@ -29,11 +22,9 @@ from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import SERVERS, archive
-from muster.backends.kubernetes.serving.tally import Tally
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.ordering import behind
-from muster.backends.releases.counting import added
-from muster.backends.releases.looking import Seen, if_known, unreadable
+from muster.backends.releases.looking import Seen, if_known, seen_with, unreadable
 from muster.core.deployment import (
     Answer,
     Counts,
@@ -44,7 +35,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
+from muster.core.errors import Behind, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.job import Origin
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Store, Version
@@ -79,10 +70,12 @@ class ClusterDeployments:
         self._sleep = sleep
         self._routes = Routes(quick, site, clock=now, sleep=sleep)
         self._revisions = Revisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
+        self._clearing = Clearing(
+            self._routes, self._revisions, store, gateway_seconds=site.gateway_seconds, now=now, sleep=sleep
+        )
         self._replicas = Replicas(quick)
-        self._tally = Tally()
         page = site.gateway_metrics
-        self._gateway = Gateway(page, namespace=site.namespace) if page else None
+        self._counting = Counting(self._replicas, Gateway(page, namespace=site.namespace) if page else None)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -100,17 +93,24 @@ class ClusterDeployments:
         )
 
     def prepare(
-        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+        self,
+        spec: DeploymentSpec,
+        *,
+        by: str,
+        origin: Origin | None = None,
+        allow_older: bool = True,
+        token: str | None = None,
     ) -> Revision:
         """Begin a release: bring a revision up beside what serves, without traffic.
 
-        :raises Conflict: a newer one serves or will; :raises SpecError: it can never run here.
+        :raises Behind: a newer one serves or will; :raises SpecError: it can never run here.
+        :raises Conflict: somebody else has written the route since `token`, or took the revision away meanwhile.
         :raises NotFound: the version is gone.
         """
         spec = loads(DeploymentSpec, dumps(spec))  # as it will be read back, so that the same is the same
         model = self._check(spec)
-        live = self._begin(spec, model, by=by, origin=origin, allow_older=allow_older)
-        self._store().pin(model.address, reason=_pin(spec.name))
+        live = self._begin(spec, model, by=by, origin=origin, allow_older=allow_older, token=token)
+        self._store().pin(model.address, reason=pin(spec.name))
         self._revisions.make(live)
         return self._called(spec.name, live.name)
 
@@ -127,15 +127,15 @@ class ClusterDeployments:
         there = [route for route in found.values() if isinstance(route, Route)]
         seen = self._revisions.look(there)
         pods = [pod for route in there for pod in self._revisions.pods_seen(route, seen)]
-        pages = if_known(lambda: self._pages(pods))
+        pages = if_known(lambda: self._counting.pages(pods))
         return [
             unreadable(name, route) if isinstance(route, Corrupt) else self._seen(route, seen, pages)
             for name, route in found.items()
         ]
 
     def _seen(self, route: Route, seen: Look, pages: Sequence[Page] | None) -> Seen:
-        counts = None if pages is None else if_known(lambda: self._counted(route, pages))
-        return Seen(status=self._status(route, seen), counts=counts)
+        counts = None if pages is None else if_known(lambda: self._counting.counted(route, pages))
+        return seen_with(self._status(route, seen), counts)
 
     def _status(self, route: Route, seen: Look | None = None) -> DeploymentStatus:
         revisions = self._revisions.standing(route, seen)
@@ -162,7 +162,7 @@ class ClusterDeployments:
         """
         if self._route(name).notes.called(revision) is None:
             raise NotFound(f"deployment {name} has no revision {revision}")
-        pods = self._revisions.pods(name, revision)
+        pods = self._revisions.answering(name, revision)
         return self._replicas.ask(pods, deployment=name, revision=revision, request=request)
 
     def shift(self, name: str, shares: Mapping[str, int], *, token: str, release: Release | None) -> str:
@@ -187,34 +187,12 @@ class ClusterDeployments:
     def counts(self, name: str) -> Mapping[str, Counts]:
         """What each revision has answered, by its name: from the servers themselves, those that can be reached.
 
-        Beside that what the Gateway answered in place of one, where the site says where it counts that.
+        Beside that what the Gateway answered in place of one, where the site says where it counts that. One with
+        traffic of which no replica says so is left out.
 
-        :raises BackendError: of one with traffic no replica says so, and nobody knows how that is.
+        :raises BackendError: the Gateway's counts cannot be had.
         """
-        return self._counted(self._route(name), self._pages(self._revisions.pods(name)))
-
-    def _pages(self, pods: Sequence[Document]) -> list[Page]:
-        if self._gateway:
-            self._gateway.look()
-        return self._replicas.pages(pods)
-
-    def _counted(self, route: Route, pages: Sequence[Page]) -> dict[str, Counts]:
-        name, heard = route.name, set[str]()
-        for page in pages:
-            if page.deployment == name:
-                counts = page.counts()
-                self._tally.take(name, (page.pod, page.born), counts)
-                heard.update(counts)
-        silent = [revision for revision, percent in route.shares.items() if percent and revision not in heard]
-        if silent:
-            raise BackendError(
-                f"deployment {name}: no replica of {', '.join(silent)} says what it has answered"
-            )
-        live = [one.name for one in route.notes.live]
-        counted = self._tally.totals(name, live)
-        if self._gateway is None:
-            return counted
-        return added((counted, {one: self._gateway.answered(name, one) for one in live}))
+        return self._counting.counted(self._route(name), self._counting.pages(self._revisions.pods(name)))
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered.
@@ -238,7 +216,7 @@ class ClusterDeployments:
             with suppress(Conflict):  # somebody else has written it: perhaps they gave it traffic
                 self._routes.write(replace(route, shares=left, notes=route.notes.with_over(ended)))
                 break
-        self._clear(self._let_go(name))
+        self._clearing.clear(self._clearing.let_go(name))
 
     def retire(self, name: str) -> None:
         """Take a deployment away with all its revisions, and return when nothing of it runs. Idempotent.
@@ -253,17 +231,9 @@ class ClusterDeployments:
                 if route.shares or route.foreign or route.notes.release:
                     ended = replace(route, shares={}, notes=replace(route.notes, release=None))
                     self._routes.write(moved(ended, route, self._now()))
-                    route = self._let_go(name)
-                self._take_away(route)
+                    route = self._clearing.let_go(name)
+                self._clearing.take_away(route)
                 self._routes.delete(route)
-
-    def _take_away(self, route: Route) -> None:
-        """Delete all that there is of a deployment but its route, and return when no pod is left."""
-        served = models(route) | self._revisions.models(route.name)
-        self._revisions.delete(route.name, upto=route.notes.last)
-        self._revisions.await_gone(route.name)
-        for model in served:
-            self._unpin(route.name, model)
 
     def _check(self, spec: DeploymentSpec) -> Version:
         """Refuse what can never be served here; return the model's version."""
@@ -295,19 +265,30 @@ class ClusterDeployments:
         if not new:
             return
         for one in self._revisions.standing(route):
-            if one.name in new and one.state is not RevisionState.READY:
+            # Of one that is kept a single replica will do: a rollback must not wait for a node that was drained.
+            enough = one.ready > 0 if one.kept else one.state is RevisionState.READY
+            if one.name in new and not enough:
                 raise DeploymentError(
                     f"revision {one.name} of {route.name} is not ready: {one.ready} of {one.wanted} replicas; {one.reason}"
                 )
 
     def _begin(
-        self, spec: DeploymentSpec, model: Version, *, by: str, origin: Origin | None, allow_older: bool
+        self,
+        spec: DeploymentSpec,
+        model: Version,
+        *,
+        by: str,
+        origin: Origin | None,
+        allow_older: bool,
+        token: str | None,
     ) -> Live:
         """Write into the route that a revision is on its way, and return it."""
         for _ in range(_TRIES):
             route = self._routes.find(spec.name) or self._first(spec.name)
+            if token not in (None, route.token):
+                raise Conflict(f"the route of {spec.name} was written by somebody else meanwhile: look again")
             if not allow_older and (why := behind(self._store(), model, heads(route), route.notes.release)):
-                raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
+                raise Behind(f"{model.address} would take {spec.name} back in time: {why}")
             failed = self._failed(route, spec)
             begun, live = begin(route, spec, by=by, origin=origin, now=self._now(), failed=failed)
             if begun == route and not route.lost:  # else it is written anew
@@ -324,7 +305,11 @@ class ClusterDeployments:
         )
 
     def _first(self, name: str) -> Route:
-        """A new route. Where somebody deleted the one before, what that one left gives its names to nobody else."""
+        """A new route. Where somebody deleted the one before, what that one left gives its names to nobody else.
+
+        :raises SpecError: it is served by a route of the other kind.
+        """
+        self._routes.check_only(name)
         return Route(name=name, notes=Notes(last=self._revisions.newest(name)))
 
     def _failed(self, route: Route, spec: DeploymentSpec) -> set[str]:
@@ -340,6 +325,8 @@ class ClusterDeployments:
         found = next((one for one in seen if one.name == revision), None)
         if found is None:
             raise Conflict(f"revision {revision} of {name} was taken away by somebody else meanwhile")
+        if found.state.over:
+            self._clearing.clear(route)  # it was superseded before it was made
         return found
 
     def _route(self, name: str) -> Route:
@@ -353,26 +340,3 @@ class ClusterDeployments:
         if self._site.gateway:
             return self._site.url(name)
         return f"http://{names.route_name(name)}.{self._site.namespace}"
-
-    def _let_go(self, name: str) -> Route:
-        """Return the route when the Gateway sends nobody any more to those without a share."""
-        route = self._routes.await_taken_up(name)
-        delay = self._site.gateway_seconds
-        self._sleep(min(delay, max(0.0, route.notes.moved + delay - self._now())))  # clocks differ
-        return route
-
-    def _clear(self, route: Route) -> None:
-        """Delete the revisions that are over."""
-        live = route.notes.live
-        self._revisions.delete(route.name, upto=route.notes.last, but=[one.name for one in live])
-        kept = {one.spec.model.address for one in live}
-        for address in {ended.model.address for ended in route.notes.over} - kept:
-            self._unpin(route.name, address)
-
-    def _unpin(self, name: str, address: str) -> None:
-        with suppress(NotFound):  # it was taken, so nothing pinned it
-            self._store().unpin(address, reason=_pin(name))
-
-
-def _pin(name: str) -> str:
-    return f"deployment/{name}"

@@ -94,10 +94,12 @@ def check_platform(client: Client, site: ClusterSite, cluster: Cluster) -> None:
         raise SpecError(f"namespace {namespace} has no Gateway {name}: name one that is there as gateway=")
 
 
-def card_classes(cluster: Cluster) -> tuple[str, ...]:
-    """Return the GPU classes of nodes with cards, to be kept off; none where there are no other nodes."""
-    nodes = cluster.nodes or ()
-    if all(node.has_cards for node in nodes):
-        return ()
-    without = {node.gpu_class for node in nodes if not node.has_cards}
-    return tuple(sorted({node.gpu_class for node in nodes if node.gpu_class} - without))
+def card_classes(cluster: Cluster) -> tuple[str, ...] | None:
+    """Return the GPU classes of nodes with cards, to be kept off; None where no pod finds any other node."""
+    if cluster.nodes is None:
+        return ()  # nobody may look: what GPU feature discovery says of a node is all there is to go by
+    workers = [node for node in cluster.nodes if not node.control_plane]
+    without = {node.gpu_class for node in workers if not node.has_cards}
+    if workers and not without:
+        return None
+    return tuple(sorted({node.gpu_class for node in workers if node.gpu_class} - without))

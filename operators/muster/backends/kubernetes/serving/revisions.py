@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, Document, Kind
+from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
@@ -93,11 +94,17 @@ class Revisions:
             for live in route.notes.live
         )
 
-    def pods(self, name: str, revision: str | None = None) -> list[Document]:
-        """Return the pods of a deployment, or of one revision, that can be asked and are not on their way out."""
-        wanted = names.of_revision(name, revision) if revision else names.of_deployment(name)
-        found = self._client.find(POD, namespace=self._site.namespace, labels=selector(wanted))
-        return [pod for pod in found if _can_be_asked(pod)]
+    def pods(self, name: str) -> list[Document]:
+        """Return the pods of a deployment that can be asked and are not on their way out."""
+        return [pod for pod in self._pods(names.of_deployment(name)) if _can_be_asked(pod)]
+
+    def answering(self, name: str, revision: str) -> list[Document]:
+        """Return the pods of a revision that users are sent to, or will be: one that comes up is not among them."""
+        found = self._pods(names.of_revision(name, revision))
+        return [pod for pod in found if _can_be_asked(pod) and holds(pod, "Ready")]
+
+    def _pods(self, wanted: Mapping[str, str]) -> tuple[Document, ...]:
+        return self._client.find(POD, namespace=self._site.namespace, labels=selector(wanted))
 
     def pods_seen(self, route: Route, seen: Look) -> list[Document]:
         """Return the pods of a route's revisions that can be asked, as a look found them."""

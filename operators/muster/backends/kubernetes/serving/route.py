@@ -63,6 +63,11 @@ def route_kind(site: ClusterSite) -> Kind:
     return HTTP_ROUTE if site.gateway else SERVICE
 
 
+def other_kind(site: ClusterSite) -> Kind:
+    """What a route would be with a Gateway where there is none here, and the other way round."""
+    return SERVICE if site.gateway else HTTP_ROUTE
+
+
 def write_route(route: Route, site: ClusterSite) -> Document:
     """Return the object of a route.
 

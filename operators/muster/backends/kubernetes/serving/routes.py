@@ -10,7 +10,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.notes import Notes
-from muster.backends.kubernetes.serving.route import Route, read_route, route_kind, write_route
+from muster.backends.kubernetes.serving.route import Route, other_kind, read_route, route_kind, write_route
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, Unreachable
 from muster.core.names import check_label
@@ -45,6 +45,22 @@ class Routes:
         if found is None or found["metadata"].get("deletionTimestamp"):
             return None
         return read_route(found, name=name, site=self._site, spoiled=spoiled)
+
+    def check_only(self, name: str) -> None:
+        """Refuse a deployment that is served by a route of the other kind: users are sent to its revisions by that.
+
+        :raises SpecError: it is.
+        """
+        other, called, place = other_kind(self._site), names.route_name(name), self._site.namespace
+        found = self._client.get(other, called, namespace=place)
+        labels = (found["metadata"].get("labels") or {}) if found else {}
+        if labels.get(names.DEPLOYMENT) == name and names.REVISION not in labels:
+            then, now = ("without", "with") if self._site.gateway else ("with", "without")
+            raise SpecError(
+                f"deployment {name} is served by {other.name} {called} in namespace {place}, as it was {then} a "
+                f"Gateway, and not {now} one: retire it with the settings of then (gateway, serving_url), or deploy "
+                "under another name and move its users"
+            )
 
     def names(self) -> list[str]:
         """Return every deployment's name, sorted."""

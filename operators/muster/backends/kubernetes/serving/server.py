@@ -46,13 +46,13 @@ _GPU_PRESENT = "nvidia.com/gpu.present"  # GPU feature discovery sets it
 class Server:
     """One revision of a deployment, as it is to run.
 
-    :param gpu_classes: of the nodes with cards, to be kept off.
+    :param gpu_classes: of the nodes with cards, to be kept off; None where all nodes have some.
     """
 
     spec: DeploymentSpec
     revision: str
     site: ClusterSite
-    gpu_classes: tuple[str, ...] = ()
+    gpu_classes: tuple[str, ...] | None = ()
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ def pod(server: Server, *, container: str) -> Document:
     }
     if resources.gpu_class:
         spec["affinity"] = pods.affinity(resources.gpu_class)
-    elif not resources.gpus:
+    elif not resources.gpus and server.gpu_classes is not None:
         spec["affinity"] = _off_cards(server.gpu_classes)
     if site.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in site.image_pull_secrets]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,8 +39,10 @@ from muster.backends.kubernetes.state.queueing import (
     waiting,
 )
 from muster.backends.kubernetes.state.seen import Seen
-from muster.core.errors import BackendError, Forbidden
+from muster.core.errors import BackendError, Forbidden, MusterError
 from muster.core.names import check_job_id
+
+log = logging.getLogger(__name__)
 
 _NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _AT_ONCE = 8
@@ -96,7 +99,7 @@ class ClusterCapacity:
             workloads = self._client.find(WORKLOAD, namespace=self._namespace)
             places = reckoned_places(workloads)
             if serves(served, QUEUE_VIEW):
-                lengths = Counter(queue_of(each) for each in held(workloads))
+                lengths = Counter(queue for each in held(workloads) if (queue := queue_of(each)))
                 for told in pool.map(self._places, lengths, lengths.values()):
                     places |= told
             found = waiting(workloads, owners=_all(heads), places=places)
@@ -136,6 +139,9 @@ class ClusterCapacity:
                 query={"limit": str(length)},
             )
         except BackendError:  # they can be reckoned as well
+            return {}
+        except MusterError as error:  # the other queues are shown all the same
+            log.warning("%s; its places are reckoned", error)
             return {}
         return asked_places(told or {})
 

@@ -210,6 +210,6 @@ def _last_line(said: str) -> str:
     if line.startswith('{"'):
         try:
             json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
     return line

@@ -11,6 +11,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
 from muster.backends.kubernetes.api.lean import Read, lean
 from muster.backends.kubernetes.api.watching import Change, Watch
+from muster.backends.kubernetes.labels import INDEX, ROLE
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.state.seen import Seen, uid_of
 from muster.core.errors import Unreachable
@@ -25,6 +26,8 @@ _SELECTORS: Mapping[Kind, Mapping[str, str]] = {
     EVENT: {"fields": "type=Warning"},
 }
 
+# Of which pods that ended badly are kept: why the last start was made, and what ended this one.
+_KEPT_STARTS = 2
 _DEAF_SECONDS = 180.0  # all is well below two and a half minutes
 
 _Key = tuple[str, str]
@@ -33,8 +36,8 @@ _Key = tuple[str, str]
 class Mirror:
     """The objects of the jobs of one namespace. Safe to use from many threads.
 
-    Pods that ended badly are kept after they were deleted, for as long as their job has objects: they
-    say why a gang was started again. It follows until :meth:`close`; as a context it closes itself.
+    Pods that ended badly are kept after they were deleted, two of each replica, for as long as their job has
+    objects: they say why a gang was started again. It follows until :meth:`close`; as a context it closes itself.
 
     :param kinds: those that the cluster serves (:meth:`~.client.Client.served`).
     :param read: chooses what is kept of the objects of a kind.
@@ -143,18 +146,29 @@ class Mirror:
             yield from (each for each in group.values() if each["kind"] == kind.name and not _kept(each))
 
     def _remove(self, document: Document) -> None:
-        """Forget an object; a pod that ended badly only with the last of its job."""
+        """Forget an object; a pod that ended badly with the last of its job, or when two more of its replica did."""
         key, uid = self._key(document), uid_of(document)
         group = self._groups.get(key, {})
         group.pop(uid, None)
         if document["kind"] == POD.name and (document.get("status") or {}).get("phase") == "Failed":
             group[uid] = {**document, "kept": True}
+            self._forget_old(group, replica=_replica(document))
         else:
             self._job_of.pop(uid, None)
         if all(map(_kept, group.values())):
             self._groups.pop(key, None)
             for each in group:
                 self._job_of.pop(each, None)
+
+    def _forget_old(self, group: dict[str, Document], *, replica: tuple[str, str]) -> None:
+        """Keep the last two that ended badly: a gang may be preempted any number of times.
+
+        Not by the number of their start: a gang that its queue puts back and lets in again is in the same.
+        """
+        own = [uid for uid, each in group.items() if _kept(each) and _replica(each) == replica]
+        for uid in own[:-_KEPT_STARTS]:
+            del group[uid]
+            self._job_of.pop(uid, None)
 
     def _key(self, document: Document) -> _Key:
         """Say where an object belongs, with its job or with what it is about, and forget what was seen of that."""
@@ -172,6 +186,11 @@ class Mirror:
         if uid in self._job_of:
             self._seen.pop(self._job_of[uid], None)
         return "about", uid
+
+
+def _replica(pod: Document) -> tuple[str, str]:
+    labels, notes = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
+    return str(labels.get(ROLE)), str(notes.get(INDEX) or labels.get(INDEX))
 
 
 def _kept(document: Mapping[str, Any]) -> bool:

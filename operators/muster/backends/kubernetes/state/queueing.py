@@ -137,7 +137,7 @@ def runs(workload: Mapping[str, Any]) -> bool:
 
 
 def queue_of(workload: Mapping[str, Any]) -> str:
-    """Return the LocalQueue that a workload asks for."""
+    """Return the LocalQueue that a workload asks for; empty where it asks for none, as Kueue may let foreign ones."""
     return str(workload["spec"].get("queueName") or "")
 
 
@@ -211,16 +211,17 @@ def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) ->
 def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
     """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age.
 
-    Ages are whole seconds: of those made in the same one only Kueue knows the order.
+    Ages are whole seconds: of those made in the same one only Kueue knows the order. What is in no queue has none.
     """
     queues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in held(workloads):
-        queues.setdefault((each["metadata"]["namespace"], queue_of(each)), []).append(each)
+        if queue := queue_of(each):
+            queues.setdefault((each["metadata"]["namespace"], queue), []).append(each)
     found: dict[str, Place] = {}
-    for queue in queues.values():
-        queue.sort(key=_rank)
-        for number, each in enumerate(queue, start=1):
-            found[_name(each)] = Place(number=number, of=len(queue))
+    for waits in queues.values():
+        waits.sort(key=_rank)
+        for number, each in enumerate(waits, start=1):
+            found[_name(each)] = Place(number=number, of=len(waits))
     return found
 
 

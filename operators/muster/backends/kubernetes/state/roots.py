@@ -38,17 +38,24 @@ def find_root(client: Client, job: JobSpec, job_id: str, *, namespace: str) -> D
     return None
 
 
-def delete_root(client: Client, root: Mapping[str, object]) -> None:
-    """Begin to delete a root and all it owns; one of the same name that was made since is left alone."""
+def delete_root(client: Client, root: Mapping[str, object]) -> bool:
+    """Begin to delete a root and all it owns; whether that was not begun yet.
+
+    One of the same name that was made since is left alone.
+
+    It stays until its Jobs and their pods are gone. Were it to go first, then a JobSet controller that has not heard of it yet
+    would make its Jobs anew, under the same names: a collector that is as late takes the new for the old, and
+    never takes the pods of the old away. An API server that was restarted makes both late, by up to half a minute.
+    """
     metadata = root["metadata"]
     assert isinstance(metadata, Mapping)
-    if not metadata.get("deletionTimestamp"):
-        client.delete(
-            kind_of(root),
-            str(metadata["name"]),
-            namespace=str(metadata["namespace"]),
-            uid=str(metadata["uid"]),
-        )
+    return not metadata.get("deletionTimestamp") and client.delete(
+        kind_of(root),
+        str(metadata["name"]),
+        namespace=str(metadata["namespace"]),
+        propagation="Foreground",
+        uid=str(metadata["uid"]),
+    )
 
 
 def secret_of(root: Document) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document
@@ -47,6 +48,11 @@ class Seen:
             events=tuple(found.get(EVENT.name, ())),
         )
 
+    @cached_property
+    def read_pods(self) -> tuple[SeenPod, ...]:
+        """The pods, each read once: a job that does not change is judged again and again."""
+        return tuple(map(SeenPod.of, self.pods))
+
     @property
     def restarts(self) -> int:
         """How often the gang was started again."""
@@ -54,12 +60,12 @@ class Seen:
             return 0
         if self.root["kind"] == JOB_SET.name:
             return int((self.root.get("status") or {}).get("restarts") or 0)
-        return max((pod.restart for pod in map(SeenPod.of, self.pods)), default=0)
+        return max((pod.restart for pod in self.read_pods), default=0)
 
     def replicas(self) -> tuple[SeenPod, ...]:
         """The pods of the start that counts, one a replica, by role and index."""
         newest: dict[tuple[str, int], SeenPod] = {}
-        for pod in sorted(map(SeenPod.of, self.pods), key=lambda pod: (pod.restart, pod.created)):
+        for pod in sorted(self.read_pods, key=lambda pod: (pod.restart, pod.created)):
             if pod.restart >= self.restarts:
                 newest[pod.role, pod.index] = pod
         return tuple(newest[key] for key in sorted(newest))

@@ -36,7 +36,8 @@ def stuck(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = Non
     """Return why a job that has not ended can never go on; None where it may.
 
     :param now: seconds since the epoch, by a clock like the API server's.
-    :param cluster: what the cluster has, to see whether Kueue tells of every flavor.
+    :param cluster: what the cluster has, to see whether Kueue tells of every flavor that would do: where that
+        cannot be known, one that it does not tell of may.
     """
     found = _workload(seen.workload, now, cluster) if seen.workload is not None else None
     events = tuple(map(SeenEvent.of, seen.events))
@@ -65,8 +66,8 @@ def _workload(workload: Mapping[str, Any], now: float, cluster: Cluster | None) 
             advice="make the queue, or name another",
         )
     known = cluster.queues.get(str(queue)) if cluster is not None else None
-    flavors = frozenset(known.limits or ()) if known is not None else frozenset()
-    if any(_never(each, flavors) for each in said.split("; couldn't assign")):
+    groups = known.groups if known is not None else ()
+    if any(_never(each, groups) for each in said.split("; couldn't assign")):
         return Verdict(
             cause=Cause.UNSCHEDULABLE,
             message=f"queue {queue} can never hold it: {plain_reason(said)}",
@@ -77,14 +78,16 @@ def _workload(workload: Mapping[str, Any], now: float, cluster: Cluster | None) 
     return None
 
 
-def _never(said: str, flavors: frozenset[str]) -> bool:
+def _never(said: str, groups: Sequence[Sequence[str]]) -> bool:
     """Whether Kueue's reason for one role names no flavor that may become free.
 
     It goes on with the flavor after the one that it tried last, and tells only of those that it then tries:
-    where some of `flavors` are not named, they may do.
+    where some of a resource group's flavors are not named, or are not known at all, they may do.
+
+    :param groups: the queue's flavors by resource group; none where they are not known.
     """
-    tried = _FLAVOR.findall(said)
-    if tried and not flavors <= set(tried):
+    tried = {*_FLAVOR.findall(said)}
+    if tried and not any(tried.issuperset(group) for group in groups):
         return False
     return any(text in said for text in _QUOTA_NEVER) and not any(text in said for text in _QUOTA_LATER)
 
@@ -110,7 +113,7 @@ def _deactivated(said: str) -> Verdict:
 
 
 def _events(seen: Seen, job: JobSpec, events: Sequence[SeenEvent], now: float) -> Verdict | None:
-    pods = {pod.name: pod for pod in map(SeenPod.of, seen.pods)}
+    pods = {pod.name: pod for pod in seen.read_pods}
     owners = {pod.owner for pod in pods.values()}
     for event in events:
         if event.about not in owners and _is_not_admitted(event, now):

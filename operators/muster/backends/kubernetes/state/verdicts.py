@@ -12,7 +12,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
 from muster.backends.kubernetes.state.faults import ADVICE, CAUSES, Fault, fault
 from muster.backends.kubernetes.state.observe import completed, failed, failure
-from muster.backends.kubernetes.state.seen import Seen, SeenPod, seconds
+from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
@@ -126,7 +126,7 @@ def _failed(seen: Seen, job: JobSpec) -> Verdict:
 
 
 def _hopeless(seen: Seen, job: JobSpec) -> Verdict | None:
-    faults = [fault(pod, job) for pod in map(SeenPod.of, seen.pods)]
+    faults = [fault(pod, job) for pod in seen.read_pods]
     return first_fault([each for each in faults if each is not None and each.hopeless])
 
 

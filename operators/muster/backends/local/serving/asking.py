@@ -12,7 +12,7 @@ from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.asking import infer_request, read_answer
 from muster.backends.releases.counting import added, read_counts
 from muster.core.deployment import Answer, Counts, SmokeRequest
-from muster.core.errors import BackendError, DeploymentError
+from muster.core.errors import DeploymentError
 
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
@@ -34,17 +34,14 @@ def ask(state: DeploymentState, revision: str, request: SmokeRequest) -> tuple[A
 
 
 def counts(state: DeploymentState) -> Mapping[str, Counts]:
-    """Add up what the servers have counted.
+    """Add up what the servers have counted; a revision whose server does not say is left out.
 
-    :raises BackendError: one that holds a revision with traffic does not say, so nobody knows how that is.
+    :raises BackendError: a page is none of metrics.
     """
     pages = {port: _page(port, "/metrics") for port in sorted(set(state.ports.values()))}
-    silent = [name for name in state.shares if name in state.ports and pages[state.ports[name]] is None]
-    if silent:
-        raise BackendError(
-            f"deployment {state.name}: the server of {', '.join(silent)} does not say what it has answered"
-        )
-    return added(read_counts(page, name=state.name) for page in pages.values() if page is not None)
+    counted = added(read_counts(page, name=state.name) for page in pages.values() if page is not None)
+    silent = [name for name, port in state.ports.items() if pages[port] is None]
+    return {one.name: counted.get(one.name, Counts()) for one in state.live if one.name not in silent}
 
 
 def answers(state: DeploymentState) -> bool:

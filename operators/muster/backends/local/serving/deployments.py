@@ -33,7 +33,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
 )
-from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.errors import Behind, Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import Origin
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -67,13 +67,20 @@ class LocalDeployments:
         return ""
 
     def prepare(
-        self, spec: DeploymentSpec, *, by: str, origin: Origin | None = None, allow_older: bool = True
+        self,
+        spec: DeploymentSpec,
+        *,
+        by: str,
+        origin: Origin | None = None,
+        allow_older: bool = True,
+        token: str | None = None,
     ) -> Revision:
         """Begin a release: have a revision brought up beside what serves; do not wait. Idempotent.
 
         Also what brings a deployment back after the machine was restarted.
 
-        :raises Conflict: it must not be older than what serves or will, and is.
+        :raises Behind: it must not be older than what serves or will, and is.
+        :raises Conflict: somebody else has written the route since `token`.
         :raises SpecError: no such server, or the image's snapshot holds no lock.
         :raises NotFound: the model's version or the image's lock is not in the store.
         """
@@ -84,7 +91,7 @@ class LocalDeployments:
 
         def check_order(state: DeploymentState) -> None:
             if not allow_older and (why := behind(self._store, model, state.revisions, state.release)):
-                raise Conflict(f"{model.address} would take {spec.name} back in time: {why}")
+                raise Behind(f"{model.address} would take {spec.name} back in time: {why}")
 
         if self._copies:
             if (now := folder.read()) is not None:
@@ -92,6 +99,8 @@ class LocalDeployments:
             self._copy(folder, spec)
 
         def change(state: DeploymentState) -> DeploymentState:
+            if token not in (None, state.token):
+                raise Conflict(f"deployment {spec.name}: its route was written by somebody else meanwhile")
             check_order(state)
             state, revision = state.prepared(spec, by=by, origin=origin)
             folder.keep_lock(spec.image_digest, self._lock(spec))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.recordings import names, recorded
 
-from muster.backends.kubernetes.api.kinds import EVENT, JOB_SET, POD, kind_of
+from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, kind_of
 from muster.backends.kubernetes.api.lean import lean, whole
 from muster.backends.kubernetes.cluster.facts import Cluster, Node
 from muster.backends.kubernetes.state.observe import observe
@@ -56,6 +56,35 @@ def test_events_and_what_a_watch_says_of_itself_stay_as_they_are() -> None:
     bookmark = {"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": "7"}}}
     assert json.loads(json.dumps(event), object_hook=lean(EVENT)) == event
     assert json.loads(json.dumps(bookmark), object_hook=lean(POD)) == bookmark
+
+
+@pytest.mark.parametrize("where", ["annotations", "labels"])
+@pytest.mark.parametrize("said", ["its-uid-is-7", "", "x"])
+def test_what_somebody_calls_metadata_is_none(where: str, said: str) -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "uid": "u", where: {"metadata": said}},
+        "spec": {"nodeName": "n"},
+    }
+    kept = {"metadata": said} if where == "labels" else None
+    found = json.loads(json.dumps(pod), object_hook=lean(POD))
+    assert (found["metadata"].get(where), found["spec"]) == (kept, {"nodeName": "n"})
+
+
+def test_a_template_has_metadata_and_is_no_object() -> None:
+    noted = {"labels": {"a": "b"}, "annotations": {"metadata": "uid"}}
+    template = {"metadata": noted, "spec": {"containers": [{"name": "c", "resources": {}, "image": "i"}]}}
+    job = {
+        "kind": "Job",
+        "metadata": {"name": "j", "uid": "u"},
+        "spec": {"parallelism": 2, "template": template},
+    }
+    found = json.loads(json.dumps(job), object_hook=lean(JOB))
+    containers = {"containers": [{"name": "c", "resources": {}}], "initContainers": []}
+    assert found["spec"] == {
+        "parallelism": 2,
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": containers},
+    }
 
 
 def test_whole_but_for_who_wrote_it() -> None:

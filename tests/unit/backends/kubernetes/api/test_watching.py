@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
 
+from muster.backends.kubernetes.api import watching
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD
 from muster.backends.kubernetes.api.watching import Change, Watch
@@ -176,6 +177,49 @@ def test_it_is_closed_while_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.text
 
 
+def test_a_kind_of_which_nothing_happens_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of some kinds there are no bookmarks."""
+    monkeypatch.setattr(watching, "_SILENT_SECONDS", 0.05)
+    hold = threading.Event()
+    ages: list[float] = []
+
+    def silent(_: Asked) -> Answer:
+        ages.append(watch.silent_seconds)
+        watch._heard -= 1000.0
+        return Answer(hold=hold)
+
+    lines = (event("ADDED", pod("b", 8)),)
+    with api_server(listed(version=7), silent, silent, silent, Answer(lines=lines)) as server:
+        watch = Watch(Client(server.api()), POD, namespace="ml")
+        changes = []
+        for change in watch.changes():
+            changes.append(change.version)
+            if len(changes) == 2:
+                watch.close()
+                hold.set()
+    assert changes == ["7", "8"]
+    assert max(ages) < 900, "a watch that is taken is a sign of life"
+    assert {asked.query.get("resourceVersion") for asked in server.asked[1:]} == {"7"}
+    assert not caplog.text
+
+
+def test_a_watch_that_has_long_told_nothing_may_be_mute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "_MUTE_SECONDS", 0.01)
+    hold = threading.Event()
+    with api_server(listed(version=7), Answer(hold=hold), listed(pod("b", 8), version=9)) as server:
+        try:
+            changes = take(server, 2)
+        finally:
+            hold.set()
+    assert changes[1] == Change(version="9", put=(seen("b", 8),), whole=True)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -199,6 +243,31 @@ def test_whatever_is_answered_it_goes_on(answer: Answer, said: str, caplog: pyte
         changes = take(server, 2 + ("serves" in said or "version" in said))
     assert changes[-1].version == "8"
     assert said in caplog.text
+
+
+def test_a_defect_is_told_with_where_it_is_and_all_is_listed_again(caplog: pytest.LogCaptureFixture) -> None:
+    def read(found: dict[str, Any]) -> dict[str, Any]:
+        if found.get("name") == "strange":
+            raise AttributeError("a defect of ours")
+        return found
+
+    def later(asked: Asked) -> Answer:
+        if asked.query.get("watch"):
+            return Answer(lines=(event("ADDED", pod("b", 12)),))
+        return listed(version=11)
+
+    strange = Answer(lines=(event("ADDED", pod("strange", 8)),))
+    with api_server(listed(version=7), strange, strange, later) as server:
+        watch = Watch(Client(server.api()), POD, namespace="ml", read=read)
+        changes = []
+        for change in watch.changes():
+            changes.append(change.version)
+            if len(changes) == 3:
+                watch.close()
+    assert changes == ["7", "11", "12"]
+    (said,) = [each for each in caplog.records if each.exc_info]
+    assert "pods" in said.getMessage()
+    assert "a defect of ours" in caplog.text
 
 
 def test_a_list_that_is_none_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:

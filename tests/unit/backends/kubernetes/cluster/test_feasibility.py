@@ -75,8 +75,15 @@ class TestQueue:
     def test_the_only_one(self) -> None:
         assert choose_queue(cluster(queues={"team-a": QUEUE}), None, gang=True) is QUEUE
 
-    def test_a_single_job_needs_none(self) -> None:
-        assert choose_queue(SITE, None, gang=False) is None
+    def test_a_single_job_waits_in_one_as_well(self) -> None:
+        """Else it would go past the quota, and its priority be one of pods."""
+        assert choose_queue(cluster(queues={"team-a": QUEUE}), None, gang=False) is QUEUE
+        with pytest.raises(SpecError) as raised:
+            choose_queue(SITE, None, gang=False)
+        assert str(raised.value) == "a job waits in a queue: name one with queue=; there are team-a, team-b"
+
+    def test_a_single_job_needs_none_where_there_is_none(self) -> None:
+        assert choose_queue(cluster(queues={}), None, gang=False) is None
 
     def test_without_kueue(self) -> None:
         assert choose_queue(cluster(kueue=False, queues={}), None, gang=True) is None
@@ -295,6 +302,56 @@ class TestFit:
         with pytest.raises(CannotSchedule, match=r"the largest node of class gpu-k80 has 0 cpu"):
             check_job(cluster(nodes=SITE.nodes[:3]), [pods(gpus=1, gpu_class=("gpu-k80",))], queue=QUEUE)  # type: ignore[index]
         assert check_job(cluster(nodes=None), [pods(gpus=1, gpu_class=("gpu-k80",))], queue=QUEUE) == ()
+
+    @pytest.mark.parametrize(
+        "away", [{"starting": True}, {"starting": True, "ready": False}], ids=["ready", "not ready"]
+    )
+    @pytest.mark.parametrize(
+        ("asked", "hoped_for"),
+        [
+            (pods(gpus=1, gpu_class=("gpu-k80",)), "k80-0"),
+            (pods(count=2, gpus=8, gpu_class=("gpu-a100",)), "a100-1"),
+            (pods(count=20, gpus=1), "a100-1, k80-0"),
+        ],
+    )
+    def test_cards_that_are_not_to_be_seen_just_now_are_waited_for(
+        self, away: dict[str, bool], asked: PodSet, hoped_for: str
+    ) -> None:
+        """A kubelet that starts shows none, until the device plugin has registered with it."""
+        nodes = (
+            Node.of(node("cpu-0")),
+            Node.of(node("a100-0", gpu_class="gpu-a100", gpus=8)),
+            Node.of(node("a100-1", gpu_class="gpu-a100", gpus=8, **away)),  # type: ignore[arg-type]
+            Node.of(node("k80-0", gpu_class="gpu-k80", gpus=4, **away)),  # type: ignore[arg-type]
+        )
+        (warning,) = check_job(cluster(nodes=nodes), [asked], queue=None)
+        assert warning == (
+            f"role main waits for devices that no node shows now: {hoped_for} may have them when it is ready and "
+            "its device plugin has registered"
+        )
+
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            (
+                pods(gpus=1, gpu_class=("h100",)),
+                "GPU class h100, which no node has; there are gpu-a100, gpu-k80",
+            ),
+            (
+                pods(count=1, cpus=17, gpus=1, gpu_class=("gpu-a100",)),
+                "the largest node of class gpu-a100 has 16 cpu",
+            ),
+            (pods(count=9, gpus=1, gpu_class=("gpu-k80",)), "the 1 nodes that suit it have room for 4"),
+        ],
+    )
+    def test_what_no_node_can_have_is_refused_meanwhile(self, asked: PodSet, message: str) -> None:
+        nodes = (
+            Node.of(node("cpu-0")),
+            Node.of(node("a100-0", gpu_class="gpu-a100", gpus=8, starting=True)),
+            Node.of(node("k80-0", gpu_class="gpu-k80", gpus=4)),
+        )
+        with pytest.raises(CannotSchedule, match=message):
+            check_job(cluster(nodes=nodes), [asked], queue=None)
 
     def test_an_unknown_priority(self) -> None:
         with pytest.raises(SpecError, match=r"no priority urgent; there are high, low, normal"):

@@ -12,6 +12,7 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, 
 
 from muster.backends.kubernetes.api.kinds import JOB_SET
 from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS
 from muster.backends.kubernetes.lifecycle.jobs import CANCELLED, UNSEALED
 from muster.core.errors import Forbidden
 from muster.core.status import JobState, JobStatus
@@ -29,7 +30,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture
 def backend(there: World) -> Iterator[KubernetesBackend]:
     yield there.backend()
-    there.cluster.away = False
+    there.cluster.away, there.cluster.collects = False, True
     there.cluster.forbidden.clear()
 
 
@@ -210,6 +211,39 @@ class TestSweep:
         assert len(there.roots("waits")) == 1
         assert there.cluster.objects["jobsets", "stranger"]["metadata"] == stranger["metadata"]
         assert backend.sweep() == ()
+
+    def test_a_root_goes_last_and_is_swept_once(self, there: World, backend: KubernetesBackend) -> None:
+        """One that went first would have its Jobs made anew by a controller that has not heard of it."""
+        backend.submit(there.job(), job_id="goes")
+        ledger = there.service.client().ledger
+        ledger.update(_succeeded(ledger.status("goes")))
+        there.cluster.collects = False
+        assert there.backend().sweep() == ("goes",)
+        assert "deletionTimestamp" in there.roots("goes")[0]["metadata"]
+        assert there.backend().sweep() == ()
+        there.cluster.collect()
+        assert not there.roots("goes")
+
+    def test_a_round_ends_where_the_cluster_goes_away_and_the_next_goes_on(
+        self, there: World, backend: KubernetesBackend
+    ) -> None:
+        """A hub has one thread for all of its tasks."""
+        ids = [f"left-{number}" for number in range(3)]
+        ledger = there.service.client().ledger
+        for job_id in ids:
+            backend.submit(there.job(), job_id=job_id)
+            ledger.update(_succeeded(ledger.status(job_id)))
+        there.cluster.unanswered.add(("delete", JOB_SET.plural))
+        there.slept.clear()
+        asked = len(there.server.asked)
+        try:
+            assert there.backend().sweep() == ()
+        finally:
+            there.cluster.unanswered.clear()
+        assert len({each.path for each in there.server.asked[asked:] if each.method == "DELETE"}) == 1
+        assert sum(there.slept) <= 2 * QUICK_SECONDS
+        assert set(ids) <= {*there.backend().sweep()}
+        assert not any(map(there.roots, ids))
 
 
 class TestMany:

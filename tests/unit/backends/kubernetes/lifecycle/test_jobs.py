@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 
+from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.lifecycle.jobs import CANCELLED
+from muster.core.job import Role
+from muster.core.resources import Resources
 from muster.core.status import JobEvent, JobState
 from muster.core.verdict import Cause
 
@@ -59,6 +63,100 @@ def test_one_that_is_adopted_while_its_end_is_prepared_goes_on(
         there.backend().cancel("adopted", owner=FIRST, wait=False)
     status = ledger.status("adopted")
     assert (status.state.ended, status.verdict, status.owner) == (False, None, SECOND)
+
+
+def test_one_that_cannot_be_looked_at_keeps_nobody_from_being_seen(
+    there: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for job_id in ("odd", "sound"):
+        there.backend().submit(there.job(), job_id=job_id)
+    (root,) = there.roots("odd")
+    labels = {**root["metadata"]["labels"], "jobset.sigs.k8s.io/restart-attempt": "often"}
+    there.pod("odd", labels=labels)
+    found = there.backend().statuses(["odd", "sound"])
+    assert found["sound"].reason != found["odd"].reason
+    assert (found["odd"].state, found["odd"].verdict) == (JobState.QUEUED, None)
+    assert found["odd"].reason == (
+        "it cannot be looked at, by a defect of muster's own (ValueError: invalid literal for int() with base 10: 'often')"
+    )
+    (said,) = [each for each in caplog.records if each.exc_info]
+    assert "odd" in said.getMessage()
+
+
+class TestHeld:
+    """Gangs that Kueue holds: they have no pods, and it goes on with the flavor after the one that it tried last."""
+
+    CARDS = Resources(memory_gib=0.1, gpus=1, gpu_class=("gpu-a100", "gpu-k80"))
+    NOT_ASKED_FOR = "flavor cpu doesn't match node affinity"
+    TOO_MANY = (
+        "insufficient quota for nvidia.com/gpu in flavor {}, previously considered podsets requests (0) + "
+        "current podset request (12) > maximum capacity ({})"
+    )
+
+    def hold(self, there: World, job_id: str, *said: str) -> None:
+        """Have a gang of twelve that waits for what Kueue says."""
+        role = Role(replicas=12, command=("true",), resources=self.CARDS)
+        there.backend().submit(there.job(roles=(role,)), job_id=job_id)
+        (root,) = there.roots(job_id)
+        uid = root["metadata"]["uid"]
+        message = f"couldn't assign flavors to pod set main: {', '.join(said)}"
+        waits: dict[str, Any] = {
+            "type": "QuotaReserved",
+            "status": "False",
+            "reason": "Pending",
+            "message": message,
+        }
+        there.cluster.put(
+            {
+                "apiVersion": "kueue.x-k8s.io/v1beta2",
+                "kind": "Workload",
+                "metadata": {
+                    "name": f"jobset-{job_id}",
+                    "namespace": root["metadata"]["namespace"],
+                    "labels": {"kueue.x-k8s.io/job-uid": uid},
+                    "ownerReferences": [{"uid": uid}],
+                },
+                "spec": {"queueName": "team-a"},
+                "status": {"conditions": [waits]},
+            }
+        )
+
+    @pytest.mark.parametrize("seen", ["followed", "asked for"])
+    def test_goes_on_where_a_class_that_was_not_tried_may_do(self, there: World, seen: str) -> None:
+        job_id = f"held-{seen.replace(' ', '-')}"
+        self.hold(there, job_id, self.TOO_MANY.format("gpu-k80", 4))
+        backend = there.backend()
+        status = backend.status(job_id) if seen == "asked for" else backend.statuses([job_id])[job_id]
+        assert (status.state, status.verdict) == (JobState.QUEUED, None)
+        assert there.roots(job_id)
+
+    def test_goes_on_where_its_quota_may_not_be_read(self, there: World) -> None:
+        right = ("list", CLUSTER_QUEUE.plural)
+        self.hold(there, "held-unknown", self.NOT_ASKED_FOR, self.TOO_MANY.format("gpu-a100", 8))
+        there.cluster.forbidden.add(right)
+        try:
+            status = there.backend().status("held-unknown")
+        finally:
+            there.cluster.forbidden.remove(right)
+        assert (status.state, status.verdict) == (JobState.QUEUED, None)
+
+    def test_ends_where_no_class_can_ever_do(self, there: World) -> None:
+        never = [self.TOO_MANY.format(flavor, most) for flavor, most in (("gpu-a100", 8), ("gpu-k80", 4))]
+        self.hold(there, "held-for-ever", self.NOT_ASKED_FOR, *never)
+        status = there.backend().statuses(["held-for-ever"])["held-for-ever"]
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.UNSCHEDULABLE
+        assert not there.roots("held-for-ever")
+
+    def test_many_cost_the_cluster_no_more_than_one(self, there: World) -> None:
+        jobs = [f"held-{number}" for number in range(5)]
+        for job_id in jobs:
+            self.hold(there, job_id, self.TOO_MANY.format("gpu-k80", 4))
+        backend = there.backend()
+        backend.statuses(jobs[:1])
+        before = there.questions()
+        assert {each.state for each in backend.statuses(jobs).values()} == {JobState.QUEUED}
+        assert there.questions() == before, "what the cluster has was looked up a moment ago"
 
 
 class TestWatch:

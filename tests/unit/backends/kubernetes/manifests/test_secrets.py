@@ -61,6 +61,7 @@ def test_a_value_that_no_variable_can_hold_is_refused_and_not_shown(value: str) 
         (f"{'a' * 248}/key", None),
         ("muster-t-2/token", "is muster's own"),
         ("muster-operators/token", "is muster's own"),
+        ("sh.helm.release.v1.muster.v1/release", "is what Helm keeps of a release"),
     ],
 )
 def test_a_secret_of_the_cluster_is_anybodys_but_ours(name: str, message: str | None) -> None:

@@ -191,7 +191,11 @@ class ServingCluster(FakeCluster):
                     "kind": "Pod",
                     "metadata": {**own, "name": pod},
                     "spec": {},
-                    "status": {"podIP": "10.0.0.1", "containerStatuses": [self._container(revision)]},
+                    "status": {
+                        "podIP": "10.0.0.1",
+                        "conditions": [{"type": "Ready", "status": "True" if up else "False"}],
+                        "containerStatuses": [self._container(revision)],
+                    },
                 }
             )
 

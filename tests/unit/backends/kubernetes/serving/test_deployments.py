@@ -16,16 +16,20 @@ from tests.unit.backends.kubernetes.serving.gateway_pages import line, page, tel
 
 from muster.backends.kubernetes.api.kinds import (
     CONFIG_MAP,
+    ENDPOINT_SLICE,
     HTTP_ROUTE,
     POD,
     SERVICE,
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
+from muster.backends.kubernetes.serving.notes import Live
+from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.site import Platform
-from muster.backends.releases.byhand import promote
+from muster.backends.releases.byhand import promote, roll_back
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
+    Behind,
     Conflict,
     Corrupt,
     DeploymentError,
@@ -82,6 +86,34 @@ class TestPrepare:
         assert there.route()["metadata"]["resourceVersion"] == before
         assert len(there.cluster.all(there.platform.kind)) == 1
 
+    def test_what_was_decided_on_another_route_is_not_begun(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        before = deployments.deployment("lines").token
+        deployments.prepare(there.spec(2), by="ti-2", token=before)
+        with pytest.raises(Conflict, match="written by somebody else meanwhile"):
+            deployments.prepare(there.spec(3), by="ti-3", token=before)
+        assert deployments.deployment("lines").release.revision == "r2"  # type: ignore[union-attr]
+
+    def test_what_was_superseded_before_it_was_made_leaves_nothing(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve(there)
+        deployments, others = there.deployments(), there.deployments()
+        make = Revisions.make
+
+        def late(revisions: Revisions, live: Live) -> None:
+            monkeypatch.setattr(Revisions, "make", make)
+            others.prepare(there.spec(3), by="ti-3")
+            others.withdraw("lines", live.name, state=RevisionState.RETIRED, reason="superseded")
+            make(revisions, live)
+
+        monkeypatch.setattr(Revisions, "make", late)
+        assert deployments.prepare(there.spec(2), by="ti-2").state is RevisionState.RETIRED
+        left = {each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)}
+        assert left == {"lines-r1", "lines-r3"}
+        assert there.store.resolve(there.version(2).address)[0].pins == ()
+
     def test_what_serves_already_is_left_as_it_is(self, there: World) -> None:
         serve(there)
         before = there.route()
@@ -126,7 +158,7 @@ class TestPrepare:
     def test_an_older_version_is_refused_where_it_must_not_be(self, there: World) -> None:
         there.version(2)
         serve(there, 2)
-        with pytest.raises(Conflict, match=r"@1 would take lines back in time: @2 serves$"):
+        with pytest.raises(Behind, match=r"@1 would take lines back in time: @2 serves$"):
             there.deployments().prepare(there.spec(1), by="ti-3", allow_older=False)
 
     def test_a_cluster_that_lacks_something_is_told_what_to_install(self, there: World) -> None:
@@ -299,6 +331,26 @@ class TestShift:
             deployments.shift("lines", {"r1": 95, "r2": 5}, token=status.token, release=status.release)
         assert there.weights() == {"lines-r1-predictor": 100}
 
+    @pytest.mark.parametrize("up", [0, 1])
+    def test_of_one_that_is_kept_a_single_replica_will_do(self, there: World, up: int) -> None:
+        """A rollback does not wait for a node that was drained; nor is traffic given to nobody."""
+        serve(there, 1, replicas=2)
+        serve(there, 2, replicas=2)
+        (slice_,) = (
+            each
+            for each in there.cluster.all(ENDPOINT_SLICE)
+            if each["endpoints"][0]["targetRef"]["name"].startswith("lines-r1-")
+        )
+        for endpoint in slice_["endpoints"][up:]:
+            endpoint["conditions"]["ready"] = False
+        deployments = there.deployments()
+        if up:
+            assert roll_back(deployments, "lines", by="me") == "r1"
+            assert there.weights() == {"lines-r1-predictor": 100}
+            return
+        with pytest.raises(DeploymentError, match="r1 of lines is not ready: 0 of 2 replicas"):
+            roll_back(deployments, "lines", by="me")
+
     @pytest.mark.parametrize(
         ("shares", "error"),
         [
@@ -402,16 +454,34 @@ class TestWithdraw:
         status = deployments.deployment("lines")
         deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
         other = there.deployments()
-        sleep = deployments._sleep
+        sleep = deployments._clearing._sleep
 
         def begin_another(seconds: float) -> None:
             other.prepare(there.spec(3), by="ti-3")
             sleep(seconds)
 
-        deployments._sleep = begin_another
+        deployments._clearing._sleep = begin_another
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         left = [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)]
         assert left == ["lines-r2", "lines-r3"]
+
+    def test_a_version_that_another_begins_anew_meanwhile_stays_pinned(self, there: World) -> None:
+        serve(there, 1)
+        serve(there, 2)
+        serve(there, 3)
+        deployments = there.deployments()
+        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        other = there.deployments()
+        sleep = deployments._clearing._sleep
+
+        def begin_it_anew(seconds: float) -> None:
+            other.prepare(there.spec(1), by="ti-4")
+            sleep(seconds)
+
+        deployments._clearing._sleep = begin_it_anew
+        deployments.withdraw("lines", "r2", state=RevisionState.RETIRED, reason="done")
+        pins = [there.store.resolve(there.version(number).address)[0].pins for number in (1, 2, 3)]
+        assert pins == [("deployment/lines",), (), ("deployment/lines",)]
 
 
 class TestRetire:
@@ -504,6 +574,14 @@ class TestAsk:
         released.set()
         assert (found.outputs, found.error) == (None, "HTTP 504: no answer within 0.2 s")
 
+    def test_one_that_still_comes_up_is_not_asked(self, there: World) -> None:
+        """An autoscaler adds a replica while a step begins: no user is sent to it either."""
+        there.deployments().prepare(there.spec(1, replicas=2), by="ti-1")
+        late = there.cluster.objects[POD.plural, "lines-r1-1"]
+        late["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        (answer,) = there.deployments().ask("lines", "r1", there.spec().smoke[0])
+        assert (answer.replica, answer.error) == ("lines-r1-0", "")
+
     def test_no_such_revision(self, there: World) -> None:
         serve(there)
         with pytest.raises(NotFound, match="no revision r7"):
@@ -538,8 +616,9 @@ class TestCounts:
         assert deployments.counts("lines")["r1"].requests == 12
         there.cluster.counted.clear()
         there.cluster.silent = True
-        with pytest.raises(BackendError, match="no replica of r1 says what it has answered"):
-            deployments.counts("lines")
+        assert deployments.counts("lines") == {}
+        (seen,) = deployments.look_at()
+        assert (seen.status.champion is not None, seen.counts) == (True, None)
 
     def test_one_that_hangs_is_left_out_and_the_others_are_counted(
         self, there: World, monkeypatch: pytest.MonkeyPatch
@@ -567,8 +646,7 @@ class TestCounts:
             told.text = page(line(backend, 4))
             there.cluster.silent = True
             there.cluster.counted.clear()
-            with pytest.raises(BackendError, match="no replica of r1"):
-                deployments.counts("lines")
+            assert deployments.counts("lines") == {}
             there.cluster.silent = False
             assert deployments.counts("lines")["r1"].failed == 6  # it was looked at all the same
         counts = deployments.counts("lines")["r1"]  # nobody tells any more
@@ -657,6 +735,25 @@ class TestWithoutAGateway:
         assert [each.status for each in deployments.look_at()] == [status]
         deployments.retire("lines")
         assert there.cluster.all(SERVICE) == []
+
+
+@pytest.mark.parametrize("then", [SITE.gateway, ""])
+def test_what_is_served_by_a_route_of_the_other_kind_is_left_alone(there: World, then: str) -> None:
+    """A Gateway was named, or is no longer, while it was served: what the route of then names must not be cleared away."""
+    without = {"gateway": "", "serving_url": ""}
+    before, now = (
+        there.deployments(**(without if gateway == "" else {})) for gateway in (then, "" if then else "g")
+    )
+    before.prepare(there.spec(1), by="ti-1")
+    before.shift("lines", {"r1": 100}, token=before.deployment("lines").token, release=None)
+    kind, gateway = ("HTTPRoute", "with") if then else ("Service", "without")
+    with pytest.raises(
+        SpecError, match=f"is served by {kind} lines in namespace muster-jobs, as it was {gateway} a Gateway"
+    ):
+        now.prepare(there.spec(2), by="ti-2")
+    assert [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)] == ["lines-r1"]
+    before.retire("lines")
+    assert now.prepare(there.spec(2), by="ti-2").name == "r1"
 
 
 def test_deployments_are_named(there: World) -> None:

@@ -166,6 +166,33 @@ class TestQueues:
         site.away.add(QUEUE_VIEW)
         self.check_reckoned(capacity)
 
+    def test_what_is_in_no_queue_has_no_place(self, site: SiteApi, capacity: ClusterCapacity) -> None:
+        """Kueue makes such Workloads where it manages jobs without a queue's name."""
+        site.documents += [waits("foreign", minute=0, queue=""), waits("old", minute=1)]
+        found = {each.name: each.place for each in capacity.queues().waiting}
+        assert found == {"foreign": None, "old": Place(number=1, of=1)}
+        assert [each.path for each in site.asked if each.path.endswith("/pendingworkloads")] == [
+            "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/muster-jobs/localqueues/team-a/pendingworkloads"
+        ]
+
+    def test_a_queue_that_is_refused_leaves_the_others_as_they_are(
+        self, site: SiteApi, capacity: ClusterCapacity, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site.documents += [
+            waits("odd", minute=0, queue="Team_X"),
+            waits("old", minute=1),
+            waits("young", minute=5),
+        ]
+        site.places["team-a"] = ["jobset-young-d8f1a", "jobset-old-d8f1a"]
+        site.unasked.add("Team_X")
+        found = {each.name: each.place for each in capacity.queues().waiting}
+        assert found == {
+            "odd": Place(number=1, of=1),
+            "young": Place(number=1, of=2),
+            "old": Place(number=2, of=2),
+        }
+        assert "invalid name 'Team_X'; its places are reckoned" in caplog.text
+
     def test_kueue_is_asked_for_all_that_wait(self, site: SiteApi, capacity: ClusterCapacity) -> None:
         site.documents += [waits(f"n{number}", minute=number) for number in range(7)]
         capacity.queues()

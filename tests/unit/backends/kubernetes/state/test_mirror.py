@@ -111,6 +111,19 @@ def test_what_changes() -> None:
     assert "status" in workload
 
 
+def test_one_strange_annotation_blinds_nobody() -> None:
+    scripted = Scripted()
+    strange = {**PODS[1], "metadata": {**PODS[1]["metadata"], "annotations": {"metadata": "uid"}}}
+    scripted.lists["pods"] = (strange,)
+    scripted.changes = {"pods": tuple({"type": "MODIFIED", "object": pod} for pod in (strange, PODS[0]))}
+    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+        mirror.wait(timeout_seconds=10)
+        assert len(mirror.seen("one").pods) == 1
+        scripted.go.set()
+        until(lambda: len(mirror.seen("one").pods) == 2)
+        scripted.end.set()
+
+
 def test_a_pod_that_ended_badly_is_kept_as_long_as_its_job() -> None:
     scripted = Scripted()
     scripted.changes = {"pods": tuple({"type": "DELETED", "object": pod} for pod in PODS)}
@@ -124,6 +137,36 @@ def test_a_pod_that_ended_badly_is_kept_as_long_as_its_job() -> None:
         scripted.end.set()
         until(lambda: mirror.seen("one").root is None)
         assert mirror.seen("one").pods == ()
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["started again", "put back by its queue"])
+def test_of_pods_that_ended_badly_those_of_the_last_two_starts_are_kept(restarts: bool) -> None:
+    """A queue that puts a gang back and lets it in again does not count that as a start."""
+    scripted = Scripted()
+    changes = []
+    for start in range(5):
+        for index in range(2):
+            own = {
+                "muster.dev/job": "one",
+                "muster.dev/role": "main",
+                "batch.kubernetes.io/job-completion-index": str(index),
+                "jobset.sigs.k8s.io/restart-attempt": str(start if restarts else 0),
+            }
+            pod = document(
+                "Pod", f"p-{index}-{start}", metadata={"labels": own}, spec={}, status={"phase": "Failed"}
+            )
+            changes += [{"type": kind, "object": pod} for kind in ("ADDED", "DELETED")]
+    last = document("Pod", "last", job="one", spec={}, status={"phase": "Running"})
+    scripted.lists["pods"] = ()
+    scripted.changes = {"pods": (*changes, {"type": "ADDED", "object": last})}
+    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+        mirror.wait(timeout_seconds=10)
+        scripted.go.set()
+        until(lambda: any(pod["metadata"]["name"] == "last" for pod in mirror.seen("one").pods))
+        names = {pod["metadata"]["name"] for pod in mirror.seen("one").pods}
+        assert names == {"last", "p-0-3", "p-1-3", "p-0-4", "p-1-4"}
+        assert len(mirror._job_of) == len(names) + len(SETS)
+        scripted.end.set()
 
 
 def test_an_api_server_that_is_away() -> None:

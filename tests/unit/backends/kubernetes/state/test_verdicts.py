@@ -16,8 +16,9 @@ from tests.unit.backends.kubernetes.recordings import (
     set_waiting,
     warning,
 )
-from tests.unit.backends.kubernetes.site_objects import cluster
+from tests.unit.backends.kubernetes.site_objects import cluster, node
 
+from muster.backends.kubernetes.cluster.facts import Node, Queue, holds
 from muster.backends.kubernetes.state.seen import seconds
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.core.job import Role
@@ -79,7 +80,10 @@ GOES_ON = [name for name in names() if name not in RECORDED]
 
 
 def judge(recording: Recording, *, later: float = 0.0) -> Verdict | None:
-    return verdict(recording.seen, recording.job, now=recording.now + later)
+    """Judge it as a hub does: with what the cluster has where a queue holds it."""
+    seen = recording.seen
+    held = seen.workload is not None and not holds(seen.workload, "Admitted")
+    return verdict(seen, recording.job, now=recording.now + later, cluster=cluster() if held else None)
 
 
 def certain(recording: Recording, *, later: float = 0.0) -> Verdict:
@@ -136,6 +140,12 @@ class TestPods:
             running.changed("Pod", set_ended(64, '{"kind":"Report","schema":1,"verd'), index=0)
         )
         assert certain(recording).message == "the worker of replica main-0 ended with exit code 64"
+
+    @pytest.mark.parametrize("head", ['{"a":', '{"kind":"Report"}\n{"a":'])
+    def test_last_words_that_nobody_can_read(self, running: Recording, head: str) -> None:
+        said = head + 200_000 * "["
+        found = certain(failed(running.changed("Pod", set_ended(64, said), index=0)))
+        assert found.message == "the worker of replica main-0 ended with exit code 64"
 
     def test_who_was_told_to_stop_comes_after_who_failed(self, running: Recording) -> None:
         stopped = running.changed("Pod", set_ended(70, at="2026-11-21T18:59:00Z"), index=0)
@@ -416,8 +426,11 @@ class TestQueue:
         ],
     )
     def test_what_can_never_be_given(self, message: str, never: bool) -> None:
+        """In a queue that has the flavors which Kueue tells of."""
         recording = _reserved(recorded("low-queued"), message)
-        found = judge(recording)
+        limits = {flavor: {} for flavor in re.findall(r'lavor "?([a-z0-9-]+)', message)}
+        there = cluster(queues={"team-a": Queue(name="team-a", cluster_queue="team-a", limits=limits)})
+        found = verdict(recording.seen, recording.job, now=recording.now, cluster=there)
         assert (found is not None) is never
         assert found is None or found.cause is Cause.UNSCHEDULABLE
 
@@ -436,6 +449,15 @@ class TestQueue:
         recording = _reserved(recorded("low-queued"), said)
         found = verdict(recording.seen, recording.job, now=recording.now, cluster=cluster())
         assert (found is not None) is never
+
+    def test_it_tells_of_one_resource_group_at_a_time(self) -> None:
+        limits = {"any": {"cpu": 8.0}, "gpu-a100": {"nvidia.com/gpu": 16.0}}
+        there = cluster(queues={"team-a": Queue(name="team-a", cluster_queue="team-a", limits=limits)})
+        said = "couldn't assign flavors to pod set w: insufficient quota for nvidia.com/gpu in flavor gpu-a100 > maximum capacity (16)"
+        recording = _reserved(recorded("low-queued"), said)
+        found = verdict(recording.seen, recording.job, now=recording.now, cluster=there)
+        assert found is not None
+        assert found.cause is Cause.UNSCHEDULABLE
 
     def test_a_queue_that_somebody_is_just_making(self) -> None:
         recording = recorded("no-queue")
@@ -609,6 +631,19 @@ class TestStuck:
         soon = verdict(recording.seen, recording.job, now=recording.now - 3590, cluster=cluster())
         assert soon is None
         assert verdict(recording.seen, recording.job, now=recording.now, cluster=cluster(nodes=None)) is None
+
+    def test_cards_that_are_not_to_be_seen_just_now_may_be_again(self) -> None:
+        def wants_cards(job_set: Document) -> None:
+            (role,) = job_set["spec"]["replicatedJobs"]
+            spec = role["template"]["spec"]["template"]["spec"]
+            spec["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8"}}
+
+        recording = recorded("crowd-queued").changed("JobSet", wants_cards)
+        for starting, refused in ((False, True), (True, False)):
+            cards = [node(f"a100-{number}", gpus=8, starting=starting and number == 0) for number in range(4)]
+            there = cluster(nodes=tuple(map(Node.of, cards)))
+            found = verdict(recording.seen, recording.job, now=recording.now, cluster=there)
+            assert (found is not None) is refused
 
     def test_a_node_that_a_gang_had_is_given_time_to_come_back(self) -> None:
         recording = recorded("crowd-queued")

@@ -1,0 +1,45 @@
+"""What a task has begun: remembered for its retries, and forgotten when it is cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from muster.airflow.attempts.run import TaskRun
+
+
+class Begun:
+    """One thing that a task does once, by whichever of its tries; a task that is cleared does it again.
+
+    It is kept in Airflow's ``task_state_store``, which outlives the task's process and its retries.
+
+    :param what: which of the things that this task does.
+    """
+
+    def __init__(self, task: TaskRun, what: str) -> None:
+        self._store = task.context["task_state_store"]
+        self._key = f"begun.{what}"
+        # Airflow raises the first by the second when an ended task is cleared.
+        self._series = {"max_tries": task.max_tries, "retries": task.retries}
+
+    def recall(self) -> str | None:
+        """Return what a try before has remembered; None where nothing was begun.
+
+        :raises SpecError: something else is stored.
+        """
+        stored = self._store.get(self._key)
+        if stored is None:
+            return None
+        if not isinstance(stored, Mapping) or not isinstance(stored.get("begun"), str):
+            raise SpecError(f"task_state_store holds {stored!r:.80} as {self._key}: clear the task")
+        same = all(stored.get(name) == number for name, number in self._series.items())
+        return str(stored["begun"]) if same else None
+
+    def remember(self, begun: str) -> None:
+        """Write it down. Airflow refuses that to a try that is no longer the task's own."""
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        self._store.set(self._key, {"begun": begun, **self._series}, retention=NEVER_EXPIRE)

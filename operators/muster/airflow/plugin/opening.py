@@ -1,0 +1,57 @@
+"""One site for all requests of a process: opened with the first, replaced after a refusal, closed when nobody reads it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.airflow.plugin.routes import Site
+
+
+@dataclass(eq=False)
+class _Lent:
+    site: Site
+    readers: int = 0
+
+
+class Opening:
+    """Lends the site to requests. Safe to share between threads.
+
+    :param open_site: opens one; whoever asks meanwhile waits for it.
+    """
+
+    def __init__(self, open_site: Callable[[], Site]) -> None:
+        self._open = open_site
+        self._lock = threading.Lock()
+        self._now: _Lent | None = None
+
+    @contextmanager
+    def lent(self) -> Iterator[Site]:
+        """Lend it to one request, until that has been answered."""
+        with self._lock:
+            if self._now is None:
+                self._now = _Lent(self._open())
+            lent = self._now
+            lent.readers += 1
+        try:
+            yield lent.site
+        finally:
+            with self._lock:
+                lent.readers -= 1
+                over = lent is not self._now and not lent.readers
+            if over:
+                lent.site.backend.close()
+
+    def replace(self, site: Site) -> None:
+        """Have the next request open another; this one is closed when its last request has been answered."""
+        with self._lock:
+            if self._now is None or self._now.site is not site:
+                return  # somebody has done that
+            lent, self._now = self._now, None
+            over = not lent.readers
+        if over:
+            lent.site.backend.close()
