@@ -108,6 +108,18 @@ def test_another_team_s_queue_is_one_of_quotas_that_are_there() -> None:
     assert [(each["kind"], each["spec"]) for each in made] == [("LocalQueue", {"clusterQueue": "team-b"})]
 
 
+def test_a_team_of_another_namespace_queues_there_alone() -> None:
+    """Its quotas are made here, and its LocalQueue by its own release: who is not of the team does not spend them."""
+    (ours,) = LEAST["queues"]["teams"]
+    teams = [{**ours, "name": "team-b", "localQueue": False}, ours]
+    made = [
+        (each["kind"], each["metadata"]["name"])
+        for each in render({**LEAST, "queues": {**LEAST["queues"], "teams": teams}})
+    ]
+    assert {("ClusterQueue", "team-a"), ("ClusterQueue", "team-b"), ("LocalQueue", "team-a")} <= set(made)
+    assert ("LocalQueue", "team-b") not in made
+
+
 def test_the_values_of_the_page_are_taken() -> None:
     """What docs/howto/install-on-a-cluster.md has one write."""
     page = helm.ROOT / "docs" / "howto" / "install-on-a-cluster.md"
@@ -325,6 +337,44 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"operator": {"subjects": [{"kind": "Robot", "name": "x"}]}},
         "at '/operator/subjects/0'",
     ),
+    "a server that outlasts its pod": (
+        {"serving": {"runtime": {"drainSeconds": 25}}},
+        "at '/serving/runtime/drainSeconds': maximum: got 25, want 20",
+    ),
+    "two teams of a name": (
+        {"queues": {"teams": LEAST["queues"]["teams"] * 2}},
+        "queues.teams has two of the name team-a",
+    ),
+    "a loan of no amount": (
+        {
+            "queues": {
+                "teams": [
+                    {
+                        "name": "a",
+                        "cohort": "site",
+                        "quotas": [{"flavor": "cpu", "cpu": 1, "memory": 1, "lendingLimit": {"cpu": "-4"}}],
+                    }
+                ]
+            }
+        },
+        'queues.teams: lendingLimit, cpu of cpu in team a is "-4": need an amount',
+    ),
+    "a folder that ends in nothing": (
+        {"store": {"folder": "store/"}},
+        'store.folder is "store/": need a plain path on the claim',
+    ),
+    "a Service of no address": (
+        {"store": {"clusterIP": "None"}},
+        'store.clusterIP is "None": need an address, such as 10.96.0.20',
+    ),
+    "a pod of no memory": (
+        {"store": {"resources": {"limits": {"memory": "lots"}}}},
+        'store.resources.limits.memory is "lots": need an amount',
+    ),
+    "a priority that no number holds": (
+        {"queues": {"priorities": [{"name": "first", "value": 5_000_000_000}]}},
+        "at '/queues/priorities/0/value': maximum: got",
+    ),
     "a resource without a domain": (
         {"gpuResource": "gpu"},
         'gpuResource is "gpu": need what the device plugin calls its cards',
@@ -345,6 +395,44 @@ def _merged(old: Any, new: Any) -> Any:
 
 def test_a_release_s_name_has_room_for_what_is_called_after_it() -> None:
     assert "is too long: everything is called after it" in refused(LEAST, release="a" * 41)
+
+
+def test_a_release_s_name_is_one_that_a_service_takes() -> None:
+    assert 'the release\'s name is "my.team": need at most 63 small letters' in refused(
+        LEAST, release="my.team"
+    )
+
+
+def test_names_and_amounts_that_yaml_reads_otherwise_stay_what_they_are() -> None:
+    """Cards are called 4090, a team `on`; and helm reads every number as one with a point."""
+    quota = {"flavor": "4090", "cpu": 8, "memory": 1 << 40, "gpus": 8}
+    queues = {
+        "topology": {"name": "1"},
+        "flavors": [{"name": "4090"}],
+        "cohorts": [{"name": "42", "parent": "no"}],
+        "teams": [{"name": "on", "cohort": "42", "quotas": [quota]}],
+        "priorities": [{"name": "7", "value": 1_000_000}],
+    }
+    changes = {
+        "imagePullSecrets": ["2024"],
+        "claim": {"name": "2025", "size": 1 << 40},
+        "gc": {"keep": 1_000_000},
+    }
+    made = render({**LEAST, "queues": queues, **changes}, namespace="2026")
+    for each in made:
+        assert isinstance(each["metadata"]["name"], str)
+        assert each["metadata"].get("namespace", "2026") == "2026"
+    said = {(each["kind"], each["metadata"]["name"]): each.get("spec") or {} for each in made}
+    assert said["ResourceFlavor", "4090"]["topologyName"] == "1"
+    assert said["Cohort", "42"]["parentName"] == "no"
+    assert said["ClusterQueue", "on"]["cohortName"] == "42"
+    flavor = said["ClusterQueue", "on"]["resourceGroups"][0]["flavors"][0]
+    assert (flavor["name"], flavor["resources"][1]["nominalQuota"]) == ("4090", 1 << 40)
+    assert said["LocalQueue", "on"]["clusterQueue"] == "on"
+    assert said["PersistentVolumeClaim", "2025"]["resources"]["requests"]["storage"] == 1 << 40
+    pod = said["CronJob", "muster-gc"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "2024"}]
+    assert "--keep=1000000" in pod["containers"][0]["command"]
 
 
 def test_gc_does_its_work_with_what_its_pod_is_given(tmp_path: Path) -> None:
@@ -401,6 +489,7 @@ def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
     assert (site.namespace, site.claim, site.folder) == ("team-a", "shared", "team-a/store")
     assert (site.queue, site.user, site.gpu_resource) == ("team-a", None, "amd.com/gpu")
     assert site.image_prefix == "registry.example/team-a"
+    assert site.image_pull_secrets == ("registry",)
     assert (site.serving, site.gateway) == (Platform.KSERVE, "gateways/public")
     assert site.serving_url == "https://{name}.models.example"
 

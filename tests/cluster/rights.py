@@ -79,10 +79,9 @@ _READ = ("get", "list", "watch")
 _ASKS_ONLY = {"get": {}, "list": {}, "watch": {"watch": "true", "resourceVersionMatch": "Exact"}}
 _CHANGE = ("update", "patch")
 
-_JOBS = tuple(
-    deed
-    for kind in (kinds.JOB_SET, kinds.JOB, kinds.POD_GROUP)
-    for deed in _on(kind, *_READ, "create", "delete")
+_JOBS = (
+    *(deed for kind in (kinds.JOB_SET, kinds.JOB) for deed in _on(kind, *_READ, "create", "delete")),
+    *_on(kinds.POD_GROUP, *_READ, "create"),
 )
 _PODS = _on(kinds.POD, *_READ)
 _SERVES = (
@@ -128,6 +127,7 @@ MAY: Mapping[str, frozenset[Deed]] = {
 DEEDS: tuple[Deed, ...] = (
     *_JOBS,
     *(deed for kind in (kinds.JOB_SET, kinds.JOB, kinds.POD_GROUP) for deed in _on(kind, *_CHANGE)),
+    *_on(kinds.POD_GROUP, "delete"),
     *_on(kinds.JOB, "patch", subresource="status"),
     *_on(kinds.JOB_SET, "deletecollection"),
     *_on(kinds.JOB, "create", namespace=ELSEWHERE),

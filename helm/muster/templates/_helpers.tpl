@@ -11,7 +11,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "muster.metadata" -}}
 {{- $root := index . 0 -}}
 name: {{ include "muster.name" . }}
-namespace: {{ $root.Release.Namespace }}
+namespace: {{ $root.Release.Namespace | quote }}
 labels: {{- include "muster.labels" $root | nindent 2 }}
 {{- end }}
 
@@ -67,7 +67,7 @@ imagePullPolicy: {{ . }}
 {{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
 {{- range . }}
-- {name: {{ . }}}
+- {name: {{ quote . }}}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -23,7 +23,7 @@ from muster.core.wire import loads
 from muster.volumes.base import Record, Version
 from muster.volumes.catalog import uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
-from muster.volumes.tree import files_of, remove
+from muster.volumes.tree import files_of, remove, unlock
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -297,11 +297,14 @@ def _empty(store: FolderStore, folder: Path) -> None:
 
     Not where it was committed since that was decided, or somebody is at it again.
     """
-    job_id = loads(Record, (folder / _RECORD).read_bytes()).job_id
+    try:
+        job_id = loads(Record, (folder / _RECORD).read_bytes()).job_id
+    except FileNotFoundError:  # another collection was here first
+        return
     if not store.attempts.idle(job_id):
         return
     with store.attempts.alone(job_id):
-        if not store.layout.commit(job_id).is_file():
+        if (folder / _RECORD).is_file() and not store.layout.commit(job_id).is_file():
             # Its record last: that is how whoever goes on with this finds it.
             for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _RECORD):
                 store.layout.discard(entry)
@@ -309,10 +312,12 @@ def _empty(store: FolderStore, folder: Path) -> None:
 
 
 def _delete(store: FolderStore, folder: Path) -> int:
-    """Delete at once what nobody reads any more, and return its size in bytes."""
-    freed = _unlinked_bytes(folder) if folder.is_dir() else 0
-    store.layout.delete(folder)
-    return freed
+    """Delete at once what nobody reads any more, and return its size in bytes.
+
+    It is moved first: from then on no other collection finds it, and no rank that lives on writes it.
+    """
+    taken = store.layout.discard(folder)
+    return _removed(taken) if taken is not None else 0
 
 
 def _empty_trash(store: FolderStore, *, before: float) -> int:
@@ -320,11 +325,18 @@ def _empty_trash(store: FolderStore, *, before: float) -> int:
     for entry in list(store.layout.trash.iterdir()):
         match = _TRASHED.match(entry.name)
         if match and int(match[1]) <= before:
-            size_bytes = _unlinked_bytes(entry)
-            with suppress(OSError):  # somebody has a file of it open, and NFS keeps that: it goes next time
-                remove(entry)
-                freed += size_bytes
+            freed += _removed(entry)
     return freed
+
+
+def _removed(trashed: Path) -> int:
+    """Remove what lies in the trash, and return its size in bytes; 0 where it has to wait for the next time."""
+    with suppress(OSError):  # somebody has a file of it open, and NFS keeps that; or removes it with us
+        unlock(trashed)  # what a job left there may be shut even for who owns it
+        size_bytes = _unlinked_bytes(trashed)
+        remove(trashed)
+        return size_bytes
+    return 0
 
 
 def _unlinked_bytes(path: Path) -> int:

@@ -195,6 +195,35 @@ def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, sto
     assert (store.path(version.address) / "x").read_bytes() == b"1"
 
 
+def test_two_collections_at_once_do_not_stop_each_other(work, store, monkeypatch):
+    """The other one took everything away between what this one decided and what it did."""
+    work.seal("ended-1", work.spec(out="flights/x"), {"out": {"x": bytes(9000)}})
+    work.end("ended-1")
+    work.run("put-1", {"x": b"1"})
+    store.layout.commit("put-1").rename(store.layout.trash / "x")
+    store.layout.discard(store.layout.job("put-1"))
+    store.layout.delete(store.layout.staging("put-1"))
+    decided = retention.plan(store)
+    assert decided.torn
+    assert decided.staging
+    assert retention.collect(store).freed_bytes >= 9000
+    monkeypatch.setattr(retention, "plan", lambda *_, **__: decided)
+    assert retention.collect(store).freed_bytes == 0
+
+
+def test_what_an_ended_job_shut_goes_as_well(work, store, unprivileged):
+    work.seal("ended-1", work.spec(out="flights/x"), {"out": {"x": bytes(9000)}})
+    shut = store.layout.staging("ended-1") / "shut"
+    (shut / "inner").mkdir(parents=True)
+    (shut / "inner" / "y").write_bytes(bytes(500))
+    (shut / "inner").chmod(0)
+    shut.chmod(0o300)
+    work.end("ended-1")
+    assert retention.collect(store).freed_bytes >= 9500
+    assert not store.layout.staging("ended-1").exists()
+    assert list(store.layout.trash.iterdir()) == []
+
+
 def test_a_full_disk_gets_room_though_no_version_can_go(work, store, monkeypatch):
     """A tombstone needs a block, and what an ended job has staged is in its way."""
     for n in range(2):

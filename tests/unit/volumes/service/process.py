@@ -101,7 +101,12 @@ class Service:
     def asking(self, token: str) -> httpx.Client:
         """Ask with any token."""
         return httpx.Client(
-            base_url=self.url, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=30
+            base_url=self.url,
+            headers={"authorization": f"Bearer {token}"},
+            trust_env=False,
+            timeout=30,
+            # Where threads share one and only some are kept, httpcore closes those that were just given to a thread.
+            limits=httpx.Limits(max_keepalive_connections=None),
         )
 
 

@@ -104,11 +104,14 @@ class Watch:
             except Expired:
                 version = None
             except Silent:
-                version, pause = self._after_silence(version), _FIRST_PAUSE_SECONDS
+                pause = _FIRST_PAUSE_SECONDS
             except Exception as error:  # a thread that ended would leave what it knew to stand for ever
                 said = self._say(error, said)
                 if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
                     version = None
+            version = self._after_silence(
+                version
+            )  # whoever ended it: a balancer may, before we find it silent
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

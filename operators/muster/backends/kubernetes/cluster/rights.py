@@ -61,7 +61,8 @@ def _rights(kinds: Iterable[Kind], verbs: Iterable[str], *, subresource: str = "
 
 
 NEEDED: tuple[Right, ...] = (
-    *_rights((JOB_SET, JOB, POD_GROUP), _OWN),
+    *_rights((JOB_SET, JOB), _OWN),
+    *_rights((POD_GROUP,), (*_READ, "create")),  # it goes with its JobSet
     *_rights((POD, EVENT), _READ),
     *_rights((SECRET,), ("create",)),
     *_rights((CLAIM,), ("get",)),

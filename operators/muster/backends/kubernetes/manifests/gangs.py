@@ -129,8 +129,10 @@ def _longest(job: JobSpec, *, queued: bool) -> int:
     It counts from when a Job may start, and a run_timeout only from when its gang has: in between images are pulled,
     and checkpoints copied. Where no queue holds it until there is room, it waits for that as well.
     """
-    waits = min(job.queue_timeout_seconds, _PREPARES_SECONDS) if queued else job.queue_timeout_seconds
-    seconds = math.ceil(waits + job.run_timeout_seconds + job.grace_seconds) + _LATER_SECONDS
+    waits = 0.0 if queued else job.queue_timeout_seconds
+    seconds = (
+        math.ceil(waits + _PREPARES_SECONDS + job.run_timeout_seconds + job.grace_seconds) + _LATER_SECONDS
+    )
     return min(seconds, _INT32)
 
 

@@ -220,6 +220,17 @@ def test_a_watch_that_has_long_told_nothing_may_be_mute(
     assert not caplog.text
 
 
+def test_a_watch_may_be_mute_also_where_others_end_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a balancer does with what is idle, before we call it silent."""
+    monkeypatch.setattr(watching, "_MUTE_SECONDS", 0.0)
+    with api_server(listed(version=7), Answer(), listed(pod("b", 8), version=9)) as server:
+        changes = take(server, 2)
+    assert changes[1] == Change(version="9", put=(seen("b", 8),), whole=True)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
