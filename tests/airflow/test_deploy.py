@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from muster.backends.releases.decision import Ending, Outcome
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Behind, DeploymentError, SpecError
 from muster.core.job import Origin
-from muster.core.wire import dumps
+from muster.core.wire import dumps, loads
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
@@ -76,6 +77,7 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
         patience=lambda: patience,
         max_tries=2,
         retries=2,
+        owner="first",
         deadline=None,
         defer=None,
     )
@@ -184,6 +186,10 @@ def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tm
     assert deploy.changed_since(kept, folder, store) == ""
     smoke.write_text('[{"name": "one",\n  "inputs": {"x": [1]}}]')
     assert deploy.changed_since(kept, folder, store) == "", "they ask the same"
+    smoke.write_text('[{"name": "one", "inputs": {"x": [1]}, "expect": {"y": {"min": 0, "max": 1}}}]')
+    asked = read_smoke(folder, "smoke.json")
+    recalled = loads(DeploymentSpec, dumps(replace(SPEC, smoke=asked))).smoke
+    assert smoke_digest(recalled) == smoke_digest(asked), "also as a retry reads them back"
     smoke.write_text('[{"name": "one", "inputs": {"x": [2]}}]')
     assert deploy.changed_since(kept, folder, store) == "smoke.json"
     assert deploy.changed_since({"version": "volume://f/model@2"}, folder, store) == "", "none was kept"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,8 +38,8 @@ class Task:
         self._world = world
         self._operator = DeployOperator(task_id="deploy", name=NAME, model="volume://lines/model@2")
 
-    def begin(self, *, max_tries: int = 2, retries: int = 2, latest: int = 2) -> Driver:
-        """What a new process of it drives. :param latest: what its words name by now."""
+    def begin(self, *, max_tries: int = 2, retries: int = 2, latest: int = 2, owner: str = "") -> Driver:
+        """What a new process of it drives. :param latest: what its words name by now; `owner` is its try, a new one unless said."""
         origin = Origin(dag_id="night", task_id="deploy", run_id="manual")
         task: Any = SimpleNamespace(
             backend=self._world,
@@ -46,6 +47,7 @@ class Task:
             context={"task_state_store": self.notes},
             max_tries=max_tries,
             retries=retries,
+            owner=owner or str(uuid.uuid4()),
         )
         return self._operator._begin(task, lambda: spec(latest))
 
@@ -101,6 +103,17 @@ def test_nor_is_it_forgotten_that_it_was_cleared_where_its_retries_were_lowered_
     world.come_up("r2")
     roll_back(world, NAME, by="somebody")
     assert task.begin(retries=1).revision == "r3"
+
+
+def test_its_retries_were_edited_while_it_was_deferred(task: Task, world: World) -> None:
+    """Whoever rolled it back meanwhile did so with what this very try had asked for."""
+    task.begin(owner="first")
+    task.begin(owner="second")
+    world.come_up("r2")
+    roll_back(world, NAME, by="somebody")
+    resumed = task.begin(owner="second", retries=3)
+    assert resumed.revision == "r2"
+    assert driven(world, resumed).ending is Ending.ROLLED_BACK
 
 
 def test_a_retry_means_the_version_that_was_asked_for_and_not_what_is_the_latest_by_now(

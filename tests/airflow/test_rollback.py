@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -63,7 +64,14 @@ def run(home: EmbeddedHome, world: Backend, told: Any, monkeypatch: pytest.Monke
         operator = RollbackOperator(task_id=task_id, name=NAME, **keywords)
         origin = Origin(dag_id="night", task_id=task_id, run_id="manual")
         context: Any = {"task": operator, "outlet_events": told, "task_state_store": notes[task_id]}
-        task = SimpleNamespace(backend=world, origin=origin, context=context, max_tries=max_tries, retries=2)
+        task = SimpleNamespace(
+            backend=world,
+            origin=origin,
+            context=context,
+            max_tries=max_tries,
+            retries=2,
+            owner=str(uuid.uuid4()),
+        )
         monkeypatch.setattr(TaskRun, "of", lambda *_: task)
         return operator.perform(context)
 

@@ -107,8 +107,9 @@ def decide(
     fresh = Attempt(nonce=fresh_nonce, max_tries=max_tries, retries=retries)
     if stored is None or stored.max_tries != max_tries:
         return Decision(action=Action.START, attempt=fresh)
-    # Who clears what succeeded wants it done again; a job that runs is not given up because the Dag was edited.
-    if state is JobState.SUCCEEDED and stored.retries != retries:
+    # Who clears what succeeded wants it done again, in another try. A Dag that was edited while this one waited for its
+    # job, or while the job still runs, is no reason to give it up.
+    if state is JobState.SUCCEEDED and stored.retries != retries and not mine:
         return Decision(action=Action.START, attempt=fresh)
     if state is None:  # the process died between writing the attempt and submitting its job
         return Decision(action=Action.START, attempt=stored)

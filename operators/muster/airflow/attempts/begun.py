@@ -24,6 +24,7 @@ class Begun:
         self._key = f"begun.{what}"
         # Airflow raises the first by the second when an ended task is cleared.
         self._series = {"max_tries": task.max_tries, "retries": task.retries}
+        self._try = task.owner
 
     def recall(self) -> str | None:
         """Return what a try before has remembered; None where nothing was begun.
@@ -35,11 +36,15 @@ class Begun:
             return None
         if not isinstance(stored, Mapping) or not isinstance(stored.get("begun"), str):
             raise SpecError(f"task_state_store holds {stored!r:.80} as {self._key}: clear the task")
-        same = all(stored.get(name) == number for name, number in self._series.items())
-        return str(stored["begun"]) if same else None
+        begun = str(stored["begun"])
+        if stored.get("try") != self._try:  # else it was deferred, and by now the Dag may say other retries
+            if any(stored.get(name) != number for name, number in self._series.items()):
+                return None
+            self.remember(begun)
+        return begun
 
     def remember(self, begun: str) -> None:
         """Write it down. Airflow refuses that to a try that is no longer the task's own."""
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        self._store.set(self._key, {"begun": begun, **self._series}, retention=NEVER_EXPIRE)
+        self._store.set(self._key, {"begun": begun, "try": self._try, **self._series}, retention=NEVER_EXPIRE)

@@ -77,11 +77,13 @@ def smoke_digest(smoke: Sequence[SmokeRequest]) -> str | None:
     """The digest of smoke requests, to see later whether they were changed; None where there are none."""
     import hashlib  # here: it loads OpenSSL, and a Dag that is parsed needs none
 
-    from muster.core.wire import dumps
+    from muster.core.wire import dumps, loads
 
     if not smoke:
         return None
-    return f"sha256:{hashlib.sha256(''.join(dumps(each) for each in smoke).encode()).hexdigest()}"
+    # As they come back from wherever they were written down: a bound of 1 is one of 1.0.
+    texts = [dumps(loads(SmokeRequest, dumps(each))) for each in smoke]
+    return f"sha256:{hashlib.sha256(''.join(texts).encode()).hexdigest()}"
 
 
 def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:

@@ -24,13 +24,20 @@ if TYPE_CHECKING:
     from muster.core.deployment import DeploymentSpec
 
 _TRIES = 2
+# Of the champion, which may have crashed: only seconds later its platform says that it does not answer, and then it
+# is waited for. Looks come four times a second.
+_CHAMPION_TRIES = 20
 MOMENT_SECONDS = 0.2  # of asking at a stretch: errors of users' requests must not wait behind it
 
 Answers = tuple[Answer, ...]
 
 
 class Unanswered(Exception):
-    """A replica gave no answer, or none that is one."""
+    """A replica gave no answer, or none that is one. :param tries: how often that has to be so to count."""
+
+    def __init__(self, text: str, *, tries: int) -> None:
+        super().__init__(text)
+        self.tries = tries
 
 
 class Unfinished(Exception):
@@ -74,7 +81,7 @@ class Questions:
                 return
             except Unanswered as error:  # asked again at the next look: by then it may be known to be down
                 self._unanswered += 1
-                self.found = str(error) if self._unanswered == _TRIES else None
+                self.found = str(error) if self._unanswered >= error.tries else None
                 return
             self._unanswered = 0
             self._left.popleft()
@@ -97,7 +104,8 @@ class Questions:
         else:
             self.silent = any(answer.silent for answer in answers)
         if not answers or any(answer.error for answer in answers):
-            raise Unanswered(broken_by_answers(request, answers))
+            tries = _TRIES if revision == self._revision else _CHAMPION_TRIES
+            raise Unanswered(broken_by_answers(request, answers), tries=tries)
         return answers
 
     def _smoke(self, request: SmokeRequest) -> str:
@@ -120,7 +128,7 @@ class Questions:
         try:
             answers = self._answers(revision, request)
         except Unanswered as error:
-            raise Unanswered(f"{where}: {error}") from None
+            raise Unanswered(f"{where}: {error}", tries=error.tries) from None
         wrong = broken_by_answers(request, answers) or column.add(answers[0])
         return f"{where}: {wrong}" if wrong else ""
 

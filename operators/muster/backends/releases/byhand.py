@@ -46,12 +46,13 @@ def roll_back(
         its way to, as it is now if not given.
     :param seen: how it was just now, to be in force sooner: it is looked at again where somebody has written since.
     :raises NotFound: no such deployment, or nothing is kept that could serve.
-    :raises DeploymentError: what is kept does not answer.
+    :raises DeploymentError: what is kept does not answer; or what is meant serves beside a release that is under way.
     """
     meant = [revision] if revision else []
 
     def write(status: DeploymentStatus) -> str:
         if meant and not _in_force(status, meant[0]):
+            _check_gone(status, meant[0])
             return status.champion.name if status.champion else ""
         release = _failed(status, by=by, reason=reason)
         meant[:] = meant or [release.revision]
@@ -158,6 +159,17 @@ def _in_force(status: DeploymentStatus, revision: str) -> bool:
     if release and release.champion not in (None, release.revision):
         return release.revision == revision
     return champion is not None and champion.name == revision
+
+
+def _check_gone(status: DeploymentStatus, revision: str) -> None:
+    """Refuse to call rolled back what still serves. :raises DeploymentError: a release goes on beside it."""
+    found, release = status.called(revision), status.release
+    if found is not None and found.percent and release is not None:
+        raise DeploymentError(
+            f"revision {revision} of {status.name} has {found.percent} % of the traffic, and {release.revision} is on its "
+            f"way to take it over: wait for that, or take both back, one after the other, with `muster deployments "
+            f"rollback {status.name}`"
+        )
 
 
 def _check_answers(status: DeploymentStatus, found: Revision) -> None:

@@ -62,9 +62,14 @@ def test_the_job_of_another_try(state: JobState, expected: tuple[Action, Attempt
 )
 def test_it_is_cleared_after_its_retries_were_lowered(state: JobState, action: Action) -> None:
     """By as many as it has had tries: then Airflow's number is the same as before."""
-    decision = decide(OLD, max_tries=2, retries=1, state=state, mine=True, fresh_nonce="new")
+    decision = decide(OLD, max_tries=2, retries=1, state=state, mine=False, fresh_nonce="new")
     assert decision.action is action
     assert (decision.attempt == OLD) is (action is Action.ADOPT)
+
+
+def test_its_retries_were_edited_while_it_was_deferred() -> None:
+    decision = decide(OLD, max_tries=2, retries=3, state=JobState.SUCCEEDED, mine=True, fresh_nonce="new")
+    assert decision == Decision(action=Action.TAKE, attempt=OLD)
 
 
 def test_tries_are_ordered_by_their_ids() -> None:

@@ -784,6 +784,31 @@ def test_one_replica_of_the_champion_will_do_for_a_comparison(world: World, heal
         assert outcome.reason == "in the comparison, r1: smoke request '1.0': connection refused"
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_a_champion_that_crashes_while_it_is_compared_is_waited_for(world: World, back: bool) -> None:
+    """That it does not answer its platform says a second later: the candidate is no worse for it."""
+    driver = start(world, 2, COMPARED)
+    world.come_up("r2")
+    until_share(world, driver, 25)
+    ask, looks = world.ask, 0
+
+    def crashed(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
+        nonlocal looks
+        if revision != "r1" or (back and looks > 40):
+            return ask(name, revision, request)
+        return (Answer(replica="r1", outputs=None, error="connection refused", silent=True),)
+
+    world.ask = crashed  # type: ignore[method-assign]
+    while looks <= 40:
+        world.pass_time(0.25)
+        looks += 1
+        assert driver.step() is None
+        if looks == 4:
+            world.change("r1", ready=0)
+    world.change("r1", ready=1)
+    assert drive(world, driver).ending is (Ending.DONE if back else Ending.ROLLED_BACK)
+
+
 class Chaos:
     """Kills, conflicts, absences and other people, at any write; the same for the same seed."""
 
@@ -984,6 +1009,19 @@ def test_a_look_of_a_moment_ago_misleads_nobody(world: World) -> None:
     assert roll_back(world, NAME, by="ann", revision="r2", seen=before) == "r1"
     assert world.deployment(NAME).shares == {"r1": 100}
     assert world.called("r2").reason == "rolled back by bob"
+
+
+def test_what_is_named_to_be_rolled_back_and_serves_beside_a_release_is_not_called_so(world: World) -> None:
+    """It is not on its way any more, and what it was to be taken back for is in the middle of it."""
+    released(world, 2)
+    canary = start(world, 3, CANARY)
+    world.come_up("r3")
+    until_share(world, canary, 5)
+    with pytest.raises(DeploymentError, match="r2 of line has 95 % of the traffic, and r3 is on its way"):
+        roll_back(world, NAME, by="ann", revision="r2")
+    assert world.deployment(NAME).shares == {"r2": 95, "r3": 5}
+    assert roll_back(world, NAME, by="ann") == "r2"
+    assert roll_back(world, NAME, by="ann", revision="r2") == "r1"
 
 
 def test_what_is_named_to_be_rolled_back_and_is_gone_stays_so(world: World) -> None:

@@ -326,7 +326,7 @@ class ClusterDeployments:
         if found is None:
             raise Conflict(f"revision {revision} of {name} was taken away by somebody else meanwhile")
         if found.state.over:
-            self._clearing.clear(route)  # it was superseded before it was made
+            self._clearing.clear(self._clearing.let_go(name))  # it was superseded before it was made
         return found
 
     def _route(self, name: str) -> Route:
