@@ -295,7 +295,8 @@ COUNT = """
 def counting(site: Site, name: str) -> str:
     role = Role(replicas=2, ranks=2, entrypoint="t:run", resources=SMALL)
     job_id = site.submit(name, role, code=COUNT)
-    site.until_logged(job_id, r"\[rank 3\] line 20$")
+    for rank in range(4):
+        site.until_logged(job_id, rf"\[rank {rank}\] line 20$")
     return job_id
 
 
@@ -390,7 +391,7 @@ def test_memory_that_outgrows_its_limit_is_final(site: Site) -> None:
         import os, time
         def run(out):
             print("begun", flush=True)
-            if os.environ["RANK"] != "0":  # else the first to grow ends the others before they have said a word
+            if os.environ["MUSTER_RANK"] != "0":  # else the first to grow ends the others before they have said a word
                 time.sleep(600)
             held = [bytearray(1 << 20) for _ in range(1000)]
     """
