@@ -17,8 +17,10 @@ BENCHMARKS = {
     "volumes": "commits, against DVC and a raw read",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU while 200 jobs wait, against sleeping triggers and inline waits",
+    "hand_over": "seconds until a job is cancelled whose task is ended as it is handed over to the triggerer, ten times",
     "serving": "server CPU a request, against KServe's default, a bare loop and itself without metrics",
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
+    "hostile": "what hostile clients cost others of a model server, against none",
     "cluster": "gangs beside JobSets applied by hand, and 1,000 that wait (root; brings the test cluster up)",
 }
 

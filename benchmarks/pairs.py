@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -83,17 +83,28 @@ def ratio(
     )
 
 
-def show(title: str, ratios: Sequence[Ratio], *, as_json: bool) -> int:
-    """Print a table for people or one object for scripts; return 1 where a promise was not kept."""
+def show(title: str, ratios: Iterable[Ratio], *, as_json: bool) -> int:
+    """Print a table for people or one object for scripts; return 1 where a promise was not kept.
+
+    :param ratios: each is printed, for people, as soon as it comes.
+    """
+    found: list[Ratio] = []
+    for each in ratios:
+        if not as_json:
+            if not found:
+                print(f"{title}: medians of {each.pairs} interleaved pairs")
+                print(f"{'':34} {'by hand':>9} {'muster':>9} {'ratio':>7}  {'middle half':>13}  promised")
+            _print(each)
+        found.append(each)
     if as_json:
-        print(json.dumps({"title": title, "ratios": [{**asdict(r), "kept": r.kept} for r in ratios]}))
-    else:
-        print(f"{title}: medians of {ratios[0].pairs} interleaved pairs")
-        print(f"{'':34} {'by hand':>9} {'muster':>9} {'ratio':>7}  {'middle half':>13}  promised")
-        for r in ratios:
-            bound = f"{'≥' if r.at_least else '≤'} {r.limit:g}"
-            print(
-                f"{f'{r.name}, {r.unit}':34} {r.base:9.3f} {r.ours:9.3f} {r.ratio:7.2f}"
-                f"  {r.low:5.2f} to {r.high:4.2f}  {bound}{'' if r.kept else '  MISSED'}"
-            )
-    return 0 if all(r.kept for r in ratios) else 1
+        print(json.dumps({"title": title, "ratios": [{**asdict(r), "kept": r.kept} for r in found]}))
+    return 0 if all(each.kept for each in found) else 1
+
+
+def _print(r: Ratio) -> None:
+    bound = f"{'≥' if r.at_least else '≤'} {r.limit:g}"
+    print(
+        f"{f'{r.name}, {r.unit}':34} {r.base:9.3f} {r.ours:9.3f} {r.ratio:7.2f}"
+        f"  {r.low:5.2f} to {r.high:4.2f}  {bound}{'' if r.kept else '  MISSED'}",
+        flush=True,
+    )

@@ -31,10 +31,12 @@ STAGES = 5
 STAGE_SECONDS = 0.3
 RESUME_SECONDS = 0.6
 PARSE_SECONDS = 0.2
+PROMPT_SECONDS = 3.0
 PEAK_MB = 600.0
 
 STAGE = """\
 import sys
+import time
 from pathlib import Path
 
 MB = 1 << 20
@@ -48,6 +50,7 @@ def go(data: Path, out: Path, flag: str = "") -> None:
     if flag and Path(flag).exists():
         raise SystemExit("broken on purpose")
     (out / "data").write_bytes((data / "data").read_bytes())
+    print("last line", time.time(), flush=True)
 
 
 if __name__ == "__main__":
@@ -200,7 +203,7 @@ class Ended:
 
 
 def measure(place: Place, *, pairs: int) -> list[Ratio]:
-    """Take turns, in two rounds: the whole, each further stage and memory; then resume and parsing."""
+    """Take turns, in three rounds: the whole, each further stage and memory; resume and parsing; an edit's end."""
     whole, further, peak = compare(
         lambda: (_plain(place, "plain"), STAGE_SECONDS + _bare(place), PEAK_MB),
         lambda: _run(place),
@@ -211,7 +214,14 @@ def measure(place: Place, *, pairs: int) -> list[Ratio]:
         lambda: (_resume(place), _parse(place, "dags")),
         pairs=pairs,
     )
+    prompt, kept = compare(
+        lambda: (_bare_prompt(place) + PROMPT_SECONDS, PROMPT_SECONDS),
+        lambda: (_prompt(place), _end([str(MUSTER), "run", "stages", "--resume"], place).seconds),
+        pairs=pairs,
+    )
     return [
+        ratio(f"last line to prompt, to bare + {PROMPT_SECONDS:g}", *prompt, unit="s", limit=1.0),
+        ratio(f"resume that keeps all, to {PROMPT_SECONDS:g} s", *kept, unit="s", limit=1.0),
         ratio("whole, to dag.test()", *whole, unit="s", limit=1.0),
         ratio(f"further stage, to bare + {STAGE_SECONDS}", *further, unit="s", limit=1.0),
         ratio(f"peak, to {PEAK_MB:g} MB", *peak, unit="MB", limit=1.0),
@@ -255,6 +265,33 @@ def _resume(place: Place) -> float:
     assert broken.returncode == 1, broken.stderr.decode()
     place.flag.unlink()
     return _end([str(MUSTER), "run", "stages", "--resume"], place).seconds
+
+
+def _prompt(place: Place) -> float:
+    """Seconds from the last line of the last stage's code to the end of ``muster run``, which ran it alone."""
+    return _since_last_line([str(MUSTER), "run", "stages", "--from", "stage4"], place)
+
+
+def _bare_prompt(place: Place) -> float:
+    """The same of that stage as a bare process."""
+    with tempfile.TemporaryDirectory(dir=place.root) as folder:
+        _end([str(place.python), str(place.stage), f"{folder}/0"], place)
+        return _since_last_line([str(place.python), str(place.stage), f"{folder}/0", f"{folder}/1"], place)
+
+
+def _since_last_line(command: Sequence[str], place: Place) -> float:
+    ended = subprocess.run(
+        command,
+        cwd=place.root,
+        env=_environment(place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    now = time.time()
+    (said,) = [line for line in ended.stdout.splitlines() if "last line" in line]
+    return now - float(said.split()[-1])
 
 
 def _parse(place: Place, folder: str) -> float:

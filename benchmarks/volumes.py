@@ -1,72 +1,110 @@
-"""Commits, seal included: hot against ``dvc add`` with hard links, cold against reading the same files once.
+"""Commits, seal included: against ``dvc add`` with hard links, against reading the same files once, and against each other.
 
-``python -m benchmarks.volumes [--pairs N] [--folder F] [--json]``
+``python -m benchmarks.volumes [--pairs N] [--folder F] [--against CHECKOUT] [--json]``
 
-Both start from files that are on disk already and end when their result is (DVC does not sync, so
-its file system is synced after it). DVC gets a virtual environment of its own in the cache, once.
-Cold means that the files' pages were given up first (posix_fadvise(2), DONTNEED).
+Hot is a new version of files that are in memory, cold one whose pages were given up first (posix_fadvise(2), DONTNEED).
+A second version, of which 99 of 100 bytes or files are equal, shares those with the first; with MUSTER_COMPARE it reads
+them again. A volume of ten thousand versions is to cost what a new one does. ``--against`` names a clone of
+an earlier muster, whose commits are measured beside ours.
+
+Each commit is made by a process of its own. All start from files that are on disk already and end when
+their result is (DVC does not sync, so its file system is synced after it). DVC gets a virtual environment
+of its own in the cache, once.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from uv import find_uv_bin
+
 from benchmarks.pairs import Ratio, compare, ratio, show
-from muster.core.job import JobSpec, Output, Role
-from muster.core.replica import Replica
+from benchmarks.volumes_commit import cool, warm
 from muster.core.settings import Settings
 from muster.volumes.durability import sync_all
-from muster.volumes.folder import FolderStore
 from muster.volumes.tree import files_of, remove
-from muster.worker.seal import seal
 
 DVC = "dvc==3.67.1"
 BLOCK_BYTES = 1 << 20
-DIGEST = "b3:" + "0" * 64
-SPEC = JobSpec(
-    name="benchmark",
-    image="none",
-    image_digest=DIGEST,
-    roles=(Role(entrypoint="none:none"),),
-    outputs={"data": Output(volume="data")},
-)
-CASES = {"1 GB in 5 files": (5, 200 << 20), "20,000 files of 8 KiB": (20_000, 8 << 10)}
+COMMIT = Path(__file__).with_name("volumes_commit.py")
+# name: files, bytes of each, and how much faster than DVC a commit is promised to be
+CASES = {"1 GB in 5 files": (5, 200 << 20, 8.0), "20,000 files of 8 KiB": (20_000, 8 << 10, 7.0)}
+SECOND = {"1 GB in 100 files": (100, 10 << 20), "20,000 files of 8 KiB": (20_000, 8 << 10)}
+ROWS = (33, 4 << 10)  # what is committed into a volume of ten thousand versions
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 1 where a promise was not kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.volumes")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; needs 4 GB (default: $TMPDIR)")
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; needs 6 GB (default: $TMPDIR)")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="a clone of an earlier muster")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     dvc = environment(Settings.load().cache / "benchmarks" / DVC.replace("==", "-"))
-    ratios: list[Ratio] = []
-    for name, (files, size_bytes) in CASES.items():
-        with scratch(options.folder) as folder:
-            write(folder / "original", files=files, size_bytes=size_bytes)
-            ratios += measure(folder, dvc, name, pairs=options.pairs)
-    return show("commit of a new version", ratios, as_json=options.json)
+    ratios = measured(options.folder, dvc, options.against, pairs=options.pairs)
+    return show("commit of a version", ratios, as_json=options.json)
 
 
-def measure(folder: Path, dvc: Path, name: str, *, pairs: int) -> list[Ratio]:
-    """Return the ratios of one case, hot and cold."""
-    (hot,) = compare(partial(add, folder, dvc), partial(commit, folder, warm), pairs=pairs)
-    (cold,) = compare(partial(read, folder), partial(commit, folder, cool), pairs=pairs)
-    return [
-        ratio(f"{name}, hot, to DVC", *hot, unit="s", limit=1 / 8),
-        ratio(f"{name}, cold, to a read", *cold, unit="s", limit=1.2),
-    ]
+def measured(base: Path | None, dvc: Path, against: Path | None, *, pairs: int) -> Iterator[Ratio]:
+    """Yield each case's ratio as soon as it is known: all of them take minutes."""
+    for name, (files, size_bytes, times) in CASES.items():
+        with original(base, files, size_bytes) as folder:
+            yield from to_others(folder, dvc, name, pairs=pairs, limit=1 / times)
+            if against:
+                yield to_earlier(folder, against, f"{name}, hot, to an earlier muster", "new", pairs=pairs)
+    for name, (files, size_bytes) in SECOND.items():
+        with original(base, files, size_bytes) as folder:
+            yield to_itself(folder, name, pairs=pairs)
+            if against:
+                case = f"{name}, 99 % equal, to an earlier muster"
+                yield to_earlier(folder, against, case, "second", pairs=pairs)
+    with original(base, *ROWS) as folder:
+        new, many = (partial(commit, folder, case) for case in ("new", "many"))
+        (found,) = compare(new, many, pairs=pairs)
+        yield ratio("into 10,000 versions, to a new volume", *found, unit="s", limit=1.2)
+
+
+def to_others(folder: Path, dvc: Path, name: str, *, pairs: int, limit: float) -> Iterator[Ratio]:
+    """Yield the ratios of a new version to DVC, and to a read of its files."""
+    (hot,) = compare(partial(add, folder, dvc), partial(commit, folder, "new"), pairs=pairs)
+    yield ratio(f"{name}, hot, to DVC", *hot, unit="s", limit=limit)
+    (cold,) = compare(partial(read, folder), partial(commit, folder, "new", "--cold"), pairs=pairs)
+    yield ratio(f"{name}, cold, to a read", *cold, unit="s", limit=1.2)
+
+
+def to_itself(folder: Path, name: str, *, pairs: int) -> Ratio:
+    """Return the ratio of a second version whose shared files are read again to one whose files are known."""
+    second = partial(commit, folder, "second")
+    (found,) = compare(second, partial(commit, folder, "second", "--compare"), pairs=pairs)
+    return ratio(f"{name}, 99 % equal, compared", *found, unit="s", limit=2.5)
+
+
+def to_earlier(folder: Path, checkout: Path, name: str, case: str, *, pairs: int) -> Ratio:
+    """Return the ratio of a commit to that of an earlier muster."""
+    theirs = partial(commit, folder, case, operators=checkout.absolute() / "operators")
+    (found,) = compare(theirs, partial(commit, folder, case), pairs=pairs)
+    return ratio(name, *found, unit="s", limit=1.15)
+
+
+def commit(folder: Path, *words: str, operators: Path | None = None) -> list[float]:
+    """Seconds that one commit takes; `operators` is where an earlier muster's package lies."""
+    environment = dict(os.environ, PYTHONPATH=str(operators)) if operators else None
+    case, *options = words
+    command = [sys.executable, COMMIT, case, folder, *options]
+    ran = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    return [float(json.loads(ran.stdout))]
 
 
 def add(folder: Path, dvc: Path) -> list[float]:
@@ -82,7 +120,8 @@ def add(folder: Path, dvc: Path) -> list[float]:
         ["config", "core.analytics", "false"],
     ):
         tell([dvc, *words])
-    copy(folder, repository / "data", warm)
+    copy(folder, repository / "data")
+    warm(repository / "data")
     began = time.perf_counter()
     tell([dvc, "add", "--quiet", "data"])
     sync_all(repository)
@@ -91,40 +130,10 @@ def add(folder: Path, dvc: Path) -> list[float]:
     return [seconds]
 
 
-def commit(folder: Path, prepare: Callable[[Path], None]) -> list[float]:
-    """Seconds from the end of the author's code to the acknowledged version: seal and commit."""
-    store = FolderStore(folder / "store")
-    store.ledger.create("benchmark-1", SPEC)
-    staging = store.stage("benchmark-1")
-    output = staging.output("main", 0, "data")
-    output.parent.mkdir(parents=True)
-    copy(folder, output, prepare)
-    began = time.perf_counter()
-    seal(
-        Replica(
-            job_id="benchmark-1",
-            spec=SPEC,
-            attempt=1,
-            role="main",
-            index=0,
-            code=None,
-            inputs={},
-            staging={"data": str(output)},
-            checkpoints=str(staging.checkpoints),
-            scratch=str(folder),
-            sealed=str(staging.sealed("main", 0)),
-            report=str(folder / "report"),
-        )
-    )
-    store.commit("benchmark-1", attempt=1)
-    seconds = time.perf_counter() - began
-    remove(folder / "store")
-    return [seconds]
-
-
 def read(folder: Path) -> list[float]:
     """Seconds to read every file once, from the disk, and do nothing with it."""
-    copy(folder, folder / "copy", cool)
+    copy(folder, folder / "copy")
+    cool(folder / "copy")
     buffer = bytearray(BLOCK_BYTES)
     began = time.perf_counter()
     for entry in files_of(folder / "copy"):
@@ -136,25 +145,10 @@ def read(folder: Path) -> list[float]:
     return [seconds]
 
 
-def copy(folder: Path, target: Path, prepare: Callable[[Path], None]) -> None:
-    """Copy the original to `target`, bring it to disk, and warm or cool it."""
+def copy(folder: Path, target: Path) -> None:
+    """Copy the original to `target`, and bring it to disk."""
     shutil.copytree(folder / "original", target)
     sync_all(folder)
-    prepare(target)
-
-
-def warm(folder: Path) -> None:
-    """Have every page in memory."""
-    for entry in files_of(folder):
-        Path(entry.path).read_bytes()
-
-
-def cool(folder: Path) -> None:
-    """Have no page in memory."""
-    for entry in files_of(folder):
-        fd = os.open(entry.path, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
 
 
 def write(folder: Path, *, files: int, size_bytes: int) -> None:
@@ -167,14 +161,22 @@ def write(folder: Path, *, files: int, size_bytes: int) -> None:
 
 def environment(folder: Path) -> Path:
     """Return DVC's command, installed into `folder` if it is not there."""
-    command = folder / "bin" / "dvc"
+    command, uv = folder / "bin" / "dvc", find_uv_bin()  # uv is one of muster's requirements, and on no PATH
     if not command.exists():
         new = folder.with_name(f"{folder.name}.{os.getpid()}")
         run = partial(subprocess.run, check=True)
-        run(["uv", "venv", "--quiet", "--relocatable", new])
-        run(["uv", "pip", "install", "--quiet", "--python", new / "bin" / "python", DVC])
+        run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, new])
+        run([uv, "pip", "install", "--quiet", "--python", new / "bin" / "python", DVC])
         new.rename(folder)
     return command
+
+
+@contextmanager
+def original(base: Path | None, files: int, size_bytes: int) -> Iterator[Path]:
+    """Give a folder with files to commit in its ``original``."""
+    with scratch(base) as folder:
+        write(folder / "original", files=files, size_bytes=size_bytes)
+        yield folder
 
 
 @contextmanager

@@ -26,6 +26,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Collection, Mapping
+from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.ports import free_port
 from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.processes import children, descendants
+from muster.volumes.folder import FolderStore
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
@@ -47,11 +49,14 @@ class Site(Author):
 
     :ivar port: where its Airflow answers.
     :ivar log: what ``muster up`` says.
+    :param paused: leave it as ``muster up`` is: new Dags are paused, until :meth:`trigger` starts them, and
+        muster's own maintenance is among them. Else the Dags that are written run from the start, and they alone.
     """
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, *, paused: bool = False, **environment: str) -> None:
         super().__init__(folder, **environment)
         (folder / "dags").mkdir(parents=True, exist_ok=True)
+        self.paused = paused
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=GUARD_SECONDS, trust_env=False)
@@ -65,15 +70,18 @@ class Site(Author):
 
     def set(self, section: str, **options: object) -> None:
         """Set options of Airflow's, before :meth:`up`: ``site.set("muster", inline_wait=0)``."""
-        own = self.home / "up" / "own.cfg"
+        own, settings = self.home / "up" / "own.cfg", RawConfigParser()
         own.parent.mkdir(parents=True, exist_ok=True)
-        with own.open("a") as file:
-            file.write(
-                "\n".join([f"[{section}]", *(f"{name} = {value}" for name, value in options.items()), ""])
-            )
+        settings.read(own)
+        settings.read_dict({section: options})
+        with own.open("w") as file:
+            settings.write(file)
 
     def up(self, *words: str, seconds: float = 120) -> None:
         """Start ``muster up`` and return when it says that all of it is up."""
+        if not self.paused:
+            self.set("core", dags_are_paused_at_creation=False)
+            self.set("muster", maintenance=False)
         said = self.log.stat().st_size if self.log.exists() else 0
         self._up = self.start("up", "--port", str(self.port), *words)
         ready = until(
@@ -169,6 +177,8 @@ class Site(Author):
     ) -> str:
         """Begin a run, once the Dag is known, and return its id."""
         assert until(lambda: dag_id in self.dags()), f"there are {self.dags()}"
+        if self.paused:  # as the page's form does
+            self.ask_api("PATCH", f"dags/{dag_id}", json={"is_paused": False})
         body = {"logical_date": None, "conf": dict(conf or {})} | ({"dag_run_id": run_id} if run_id else {})
         return str(self.ask_api("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
 
@@ -258,6 +268,16 @@ class Site(Author):
     def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
         """Do what the page's *Mark run as …* does."""
         self.ask_api("PATCH", f"dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
+
+    def end_runs(self) -> None:
+        """End every run that goes on, and its jobs: a test that failed would disturb those after it."""
+        going = self.ask_api("GET", "dags/~/dagRuns", params={"state": ["queued", "running"], "limit": 100})
+        for run in going["dag_runs"]:
+            self.mark_run(run["dag_id"], run["dag_run_id"], "failed")
+        ledger = FolderStore(self.home / "store").ledger
+        assert until(lambda: all(each.state.ended for each in ledger.statuses(ledger.jobs()))), (
+            "a job goes on"
+        )
 
     def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
         """Do what the page's *Clear* does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import enum
+import html
 import json
 import os
 import re
@@ -24,6 +25,10 @@ import great_expectations as gx
 from great_expectations.exceptions import GreatExpectationsError
 from great_expectations.execution_engine import sqlalchemy_execution_engine as engine
 from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+from great_expectations.expectations.registry import (
+    get_expectation_impl,
+    list_registered_expectation_implementations,
+)
 from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
 from great_expectations.render.view import DefaultJinjaPageView
 
@@ -37,26 +42,35 @@ def _close_stderr() -> None:
 
 
 def validate(data: list[Path], result: Path, *, suite: dict[str, Any]) -> dict[str, float]:
-    """Check the Parquet files of all `data` folders, as one table, against `suite`.
+    """Check the Parquet and CSV files of all `data` folders, as one table, against `suite`.
 
     Writes ``result.json`` (Great Expectations' own form: success, statistics and a result for each
     expectation) and ``docs/index.html`` into `result`.
 
+    Where there is no data, or data or an expectation that cannot be understood, ``result.json`` holds only
+    ``success``, false, and ``error``, which says it: the author's suite or data is to be mended, and not this code.
+
     :param suite: a suite as Great Expectations 1.x writes it: name, expectations, perhaps meta.
     :return: how many expectations there are, how many failed, and the rows that were looked at.
-    :raises ValueError: there is no data, or the suite cannot be understood; it names the expectation.
     """
-    expectations = read_suite(suite)
-    with database(data) as (connection_string, rows):
-        outcome = _batch(connection_string).validate(expectations, result_format="SUMMARY")
-    document = outcome.to_json_dict()
+    try:
+        expectations = read_suite(suite)
+        with database(data) as (connection_string, rows, columns):
+            outcome = _batch(connection_string).validate(expectations, result_format="SUMMARY")
+    except SuiteError as error:
+        print(error, flush=True)
+        (result / "result.json").write_text(
+            json.dumps({"success": False, "error": str(error)}) + "\n", encoding="utf-8"
+        )
+        return {}
+    document = {**outcome.to_json_dict(), "columns": columns}
     document["results"] = [_plain(each) for each in document["results"]]
     (result / "result.json").write_text(
         json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8"
     )
     (result / "docs").mkdir()
-    page = DefaultJinjaPageView().render(ValidationResultsPageRenderer().render(outcome))
-    (result / "docs" / "index.html").write_text(offline(page), encoding="utf-8")
+    page = offline(DefaultJinjaPageView().render(ValidationResultsPageRenderer().render(outcome)))
+    (result / "docs" / "index.html").write_text(failed_first(page, document), encoding="utf-8")
     failed = [each for each in document["results"] if not each["success"]]
     for each in failed:
         print(f"failed: {each['expectation_config']['type']} {_kwargs(each)}", flush=True)
@@ -66,11 +80,15 @@ def validate(data: list[Path], result: Path, *, suite: dict[str, Any]) -> dict[s
     return {"expectations": len(document["results"]), "failed": len(failed), "rows": rows}
 
 
+class SuiteError(ValueError):
+    """The suite, or the data it is to be held against, cannot be used; says what is wrong with it."""
+
+
 def read_suite(suite: Mapping[str, Any]) -> gx.ExpectationSuite:
-    """Build the suite, one expectation after the other. :raises ValueError: it names the one that is wrong."""
+    """Build the suite, one expectation after the other. :raises SuiteError: it names the one that is wrong."""
     listed = suite.get("expectations")
     if not isinstance(listed, list) or not listed:
-        raise ValueError("the suite holds no list of expectations: need one or more under 'expectations'")
+        raise SuiteError("the suite holds no list of expectations: need one or more under 'expectations'")
     built = [_expectation(number, each) for number, each in enumerate(listed, 1)]
     return gx.ExpectationSuite(
         name=str(suite.get("name") or "suite"), expectations=built, meta=suite.get("meta")
@@ -80,27 +98,80 @@ def read_suite(suite: Mapping[str, Any]) -> gx.ExpectationSuite:
 def _expectation(number: int, entry: Any) -> Any:
     where = f"expectation {number} of the suite"
     if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
-        raise ValueError(f"{where} is {entry!r:.80}: need an object with type and kwargs")
+        raise SuiteError(f"{where} is {entry!r:.80}: need an object with type and kwargs")
     known = {key: entry[key] for key in ("type", "kwargs", "meta", "severity", "description") if key in entry}
     try:
         return ExpectationConfiguration(**{"kwargs": {}, **known}).to_domain_obj()
     except (GreatExpectationsError, ValueError, TypeError) as error:
         first = " ".join(str(error).split())
-        raise ValueError(f"{where}, {entry['type']}, cannot be understood: {first:.300}") from error
+        raise SuiteError(f"{where}, {entry['type']}, cannot be understood: {first:.300}") from error
+
+
+def catalogue() -> dict[str, Any]:
+    """Return every expectation that is installed here, with its keywords and whether it needs them.
+
+    What all of them take stands once, under ``common``. ``catalogue.json`` beside this module holds it, so that a
+    suite can be checked where Great Expectations is not installed; ``python muster_validate.py`` writes it anew.
+    """
+    fields = {
+        name: {field: model.required for field, model in get_expectation_impl(name).__fields__.items()}
+        for name in sorted(list_registered_expectation_implementations())
+    }
+    common = sorted(set.intersection(*map(set, fields.values())))
+    return {
+        "great_expectations": gx.__version__,
+        "common": common,
+        "expectations": {
+            name: {field: needed for field, needed in sorted(each.items()) if field not in common}
+            for name, each in fields.items()
+        },
+    }
 
 
 @contextmanager
-def database(folders: list[Path]) -> Iterator[tuple[str, int]]:
-    """Show all Parquet files below `folders` as one table of a DuckDB file; yield where it is, and its rows."""
-    files = [str(file) for folder in folders for file in sorted(folder.rglob("*.parquet"))]
-    if not files:
-        raise ValueError(f"no Parquet file in {', '.join(map(str, folders)) or 'an empty list of versions'}")
+def database(folders: list[Path]) -> Iterator[tuple[str, int, list[str]]]:
+    """Show all Parquet and CSV files below `folders` as one table; yield its DuckDB file, its rows and its columns.
+
+    Columns are put together by name; what a file lacks is null.
+    """
+    found = {kind: _files(folders, endings) for kind, endings in _ENDINGS.items()}
+    if not any(found.values()):
+        raise SuiteError(
+            f"no Parquet or CSV file in {', '.join(map(str, folders)) or 'an empty list of versions'}: "
+            f"expected names that end in {', '.join(ending for each in _ENDINGS.values() for ending in each)}"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "data.duckdb"
         with duckdb.connect(str(path)) as connection:
-            connection.read_parquet(files, union_by_name=True).create_view(TABLE)
-            ((rows,),) = connection.table(TABLE).count("*").fetchall()
-        yield f"duckdb:///{path}", rows
+            try:
+                rows, columns = _show(connection, found)
+            except duckdb.Error as error:
+                raise SuiteError(f"the data cannot be read: {' '.join(str(error).split()):.600}") from error
+        yield f"duckdb:///{path}", rows, columns
+
+
+def _show(connection: duckdb.DuckDBPyConnection, found: Mapping[str, list[str]]) -> tuple[int, list[str]]:
+    if found["parquet"]:
+        connection.read_parquet(found["parquet"], union_by_name=True).create_view("parquet")
+    if found["csv"]:
+        connection.read_csv(found["csv"], union_by_name=True).create_view("csv")
+    parts = " union all by name ".join(f"from {kind}" for kind, files in found.items() if files)
+    connection.execute(f"create view {TABLE} as {parts}")
+    table = connection.table(TABLE)
+    ((rows,),) = table.count("*").fetchall()
+    return rows, table.columns
+
+
+_ENDINGS = {"parquet": (".parquet",), "csv": (".csv", ".csv.gz")}
+
+
+def _files(folders: list[Path], endings: tuple[str, ...]) -> list[str]:
+    return [
+        str(file)
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name.endswith(endings)
+    ]
 
 
 class _Dialect(str, enum.Enum):
@@ -145,27 +216,74 @@ _ALONE = (
     (re.compile(r"<(?:link|img)\b[^>]*>", re.IGNORECASE), ""),
     (re.compile(r"url\(\s*['\"]?(?:https?:)?//[^)]*\)", re.IGNORECASE), "none"),
     (
-        re.compile(
-            r"<a\b[^>]*\bhref\s*=\s*['\"]?(?:https?:)?//[^>]*>(.*?)</a\s*>", re.DOTALL | re.IGNORECASE
-        ),
-        r"\1",
-    ),
+        re.compile(r"<a\b[^>]*\bdata-toggle\s*=[^>]*>.*?</a\s*>", re.DOTALL | re.IGNORECASE),
+        "",
+    ),  # needs a script
+    (re.compile(r"<a\b[^>]*\bhref\s*=\s*(?!['\"]?#)[^>]*>(.*?)</a\s*>", re.DOTALL | re.IGNORECASE), r"\1"),
     (re.compile(r"<p>\s*Stay current on.*?</p>", re.DOTALL), ""),
 )
 _STYLE = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 100rem; padding: 0 1rem; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; }
-td, th { border-bottom: 1px solid #ddd; padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; }
-.badge { border-radius: .2rem; background: #eee; padding: 0 .3rem; }
-.text-success { color: #1a7f37; } .text-danger { color: #cf222e; }
-.sticky, .navbar { position: static; } .nav { list-style: none; padding: 0; }
+td, th { border-bottom: 1px solid #8884; padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top;
+  overflow-wrap: anywhere; }
+td:first-child { min-width: 4.5rem; }
+.table-responsive, .show-scrollbars { overflow-x: auto; }
+.badge { border-radius: .2rem; background: #8883; padding: 0 .3rem; }
+.text-success { color: light-dark(#1a7f37, #4ac26b); } .text-danger { color: light-dark(#cf222e, #ff7b72); }
+.fa-check-circle::before { content: "\\2713 "; } .fa-times::before { content: "\\2717 "; }
+.fa-exclamation-triangle::before { content: "! "; }
+i { font-style: normal; font-weight: 600; } h5 { font-size: 1.1rem; margin: 1rem 0 .3rem; }
+nav, footer, .navbar, .sticky, .collapse { display: none; }
+@media (prefers-color-scheme: dark) { .table { background: none !important; } }
 </style>
 </head>"""
 
 
 def offline(page: str) -> str:
-    """Take out of a Data Docs page all that other hosts would have to send, and give it a plain style."""
+    """Take out of a Data Docs page what only other hosts, pages or scripts would fill, and give it a plain style."""
     for pattern, kept in _ALONE:
         page = pattern.sub(kept, page)
     return page.replace("</head>", _STYLE, 1)
+
+
+def failed_first(page: str, document: Mapping[str, Any]) -> str:
+    """Put before all else how many expectations failed, which, and what was found."""
+    results = document["results"]
+    failed = [each for each in results if not each["success"]]
+    if failed:
+        head = f"{len(failed)} of {len(results)} expectations failed"
+    else:
+        head = f"all {len(results)} expectations hold"
+    rows = "".join(
+        f'<tr><td class="text-danger"><i class="fas fa-times"></i>Failed</td>'
+        f"<td>{html.escape(each['expectation_config']['type'])}<br>{html.escape(_kwargs(each))}</td>"
+        f"<td>{html.escape(_found(each))}</td></tr>"
+        for each in failed
+    )
+    table = (
+        f"<table><tr><th>Status</th><th>Expectation</th><th>Found</th></tr>{rows}</table>" if failed else ""
+    )
+    return re.sub(r"<body[^>]*>", lambda match: f"{match[0]}<h1>{head}</h1>{table}", page, count=1)
+
+
+def _found(entry: Mapping[str, Any]) -> str:
+    result = entry["result"]
+    if entry["exception_info"]["raised_exception"]:
+        return str(entry["exception_info"]["exception_message"])
+    if "unexpected_count" in result:
+        some = ", ".join(
+            dict.fromkeys(f"{value!r:.40}" for value in result.get("partial_unexpected_list", []))
+        )
+        share = f"{result['unexpected_count']:,} of {result.get('element_count', 0):,} values"
+        return f"{share} unexpected" + (f", such as {some:.200}" if some else "")
+    return f"{result['observed_value']!r:.200}" if "observed_value" in result else ""
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("catalogue.json").write_text(
+        json.dumps(catalogue(), indent=1) + "\n", encoding="utf-8"
+    )

@@ -19,6 +19,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, help="a version's folder to serve from the start")
     parser.add_argument("--revision", default="1", help="what that version is called (default: 1)")
+    parser.add_argument(
+        "--version", default="", help="its address, such as volume://flights/model@8, which answers then tell"
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument(
@@ -51,6 +54,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         arguments.name,
         model=arguments.model,
         revision=arguments.revision,
+        version=arguments.version,
         public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
@@ -63,7 +67,13 @@ def _serve_seldon(arguments: argparse.Namespace) -> None:
 
     if arguments.model is None:
         sys.exit("--model is missing: Seldon Core's wrapper serves one version from the start")
-    serve(arguments.name, model=arguments.model, revision=arguments.revision, port=arguments.port)
+    serve(
+        arguments.name,
+        model=arguments.model,
+        revision=arguments.revision,
+        version=arguments.version,
+        port=arguments.port,
+    )
 
 
 def _socket(number: int | None) -> socket.socket | None:

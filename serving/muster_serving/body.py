@@ -1,7 +1,13 @@
-"""Reading a request's body over ASGI: none too long, and all clients' together within a budget."""
+"""Reading a request's body over ASGI: none too long, and all clients' together within a budget.
+
+Where that is used up, the body gives way that has waited longest for more of it: who only holds memory keeps nobody
+from being answered.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +16,10 @@ from muster_serving.errors import RequestError
 
 MAX_BODY_BYTES = 16 << 20
 MAX_HELD_BYTES = 256 << 20
+ADVANCE_BYTES = 64 << 10
+STALLED_SECONDS = 0.25  # without so much more of it, a body may have to give way
+
+_FULL = "the bodies of other requests fill what this server holds at once: try again"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -23,6 +33,7 @@ class Budget:
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
         self._free = limit_bytes
+        self._arriving: OrderedDict[Arriving, None] = OrderedDict()  # who advanced longest ago is the first
 
     @contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
@@ -34,17 +45,86 @@ class Budget:
 
         def take(length: int) -> None:
             nonlocal held
-            if length > self._free:
-                raise RequestError(
-                    "the bodies of other requests fill what this server holds at once: try again", status=503
-                )
+            self.take(length)
             held += length
-            self._free -= length
 
         try:
             yield take
         finally:
             self._free += held
+
+    def take(self, length: int) -> None:
+        """Take more bytes, from bodies that stalled if need be. :raises RequestError: 503, there are no more."""
+        while length > self._free and self._arriving and (first := next(iter(self._arriving))).stalled:
+            first.give_way()
+        if length > self._free:
+            raise RequestError(_FULL, status=503)
+        self._free -= length
+
+    def give_back(self, length: int) -> None:
+        """Take bytes back."""
+        self._free += length
+
+    def advanced(self, body: Arriving) -> None:
+        """Note that a body that is arriving got on."""
+        self._arriving[body] = None
+        self._arriving.move_to_end(body)
+
+    def ended(self, body: Arriving) -> None:
+        """Forget a body: it is here, or it never will be."""
+        self._arriving.pop(body, None)
+
+
+class Arriving:
+    """One body that comes in pieces.
+
+    :param patience: of the task that reads it: where it is over, the body has given way.
+    """
+
+    def __init__(self, budget: Budget, patience: asyncio.Timeout) -> None:
+        self._budget = budget
+        self._patience = patience
+        self._pieces: list[bytes] = []
+        self._length = self._advanced_to = 0
+        self._gave_way = False
+        self._advanced_at = asyncio.get_running_loop().time()
+        budget.advanced(self)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it may have to give way."""
+        return asyncio.get_running_loop().time() > self._advanced_at + STALLED_SECONDS
+
+    def add(self, piece: bytes) -> None:
+        """Take a piece. :raises RequestError: it is too long, or there is no room."""
+        _check_length(self._length + len(piece))
+        if self._gave_way:
+            raise RequestError(_FULL, status=503)
+        self._budget.take(len(piece))
+        if self._gave_way:  # just now: it had stalled itself
+            self._budget.give_back(len(piece))
+            raise RequestError(_FULL, status=503)
+        self._pieces.append(piece)
+        self._length += len(piece)
+        if self._length >= self._advanced_to + ADVANCE_BYTES:
+            self._advanced_to, self._advanced_at = self._length, asyncio.get_running_loop().time()
+            self._budget.advanced(self)
+
+    def whole(self) -> bytes:
+        """Return what came."""
+        return b"".join(self._pieces)
+
+    def give_way(self) -> None:
+        """Give everything back and wake who reads it."""
+        self._gave_way = True
+        self.end()
+        self._patience.reschedule(0)
+
+    def end(self) -> None:
+        """Give back what is held. Idempotent."""
+        self._budget.ended(self)
+        self._budget.give_back(self._length)
+        self._pieces, self._length = [], 0
 
 
 async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
@@ -59,17 +139,19 @@ async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
         body: bytes = message["body"]
         return body
     _check_length(next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0))
-    chunks: list[bytes] = []
-    length = 0
-    with budget.holding() as take:
-        while message["type"] == "http.request":
-            length += len(message["body"])
-            _check_length(length)
-            take(len(message["body"]))
-            chunks.append(message["body"])
-            if not message.get("more_body", False):
-                return b"".join(chunks)
-            message = await receive()
+    try:
+        async with asyncio.timeout(None) as patience:
+            body = Arriving(budget, patience)
+            try:
+                while message["type"] == "http.request":
+                    body.add(message["body"])
+                    if not message.get("more_body", False):
+                        return body.whole()
+                    message = await receive()
+            finally:
+                body.end()
+    except TimeoutError:
+        raise RequestError(_FULL, status=503) from None
     raise ClientGone
 
 

@@ -123,6 +123,11 @@ class Column:
         """The data type of the graph's own tensor: text with categories goes in as an index."""
         return "INT64" if self.datatype == "BYTES" and self.codes is not None else self.datatype
 
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether :meth:`array` takes an array, too: plain numbers, whose ranges can be looked at together."""
+        return self.codes is None and self.datatype not in ("BYTES", "BOOL")
+
     def metadata(self) -> dict[str, Any]:
         """Return the column as the protocol's metadata describes a tensor."""
         return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.tail]}
@@ -133,20 +138,30 @@ class Column:
         :raises RequestError: it is of another type, not finite, out of range or of no category.
         """
         if type(value) in self.accepted:
-            if self.codes is not None:
-                return self._encode([value])[0]
+            codes = self.codes
+            if codes is not None:
+                code = codes.get(value, self.fallback)
+                return self._encode([value])[0] if code is None else code
             if self.datatype in ("BYTES", "BOOL") or self.least <= value <= self.greatest:
                 return value
-        self._check_types([value])
+        (typed,) = self._typed([value])
+        if typed is not value:
+            return self.value(typed)
         self._check_range([value])
         return value
 
-    def array(self, values: list[Any]) -> Array:
+    def array(self, values: list[Any] | Array) -> Array:
         """Return the graph's tensor, with one dimension, for a list of JSON values.
 
+        :param values: or an array of the column's data type, where it :attr:`takes_arrays`.
         :raises RequestError: as :meth:`value`, with the position of the first at fault.
         """
-        self._check_types(values)
+        if not isinstance(values, list):
+            good = (values >= self.least) & (values <= self.greatest)  # NaN compares false
+            if not good.all():
+                self._check_range(values.tolist())
+            return values.astype(self.dtype, copy=False)
+        values = self._typed(values)
         if self.codes is not None:
             return np.array(self._encode(values), dtype=self.dtype)
         if self.datatype not in ("BYTES", "BOOL"):
@@ -171,13 +186,18 @@ class Column:
                 f"output {self.name!r}: the model answered {_worst(array, self)}; expected {self.expects}"
             )
 
-    def _check_types(self, values: list[Any]) -> None:
+    def _typed(self, values: list[Any]) -> list[Any]:
+        """Check what JSON made of the values; a whole number is an integer, also where JSON has it as 7.0."""
         if {*map(type, values)} <= self.accepted:
-            return
-        row = next(i for i, value in enumerate(values) if type(value) not in self.accepted)
-        raise RequestError(
-            f"input {self.name!r}: found {_shown(values[row])} at position {row}, expected {self.datatype}"
-        )
+            return values
+        if int in self.accepted and float not in self.accepted:
+            values = [int(v) if type(v) is float and v.is_integer() else v for v in values]
+        for row, value in enumerate(values):
+            if type(value) not in self.accepted:
+                raise RequestError(
+                    f"input {self.name!r}: found {_shown(value)} at position {row}, expected {self.datatype}"
+                )
+        return values
 
     def _encode(self, values: list[Any]) -> list[int]:
         codes, fallback = self.codes or {}, self.fallback
@@ -224,7 +244,11 @@ def _range(where: str, entry: Mapping[str, Any], datatype: str) -> tuple[float, 
         lower <= least <= greatest <= upper,
         f"{where}: min {least!r} and max {greatest!r} are no range of {datatype}",
     )
-    return least, greatest
+    if datatype not in _FLOATS:
+        return least, greatest
+    # 0.1 as FP32 is more than 0.1: a bound is allowed itself, as the type holds it
+    held = _FLOATS[datatype]
+    return min(float(least), float(held(least))), max(float(greatest), float(held(greatest)))
 
 
 def _codes(
@@ -242,6 +266,9 @@ def _codes(
         and all(type(value) is wanted for value in categories)
     )
     need(good, f"{where}: categories must be a list of one or more values of {datatype}")
+    lower, upper = _bounds(datatype)
+    for value in () if wanted is str else categories:
+        need(lower <= value <= upper, f"{where}: category {value!r:.40} is no {datatype}")
     need(len(set(categories)) == len(categories), f"{where}: a category is there twice")
     codes = {value: index if wanted is str else value for index, value in enumerate(categories)}
     if "fallback" not in entry:

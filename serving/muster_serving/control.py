@@ -3,7 +3,7 @@
 The socket is inherited from the keeper, so nobody else can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
-    load    revision, folder            load it beside the others
+    load    revision, folder, model     load it beside the others; the version's address is for answers to tell
     share   shares, ports               percent by revision; the private port of those in another process
     unload  revision                    forget one that has no share
     open                                answer users on the public socket
@@ -69,7 +69,8 @@ class Control:
     async def _do(self, command: dict[str, Any]) -> None:
         action = command["do"]
         if action == "load":
-            await asyncio.to_thread(self._revisions.load, command["revision"], Path(command["folder"]))
+            folder, model = Path(command["folder"]), command.get("model")
+            await asyncio.to_thread(self._revisions.load, command["revision"], folder, model=model)
         elif action == "share":
             self._revisions.share(command["shares"], command["ports"])
         elif action == "unload":

@@ -11,10 +11,13 @@ from typing import cast
 
 import httptools
 
+from muster_serving.answer import MODEL, REVISION, Answer, Headers
+from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
 from muster_serving.metrics import RevisionMetrics
+from muster_serving.routes import ROUTED
 
-ROUTED = "/routed/"  # and the revision's name, before the path: on private ports only
+_PASSED_BACK = (b"content-type", JSON_LENGTH, REVISION, MODEL)
 
 
 class Gone(ServingError):
@@ -33,16 +36,18 @@ class Elsewhere:
         self.metrics = metrics
         self._idle: list[_Line] = []
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Pass a request on and return status and body.
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", *, json_length: int | None = None
+    ) -> Answer:
+        """Pass a request on and return its answer.
 
+        :param json_length: how much of the body is JSON, where binary tensors come after it.
         :raises Gone: the process does not answer, or does not know the revision.
         """
-        head = (
-            f"{method} {ROUTED}{self.revision}{path} HTTP/1.1\r\nhost: localhost\r\n"
-            f"content-length: {len(body)}\r\n\r\n"
-        )
-        request = head.encode() + body
+        lines = [f"{method} {ROUTED}{self.revision}{path} HTTP/1.1", "host: localhost"]
+        if json_length is not None:
+            lines.append(f"{JSON_LENGTH.decode()}: {json_length}")
+        request = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
         while self._idle:
             line = self._idle.pop()
             if line.open:
@@ -56,7 +61,7 @@ class Elsewhere:
         except OSError as error:
             raise Gone(f"revision {self.revision} does not answer: {error}") from error
 
-    async def _exchange(self, line: _Line, request: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, line: _Line, request: bytes) -> Answer:
         try:
             answer = await line.send(request)
         except asyncio.CancelledError:
@@ -64,7 +69,7 @@ class Elsewhere:
             raise
         if line.open:
             self._idle.append(line)
-        if answer[0] == 404:
+        if answer.status == 404:
             raise Gone(f"revision {self.revision} is not there any more")
         return answer
 
@@ -77,9 +82,10 @@ class _Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._headers: Headers = ()
+        self._answer: asyncio.Future[Answer] | None = None
 
-    async def send(self, request: bytes) -> tuple[int, bytes]:
+    async def send(self, request: bytes) -> Answer:
         """Send a request and return the answer. :raises ConnectionError: the connection ended before it."""
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
@@ -112,7 +118,12 @@ class _Line(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin an answer; the parser calls it."""
-        self._body = []
+        self._body, self._headers = [], ()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header of an answer; the parser calls it."""
+        if (name := name.lower()) in _PASSED_BACK:
+            self._headers += ((name, value),)
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of an answer; the parser calls it."""
@@ -123,4 +134,5 @@ class _Line(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self.close()
         if self._answer and not self._answer.done():
-            self._answer.set_result((self._parser.get_status_code(), b"".join(self._body)))
+            answer = Answer(self._parser.get_status_code(), b"".join(self._body), self._headers)
+            self._answer.set_result(answer)

@@ -1,8 +1,8 @@
 """The ASGI front of a model server: predictions by the revisions' shares, readiness and metadata.
 
-It answers what is asked often or must be exact, on the bare ASGI messages, and hands what is left
-(the server's own pages) to the framework behind it. That one may only be read from: KServe would
-let every client of the prediction port unload the model.
+It answers what is asked often or must be exact, on the bare ASGI messages, and hands three pages to the
+framework behind it, to be read. The others of that one are not reached: KServe would let every client of
+the prediction port unload the model.
 
 A request that names a revision is a check of that one, not traffic: it is answered and not counted.
 """
@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
-
-from muster_serving import protocol
+from muster_serving import pages, protocol, routes
+from muster_serving.answer import Answer, not_allowed, not_there, refusal
 from muster_serving.body import Budget, ClientGone, Receive, read_body
-from muster_serving.elsewhere import ROUTED, Elsewhere, Gone
+from muster_serving.content import json_length
+from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
 from muster_serving.revisions import Loaded, Revisions
+from muster_serving.routes import Call
 
 BIG_BODY_BYTES = 64 << 10
 
@@ -32,33 +32,13 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("muster.serving")
 
-_PATH = re.compile(
-    rf"({ROUTED}(?P<routed>[^/:]+))?"
-    r"(?P<path>/(?P<protocol>v1|v2)/models/(?P<name>[^/:]+)(/versions/(?P<revision>[^/:]+))?"
-    r"(?P<verb>/infer|/ready|:predict|))\Z"
-)
 _NO_FAULT_OF_THE_MODEL = 499
-
-
-class Call(NamedTuple):
-    """What a path asks for.
-
-    :param routed: the revision to which another process has passed it on, by the shares.
-    :param revision: the revision that the client names.
-    """
-
-    path: str
-    verb: str
-    routed: str | None = None
-    revision: str | None = None
-    protocol: str = "v2"
-    name: str = ""
 
 
 class Front:
     """The ASGI application of one deployment.
 
-    :param behind: answers every other GET.
+    :param behind: answers the pages that the framework has of its own, :data:`~muster_serving.routes.BESIDE`.
     :param candidates: whether revisions without a share may be asked too, by their name, and another
         process may pass requests on: on the private port, never where users are.
     """
@@ -83,92 +63,105 @@ class Front:
 
     async def _route(self, scope: Any, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
-        if path == "/v2/health/ready":
-            ready = self._revisions.serving is not None
-            await self._answer(send, 200 if ready else 503, orjson.dumps({"ready": ready}))
-            return
-        match = _PATH.match(path)
-        if match and match["routed"] and not self._candidates:
-            match = None  # that is for the servers among themselves
-        if match and match["verb"] in ("/infer", ":predict"):
-            if method != "POST":
-                await self._refuse(send, f"{method} {path}: predictions are asked for by POST", 405)
-            elif match["name"] != self._revisions.name:
-                await self._refuse(
-                    send, f"model {match['name']!r:.80} is unknown; here is {self._revisions.name}", 404
-                )
-            else:
-                await self._predict(Call(**match.groupdict()), scope, receive, send)
-        elif match and method in ("GET", "HEAD"):
-            await self._describe(match, send)
-        elif method in ("GET", "HEAD"):
-            await self._behind(scope, receive, send)
+        call = routes.call_of(path, routed=self._candidates)
+        allowed = routes.allowed(path, call)
+        if allowed is None:
+            await self._answer(send, not_there(method, path))
+        elif method not in allowed:
+            await self._answer(send, not_allowed(method, path, allowed))
+        elif call and call.name != self._revisions.name:
+            unknown = f"model {call.name!r:.80} is unknown; here is {self._revisions.name}"
+            await self._answer(send, refusal(unknown, 404))
+        elif call and call.predicts:
+            await self._predict(call, scope, receive, send)
+        elif call:
+            await self._describe(call, send)
+        elif path in routes.BESIDE:
+            await self._behind(scope | {"method": "GET"}, receive, send)
         else:
-            await self._refuse(send, f"{method} {path!r:.80}: there is no such thing to do here", 404)
+            await self._answer(send, self._page(path))
+
+    def _page(self, path: str) -> Answer:
+        """Return a page of the server: of the greatest share that is loaded here."""
+        sharing = self._revisions.sharing
+        here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
+        return pages.page(
+            path,
+            name=self._revisions.name,
+            revisions=list(sharing),
+            signature=here.predictor.signature if here else None,
+        )
 
     async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         try:
             target = (call is self._usual and self._revisions.pick()) or self._find(call)
         except RequestError as error:
-            await self._refuse(send, str(error), error.status)
+            await self._answer(send, refusal(str(error), error.status))
             return
         try:
             body = await read_body(scope, receive, self._budget)
+            length = json_length(scope["headers"])
             if isinstance(target, Elsewhere):
-                target, status, payload = await self._pass_on(target, call, body)
+                target, answer = await self._pass_on(target, call, body, length)
             elif len(body) <= BIG_BODY_BYTES:
-                status, payload = self._compute(target, call.verb, body)
+                answer = self._compute(target, call.verb, body, length)
             else:
-                status, payload = await self._compute_apart(target, call.verb, body)
-            counted_as = status
+                answer = await self._compute_apart(target, call.verb, body, length)
+            counted_as = answer.status
         except RequestError as error:
-            status, payload = error.status, protocol.error(str(error))
-            counted_as = min(status, _NO_FAULT_OF_THE_MODEL)
+            answer = refusal(str(error), error.status)
+            counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
         except ClientGone:
             return
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
-        await self._answer(send, status, payload)
+        await self._answer(send, answer)
 
-    async def _pass_on(self, target: Elsewhere, call: Call, body: bytes) -> tuple[Loaded | None, int, bytes]:
+    async def _pass_on(
+        self, target: Elsewhere, call: Call, body: bytes, length: int | None
+    ) -> tuple[Loaded | None, Answer]:
         """Have another process answer, which counts that; where it does not, the greatest share that is here.
 
         Who names a revision wants no other one's answer.
         """
         started = time.perf_counter()
         try:
-            return None, *(await target.ask("POST", call.path, body))
+            return None, await target.ask("POST", call.path, body, json_length=length)
         except Gone as error:
             logger.error("%s", error)
             if call.revision is not None:
-                return None, 503, protocol.error(str(error))
+                return None, refusal(str(error), 503)
             target.metrics.count(503, time.perf_counter() - started)
             here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
             if (instead := next(here, None)) is None:
-                return None, 503, protocol.error(str(error))
+                return None, refusal(str(error), 503)
         if len(body) <= BIG_BODY_BYTES:
-            return instead, *self._compute(instead, call.verb, body)
-        return instead, *(await self._compute_apart(instead, call.verb, body))
+            return instead, self._compute(instead, call.verb, body, length)
+        return instead, await self._compute_apart(instead, call.verb, body, length)
 
-    async def _compute_apart(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
+    async def _compute_apart(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
         """Answer in a thread: small bodies must not wait behind it. :raises RequestError: there is no room."""
         with self._budget.holding() as take:
             take(len(body))
-            return await asyncio.to_thread(self._compute, loaded, verb, body)
+            return await asyncio.to_thread(self._compute, loaded, verb, body, length)
 
-    def _compute(self, loaded: Loaded, verb: str, body: bytes) -> tuple[int, bytes]:
+    def _compute(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
         try:
-            if verb == ":predict":
-                return 200, protocol.predict_v1(loaded.predictor, body)
-            return 200, protocol.infer_v2(
-                loaded.predictor, body, name=self._revisions.name, revision=loaded.revision
+            return protocol.answer(
+                loaded.predictor,
+                body,
+                verb=verb,
+                json_length=length,
+                name=self._revisions.name,
+                revision=loaded.revision,
+                which=loaded.headers,
             )
         except RequestError as error:
-            return error.status, protocol.error(str(error))
+            return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:
             logger.error("revision %s: %s", loaded.revision, error)
-            return 500, protocol.error(str(error))
+            return refusal(str(error), 500, loaded.headers)
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that is to answer. :raises RequestError: none, or it may not be asked here."""
@@ -189,36 +182,31 @@ class Front:
         except ModelError as error:
             raise RequestError(str(error), status=404) from error
 
-    async def _describe(self, match: re.Match[str], send: Send) -> None:
+    async def _describe(self, call: Call, send: Send) -> None:
         """Answer a model's readiness or its metadata: of the greatest share, where none is named."""
-        name, call = self._revisions.name, Call(**match.groupdict())
+        name = self._revisions.name
         try:
-            if match["name"] != name:
-                raise RequestError(f"model {match['name']!r:.80} is unknown; here is {name}", status=404)
             found = self._find(call)
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
             if isinstance(found, Elsewhere):
-                await self._answer(send, *(await found.ask("GET", call.path)))
+                await self._answer(send, await found.ask("GET", call.path))
                 return
         except RequestError as error:
-            await self._refuse(send, str(error), error.status)
+            await self._answer(send, refusal(str(error), error.status))
             return
         except Gone as error:
-            await self._refuse(send, str(error), 503)
+            await self._answer(send, refusal(str(error), 503))
             return
-        if call.verb == "/ready" or match["protocol"] == "v1":
-            await self._answer(send, 200, orjson.dumps({"name": name, "ready": True}))
-            return
-        metadata = {"name": name, "versions": [found.revision], "platform": "onnxruntime_onnx"}
-        await self._answer(send, 200, orjson.dumps(metadata | found.predictor.signature.metadata()))
+        if call.verb == "/ready" or call.protocol == "v1":
+            answer = pages.model_ready(name)
+        else:
+            answer = pages.model(name, found.revision, found.predictor.signature)
+        await self._answer(send, Answer(answer.status, answer.body, answer.headers + found.headers))
 
-    async def _refuse(self, send: Send, message: str, status: int) -> None:
-        await self._answer(send, status, protocol.error(message))
-
-    async def _answer(self, send: Send, status: int, payload: bytes) -> None:
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(payload))]
+    async def _answer(self, send: Send, answer: Answer) -> None:
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         if self.draining:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": payload})
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})

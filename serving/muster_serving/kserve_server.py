@@ -1,6 +1,6 @@
 """The KServe SDK server around the predictor.
 
-KServe keeps the model repository, the server's own pages and the metrics page; predictions take the
+KServe keeps the model repository and its own pages of health; predictions and all other pages take the
 short way through :class:`~muster_serving.front.Front`. What KServe's own way costs is measured beside
 it in ``benchmarks/serving.py``.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Coroutine, Iterator
@@ -23,6 +24,7 @@ from fastapi import FastAPI
 from kserve.model_server import app as kserve_app
 from kserve.protocol.rest.server import RESTServer
 
+from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
 from muster_serving.revisions import Revisions
@@ -67,6 +69,14 @@ class Listener(uvicorn.Server):
         """Begin to accept, and say so."""
         await super().startup(sockets)
         self.answering.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections once a second; uvicorn calls it ten times as often."""
+        if not counter % 10:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                connection.look(now)
+        return await super().on_tick(counter)
 
 
 class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
@@ -119,14 +129,14 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         listener = Listener(
             uvicorn.Config(
                 front,
-                http="httptools",
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing here asks who the client is
                 date_header=False,
-                timeout_keep_alive=65,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 backlog=2048,
             ),
@@ -165,16 +175,19 @@ def serve(
     control: socket.socket | None = None,
     model: Path | None = None,
     revision: str = "1",
+    version: str = "",
 ) -> None:
     """Serve a deployment: `model` from the start, or what the keeper says on `control`.
 
     :raises ModelError: `model` cannot be served.
     """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, as usual, are fewer than our connections
 
     async def main() -> None:
         revisions = Revisions(name)
         if model:
-            revisions.load(revision, model)
+            revisions.load(revision, model, model=version)
             revisions.promote(revision)
         await DeploymentServer(revisions, public=public).run(private=private, control=control)
 

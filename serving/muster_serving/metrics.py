@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from muster_serving.answer import Answer
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
+
+_REGISTRY = CollectorRegistry()  # of our own: the servers around it register series that are never counted
+for _collector in (ProcessCollector, PlatformCollector, GCCollector):
+    _collector(registry=_REGISTRY)
 
 REQUESTS = Counter(
     "muster_requests",
     "Prediction requests by outcome: answered, refused (the request was wrong) or failed (the model was)",
     ["model", "revision", "outcome"],
+    registry=_REGISTRY,
 )
 SECONDS = Histogram(
     "muster_request_seconds",
     "From a prediction request's first byte to its answer, in the server",
     ["model", "revision"],
     buckets=_BUCKETS,
+    registry=_REGISTRY,
 )
+
+
+def page() -> Answer:
+    """Return the page for Prometheus."""
+    return Answer(200, generate_latest(_REGISTRY), ((b"content-type", CONTENT_TYPE_LATEST.encode("ascii")),))
 
 
 class RevisionMetrics:

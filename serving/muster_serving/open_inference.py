@@ -7,28 +7,25 @@ by one code, and their users need not know which it is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-import orjson
 from flask import Blueprint, Response, request
-from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
-from muster_serving import protocol
+from muster_serving import pages, protocol, routes
+from muster_serving.answer import Answer, Headers, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES
+from muster_serving.content import json_length
 from muster_serving.errors import PredictionError, RequestError
-from muster_serving.predictor import Predictor
 
 if TYPE_CHECKING:
     from muster_serving.seldon_model import SeldonModel
 
-Compute = Callable[[Predictor, bytes], bytes]
-
 logger = logging.getLogger("muster.serving")
+
+_ENDPOINT = str.maketrans("/.", "--")  # Flask's name of a route has no dot
 
 
 def open_inference(model: SeldonModel) -> Blueprint:
@@ -38,55 +35,90 @@ def open_inference(model: SeldonModel) -> Blueprint:
     @made.post("/v2/models/<name>/infer")
     @made.post("/v2/models/<name>/versions/<revision>/infer")
     def infer(name: str, revision: str | None = None) -> Response:
-        compute = partial(protocol.infer_v2, name=model.name, revision=model.revision)
-        return _predict(model, name, revision, compute)
+        return _predict(model, name, revision, verb="/infer")
 
     @made.post("/v1/models/<name>:predict")
     def predict(name: str) -> Response:
-        return _predict(model, name, None, protocol.predict_v1)
+        return _predict(model, name, None, verb=":predict")
 
     @made.get("/v2/models/<name>")
     @made.get("/v2/models/<name>/versions/<revision>")
     def describe(name: str, revision: str | None = None) -> Response:
         return _described(model, name, revision)
 
-    @made.get("/v2/health/ready")
-    def ready() -> Response:
-        return _answer(200 if model.loaded else 503, orjson.dumps({"ready": model.loaded}))
+    @made.get("/v1/models/<name>")
+    @made.get("/v2/models/<name>/ready")
+    @made.get("/v2/models/<name>/versions/<revision>/ready")
+    def model_ready(name: str, revision: str | None = None) -> Response:
+        return _described(model, name, revision, ready=True)
 
-    @made.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(), mimetype=CONTENT_TYPE_LATEST)
-
-    @made.app_errorhandler(
-        HTTPException
-    )  # the wrapper would call a path that is not there an error of its own
-    def refuse(error: HTTPException) -> Response:
-        said = protocol.error(f"{request.method} {request.path!r:.80}: {error.name}")
-        return _answer(error.code or 500, said)
-
+    for path in routes.PAGES + routes.BESIDE:
+        made.add_url_rule(path, path.translate(_ENDPOINT), partial(_page, model, path))
+    made.before_app_request(_checked)
+    # The wrapper would call a path that is not there an error of its own.
+    made.app_errorhandler(HTTPException)(_refused)
     return made
 
 
-def _predict(model: SeldonModel, name: str, revision: str | None, compute: Compute) -> Response:
+def _predict(model: SeldonModel, name: str, revision: str | None, *, verb: str) -> Response:
     """Answer a prediction. One that names the revision is a check of it, and not counted."""
     try:
         _check(model, name, revision)
-        with model.counted() if revision is None else nullcontext():
-            return _answer(200, compute(model.ready(), _body()))
     except RequestError as error:
-        return _answer(error.status, protocol.error(str(error)))
+        return _sent(refusal(str(error), error.status))
+    try:
+        with model.counted() if revision is None else nullcontext():
+            body = _body()
+            length = json_length(
+                (key.lower().encode("latin-1"), value.encode("latin-1")) for key, value in request.headers
+            )
+            answer = protocol.answer(
+                model.ready(),
+                body,
+                verb=verb,
+                json_length=length,
+                name=model.name,
+                revision=model.revision,
+                which=model.headers,
+            )
+    except RequestError as error:
+        answer = refusal(str(error), error.status, model.headers)
     except PredictionError as error:
         logger.error("revision %s: %s", model.revision, error)
-        return _answer(500, protocol.error(str(error)))
+        answer = refusal(str(error), 500, model.headers)
+    return _sent(answer)
 
 
-def _described(model: SeldonModel, name: str, revision: str | None) -> Response:
+def _described(model: SeldonModel, name: str, revision: str | None, *, ready: bool = False) -> Response:
     try:
         _check(model, name, revision)
     except RequestError as error:
-        return _answer(error.status, protocol.error(str(error)))
-    return _answer(200, orjson.dumps(model.init_metadata()))
+        return _sent(refusal(str(error), error.status))
+    if ready:
+        return _sent(pages.model_ready(model.name), model.headers)
+    return _sent(pages.model(model.name, model.revision, model.signature), model.headers)
+
+
+def _page(model: SeldonModel, path: str) -> Response:
+    revisions = [model.revision] if model.loaded else []
+    return _sent(pages.page(path, name=model.name, revisions=revisions, signature=model.signature))
+
+
+def _checked() -> Response | None:
+    """Refuse a method that a path of ours does not take: the wrapper has a route for whatever is left."""
+    allowed = routes.allowed(request.path, routes.call_of(request.path))
+    if allowed is None or request.method in allowed:
+        return None
+    return _sent(not_allowed(request.method, request.path, allowed))
+
+
+def _refused(error: HTTPException) -> Response:
+    """Say no as every server of ours does."""
+    if isinstance(error, NotFound):
+        return _sent(not_there(request.method, request.path))
+    if isinstance(error, MethodNotAllowed):
+        return _sent(not_allowed(request.method, request.path, tuple(sorted(error.valid_methods or ()))))
+    return _sent(refusal(f"{request.method} {request.path!r:.80}: {error.name}", error.code or 500))
 
 
 def _check(model: SeldonModel, name: str, revision: str | None) -> None:
@@ -109,5 +141,6 @@ def _body() -> bytes:
     return body
 
 
-def _answer(status: int, payload: bytes) -> Response:
-    return Response(payload, status, mimetype="application/json")
+def _sent(answer: Answer, which: Headers = ()) -> Response:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers + which]
+    return Response(answer.body, answer.status, headers)

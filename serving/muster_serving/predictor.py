@@ -46,10 +46,10 @@ class Predictor:
         _check_graph("output", self.signature.outputs, self._session.get_outputs())
         self._row = _Row(self._session, self.signature) if _fixed(self.signature) else None
 
-    def predict(self, columns: Mapping[str, list[Any]], rows: int) -> dict[str, Array]:
+    def predict(self, columns: Mapping[str, list[Any] | Array], rows: int) -> dict[str, Array]:
         """Check the values of every input, run the graph on them and check its answer.
 
-        :param columns: a flat list of JSON values for every input of the signature.
+        :param columns: a flat list of JSON values for every input of the signature, or an array where it takes them.
         :param rows: 1 to the signature's max_batch; the lists are as long as that makes them.
         :raises RequestError: a value that the signature or the graph refuses; the message names the input.
         :raises PredictionError: the graph failed, or its answer breaks the signature.
@@ -61,7 +61,7 @@ class Predictor:
             self.signature.outputs[name].check_answer(array, rows)
         return answer
 
-    def _run(self, columns: Mapping[str, list[Any]], rows: int) -> dict[str, Array]:
+    def _run(self, columns: Mapping[str, list[Any] | Array], rows: int) -> dict[str, Array]:
         inputs = self.signature.inputs
         feeds = {name: inputs[name].array(v).reshape(rows, *inputs[name].tail) for name, v in columns.items()}
         try:
@@ -99,7 +99,7 @@ class _Row:
         for name, array in self._outputs:
             self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
 
-    def run(self, columns: Mapping[str, list[Any]]) -> dict[str, Array] | None:
+    def run(self, columns: Mapping[str, list[Any] | Array]) -> dict[str, Array] | None:
         """Return the answer, or None where the graph did not run: a plain run says more of why."""
         with self._lock:
             for name, column, array in self._inputs:

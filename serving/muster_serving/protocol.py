@@ -1,13 +1,12 @@
 """The wire: bodies of the Open Inference Protocol v2 and of v1 to tensors, and answers back.
 
 Pure functions of bytes, so that every server speaks the same. Sources:
-https://github.com/kserve/open-inference-protocol (v2, JSON form; the binary tensor extension is
-refused) and https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol (v1).
+https://github.com/kserve/open-inference-protocol (v2) and
+https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol (v1).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,7 +14,12 @@ from typing import Any
 
 import orjson
 
-from muster_serving.column import Column
+from muster_serving import binary, document
+from muster_serving.answer import JSON, Answer, Headers
+from muster_serving.binary import NOTHING, Tail
+from muster_serving.column import Array, Column
+from muster_serving.content import BINARY, JSON_LENGTH
+from muster_serving.document import kind as _kind
 from muster_serving.errors import RequestError
 from muster_serving.predictor import Predictor
 from muster_serving.signature import Signature
@@ -23,33 +27,77 @@ from muster_serving.signature import Signature
 _HALF_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: what lenient JSON lets in and no answer can hold
 
 
-def infer_v2(predictor: Predictor, body: bytes, *, name: str, revision: str) -> bytes:
-    """Answer ``POST /v2/models/NAME/infer``.
+def answer(
+    predictor: Predictor,
+    body: bytes,
+    *,
+    verb: str,
+    json_length: int | None,
+    name: str,
+    revision: str,
+    which: Headers,
+) -> Answer:
+    """Answer a prediction of either protocol.
 
+    :param verb: ``:predict`` for v1, else v2.
+    :param json_length: see :func:`infer_v2`.
+    :param which: the headers that say which version answers.
+    :raises RequestError: as :func:`infer_v2`.
+    :raises PredictionError: the model failed.
+    """
+    if verb == ":predict":
+        if json_length is not None:
+            raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
+        return Answer(200, predict_v1(predictor, body), JSON + which)
+    payload, headers = infer_v2(predictor, body, name=name, revision=revision, json_length=json_length)
+    return Answer(200, payload, headers + which)
+
+
+def infer_v2(
+    predictor: Predictor, body: bytes, *, name: str, revision: str, json_length: int | None = None
+) -> tuple[bytes, Headers]:
+    """Answer ``POST /v2/models/NAME/infer`` with a body and its headers.
+
+    :param json_length: how much of the body is JSON; binary tensors come after it. All of it where None.
     :raises RequestError: not JSON, or not what the signature takes; the message names the field.
     :raises PredictionError: the model failed.
     """
-    document = _document(body)
+    tail = NOTHING if json_length is None else Tail(body, json_length)
+    asked = document.read(body if json_length is None else body[:json_length])
     signature = predictor.signature
-    columns, rows = _tensors(signature, document.get("inputs"))
-    wanted = _wanted(signature, document.get("outputs"))
-    answer = predictor.predict(columns, rows)
-    outputs = [
-        {
-            "name": column.name,
-            "datatype": column.datatype,
-            "shape": list(answer[column.name].shape),
-            "data": answer[column.name].ravel().tolist(),
-        }
-        for column in wanted
-    ]
-    response = {"model_name": name, "model_version": revision, "outputs": outputs}
-    identity = document.get("id")
+    columns, rows = _tensors(signature, asked.get("inputs"), tail)
+    if tail is not NOTHING:
+        tail.check_end()
+    wanted = _wanted(signature, asked.get("outputs"), asked.get("parameters"))
+    response: dict[str, Any] = {"model_name": name, "model_version": revision}
+    identity = asked.get("id")
     if identity is not None:
         if type(identity) is not str or _HALF_PAIR.search(identity):
             raise RequestError(f"id: found {identity!r:.60}, expected text")
         response["id"] = identity
-    return orjson.dumps(response)
+    return _answered(response, predictor.predict(columns, rows), wanted)
+
+
+def _answered(
+    response: dict[str, Any], answer: Mapping[str, Array], wanted: list[tuple[Column, bool]]
+) -> tuple[bytes, Headers]:
+    """Write the outputs: as JSON, or as bytes after it where they are wanted so."""
+    outputs = response["outputs"] = []
+    parts: list[bytes] = []
+    for column, as_bytes in wanted:
+        array = answer[column.name]
+        output = {"name": column.name, "datatype": column.datatype, "shape": list(array.shape)}
+        if as_bytes:
+            parts.append(binary.encode(column.datatype, array))
+            output["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            output["data"] = array.ravel().tolist()
+        outputs.append(output)
+    head = orjson.dumps(response)
+    if not parts:
+        return head, JSON
+    headers = ((b"content-type", BINARY), (JSON_LENGTH, b"%d" % len(head)))
+    return b"".join([head, *parts]), headers
 
 
 def predict_v1(predictor: Predictor, body: bytes) -> bytes:
@@ -61,11 +109,11 @@ def predict_v1(predictor: Predictor, body: bytes) -> bytes:
 
     :raises RequestError: as :func:`infer_v2`.
     """
-    document = _document(body)
-    if ("instances" in document) == ("inputs" in document):
+    asked = document.read(body)
+    if ("instances" in asked) == ("inputs" in asked):
         raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
-    by_row = "instances" in document
-    columns = from_rows(document["instances"]) if by_row else document["inputs"]
+    by_row = "instances" in asked
+    columns = from_rows(asked["instances"]) if by_row else asked["inputs"]
     answer = predict_columns(predictor, columns)
     if not by_row:
         return orjson.dumps({"outputs": answer})
@@ -104,34 +152,11 @@ def from_rows(rows: Any) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in first}
 
 
-def error(message: str) -> bytes:
-    """Return the body of a refusal, the same in both protocols."""
-    return orjson.dumps({"error": message})
-
-
-def _document(body: bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = _lenient(body)
-    if type(document) is not dict:
-        raise RequestError(f"the body is {_kind(document)}, expected a JSON object")
-    return document
-
-
-def _lenient(body: bytes) -> Any:
-    """Read what strict JSON refuses: with NaN and Infinity let in, the field that holds one can be named."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {str(error) or type(error).__name__:.200}") from None
-
-
-def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, list[Any]], int]:
+def _tensors(signature: Signature, tensors: Any, tail: Tail) -> tuple[dict[str, list[Any] | Array], int]:
     """Read the v2 list of tensors: a flat list of values for each input, and the number of rows."""
     if type(tensors) is not list:
         raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any] | Array] = {}
     rows = -1
     for tensor in tensors:
         if type(tensor) is not dict:
@@ -142,7 +167,7 @@ def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, list[Any]], 
         column = signature.inputs.get(name) if type(name) is str else None
         if column is None or name in columns:
             raise _misnamed(signature, name, seen=column is not None)
-        columns[column.name], length = _tensor(column, tensor)
+        columns[column.name], length = _tensor(column, tensor, tail)
         if rows == -1:
             rows = length
             signature.check_rows(rows)
@@ -153,13 +178,20 @@ def _tensors(signature: Signature, tensors: Any) -> tuple[dict[str, list[Any]], 
     return columns, rows
 
 
-def _tensor(column: Column, tensor: Mapping[str, Any]) -> tuple[list[Any], int]:
+def _tensor(column: Column, tensor: Mapping[str, Any], tail: Tail) -> tuple[list[Any] | Array, int]:
     """Return one tensor's values, flat, and its number of rows."""
     if tensor.get("datatype") != column.datatype:
         raise RequestError(
             f"input {column.name!r}: datatype is {tensor.get('datatype')!r:.40}, expected {column.datatype}"
         )
     data, shape = tensor.get("data"), tensor.get("shape")
+    if "parameters" in tensor and (parameters := tensor["parameters"]) is not None:
+        where = f"input {column.name!r}"
+        size = binary.checked(where, parameters).get("binary_data_size")
+        if size is not None:
+            if data is not None:
+                raise RequestError(f"{where}: found data and binary_data_size, expected one of the two")
+            return _counted(column, tail.take(column, size), _sizes(column, shape))
     if type(data) is not list:
         raise RequestError(f"input {column.name!r}: data is {_kind(data)}, expected a JSON list of values")
     if not column.tail and shape == [len(data)] and type(shape[0]) is int:
@@ -167,18 +199,29 @@ def _tensor(column: Column, tensor: Mapping[str, Any]) -> tuple[list[Any], int]:
     return _shaped(column, data, shape)
 
 
-def _shaped(column: Column, data: list[Any], shape: Any) -> tuple[list[Any], int]:
+def _shaped(column: Column, data: list[Any], shape: Any) -> tuple[list[Any] | Array, int]:
     """Read a tensor of several dimensions, or say what is wrong with its shape."""
+    sizes = _sizes(column, shape)
+    return _counted(column, _flat(column, data, sizes), sizes)
+
+
+def _sizes(column: Column, shape: Any) -> list[int]:
+    """Check a tensor's shape. A plain column may also come as rows of one value, as MLServer's codecs send it."""
     sizes = shape if type(shape) is list and all(type(size) is int and size >= 0 for size in shape) else []
-    if not sizes or sizes[1:] != list(column.tail):
+    if not sizes or (sizes[1:] != list(column.tail) and (column.tail or sizes[1:] != [1])):
         expected = [-1, *column.tail]
         raise RequestError(
             f"input {column.name!r}: shape is {shape!r:.60}, expected {expected}, -1 for any number of rows"
         )
-    flat, count = _flat(column, data, sizes), math.prod(sizes)
+    return sizes
+
+
+def _counted(column: Column, flat: list[Any] | Array, sizes: list[int]) -> tuple[list[Any] | Array, int]:
+    """Return the values and how many rows they are. :raises RequestError: too many or too few for the shape."""
+    count = math.prod(sizes)
     if len(flat) != count:
         raise RequestError(
-            f"input {column.name!r}: shape {shape!r:.60} needs {count} values, found {len(flat)}"
+            f"input {column.name!r}: shape {sizes!r:.60} needs {count} values, found {len(flat)}"
         )
     return flat, sizes[0]
 
@@ -196,9 +239,9 @@ def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
     return data
 
 
-def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, list[Any]], int]:
+def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, list[Any] | Array], int]:
     """Read v1's columns, whose shapes are those of their lists."""
-    flat: dict[str, list[Any]] = {}
+    flat: dict[str, list[Any] | Array] = {}
     rows = -1
     for name, values in columns.items():
         if type(values) is not list:
@@ -213,18 +256,23 @@ def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str
     return flat, rows
 
 
-def _wanted(signature: Signature, outputs: Any) -> list[Column]:
-    """Return the outputs that a v2 request asks for: all, unless it names some."""
+def _wanted(signature: Signature, outputs: Any, parameters: Any) -> list[tuple[Column, bool]]:
+    """Return the outputs that a v2 request asks for, and whether as bytes: all, unless it names some."""
+    default = parameters is not None and binary.flag(
+        "the request", parameters, "binary_data_output", default=False
+    )
     if outputs is None or outputs == []:
-        return list(signature.outputs.values())
-    wanted: dict[str, Column] = {}
+        return [(column, default) for column in signature.outputs.values()]
+    wanted: dict[str, tuple[Column, bool]] = {}
     for output in outputs if type(outputs) is list else [outputs]:
-        name = output.get("name") if type(output) is dict else output
+        asked = output if type(output) is dict else {"name": output}
+        name = asked.get("name")
         if type(name) is not str or name not in signature.outputs:
             raise RequestError(
                 f"output {name!r:.80} is unknown; this model answers {', '.join(signature.outputs)}"
             )
-        wanted[name] = signature.outputs[name]
+        as_bytes = binary.flag(f"output {name!r}", asked.get("parameters"), "binary_data", default=default)
+        wanted[name] = (signature.outputs[name], as_bytes)
     return list(wanted.values())
 
 
@@ -238,15 +286,3 @@ def _ragged(name: str, found: int, rows: int) -> RequestError:
     return RequestError(
         f"input {name!r} has {found} rows, the inputs before it have {rows}: all need the same"
     )
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    kinds = {
-        dict: "an object",
-        list: "a list" if value else "an empty list",
-        str: "text",
-        bool: "true or false",
-    }
-    return kinds.get(type(value), "a number")

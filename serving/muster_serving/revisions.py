@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import random
 
+from muster_serving.answer import Headers, which
 from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
 from muster_serving.metrics import RevisionMetrics
@@ -21,11 +22,15 @@ from muster_serving.predictor import Predictor
 
 @dataclass(frozen=True)
 class Loaded:
-    """One revision, ready to answer."""
+    """One revision, ready to answer.
+
+    :param headers: of each of its answers: which version it is.
+    """
 
     revision: str
     predictor: Predictor
     metrics: RevisionMetrics
+    headers: Headers
 
 
 class Revisions:
@@ -42,16 +47,19 @@ class Revisions:
         self._sharing: dict[str, Loaded | Elsewhere] = {}
         self._table: tuple[Loaded | Elsewhere, ...] = ()
 
-    def load(self, revision: str, folder: Path) -> None:
+    def load(self, revision: str, folder: Path, *, model: str | None = None) -> None:
         """Load a version's folder beside the others; it takes no traffic yet. Idempotent.
 
+        :param model: the version's address, for those who ask which version answered.
         :raises ModelError: it cannot be served, or another folder is loaded under that name.
         """
         there = self._loaded.get(revision)
         if there and there.predictor.folder != folder:
             raise ModelError(f"revision {revision} is loaded already from {there.predictor.folder}")
         if not there:
-            self._loaded[revision] = Loaded(revision, Predictor(folder), RevisionMetrics(self.name, revision))
+            self._loaded[revision] = Loaded(
+                revision, Predictor(folder), RevisionMetrics(self.name, revision), which(revision, model)
+            )
 
     def share(self, shares: Mapping[str, int], ports: Mapping[str, int]) -> None:
         """Share the traffic out from the next request on.

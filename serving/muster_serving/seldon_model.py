@@ -23,7 +23,8 @@ from flask import Blueprint
 from seldon_core import microservice
 from seldon_core.flask_utils import SeldonMicroserviceException
 
-from muster_serving import protocol
+from muster_serving import pages, protocol
+from muster_serving.answer import which
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.metrics import RevisionMetrics
@@ -34,14 +35,14 @@ from muster_serving.signature import Signature
 _NO_FAULT_OF_THE_MODEL = 499
 
 
-def serve(name: str, *, model: Path, revision: str, port: int) -> None:
+def serve(name: str, *, model: Path, revision: str, version: str, port: int) -> None:
     """Serve one version until SIGTERM, by the wrapper's own command; then finish the requests that are there.
 
     No connection is kept: the wrapper would close an idle one while a gateway sends a request on it.
 
     :raises ModelError: the version cannot be served.
     """
-    told = {"model": str(model), "name": name, "revision": revision}
+    told = {"model": str(model), "name": name, "revision": revision, "version": version}
     parameters = [{"name": key, "value": value, "type": "STRING"} for key, value in told.items()]
     sys.argv[1:] = [
         *(f"{__name__}.{SeldonModel.__name__}", f"--parameters={json.dumps(parameters)}"),
@@ -62,13 +63,17 @@ class SeldonModel:
     :param model: the version's folder.
     :param name: the deployment's name, for metadata and metrics.
     :param revision: what the version is called.
+    :param version: the version's address, for those who ask which one answered.
     """
 
-    def __init__(self, model: str = "/mnt/models", name: str = "model", revision: str = "1") -> None:
+    def __init__(
+        self, model: str = "/mnt/models", name: str = "model", revision: str = "1", version: str = ""
+    ) -> None:
         self.name = name
         self.revision = revision
         self._folder = Path(model)
-        self._signature = Signature.load(self._folder / SIGNATURE)
+        self.signature = Signature.load(self._folder / SIGNATURE)
+        self.headers = which(revision, version or None)
         self._metrics = RevisionMetrics(name, revision)
         self._predictor: Predictor | None = None
 
@@ -123,7 +128,7 @@ class SeldonModel:
 
     def class_names(self) -> list[str]:
         """Return what the columns of an answer in rows are."""
-        return list(self._signature.outputs)
+        return list(self.signature.outputs)
 
     def tags(self) -> dict[str, str]:
         """Return what each answer says of itself."""
@@ -136,24 +141,11 @@ class SeldonModel:
 
     def init_metadata(self) -> dict[str, Any]:
         """Return the model's metadata, its tensors by the model's own signature."""
-        return {
-            "name": self.name,
-            "versions": [self.revision],
-            "platform": "onnxruntime_onnx",
-            **self._signature.metadata(),
-        }
+        return pages.metadata(self.name, self.revision, self.signature)
 
     def _columns(self, x: Array, names: Sequence[str]) -> dict[str, list[Any]]:
-        """Cut rows into columns; numpy made one type of them all, so whole numbers are told again."""
+        """Cut rows into columns; numpy made one type of them all."""
         if getattr(x, "ndim", 0) != 2 or x.shape[1] != len(names):
             shape = list(getattr(x, "shape", []))
             raise RequestError(f"data: found shape {shape} and {len(names)} names; expected rows by names")
-        return {
-            name: [self._value(name, value) for value in column]
-            for name, column in zip(names, x.T.tolist(), strict=True)
-        }
-
-    def _value(self, name: str, value: Any) -> Any:
-        column = self._signature.inputs.get(name)
-        whole = column is not None and int in column.accepted and float not in column.accepted
-        return int(value) if whole and isinstance(value, float) and value.is_integer() else value
+        return dict(zip(names, x.T.tolist(), strict=True))

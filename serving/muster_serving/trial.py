@@ -1,7 +1,7 @@
 """Load a version and answer requests in a process of its own, before a live server is given it.
 
-``python -m muster_serving.trial FOLDER REQUESTS.json`` reads a list of v1 requests. What ends this
-process (a crash in a kernel, too much memory) would have ended the server that users are asking.
+``python -m muster_serving.trial FOLDER REQUESTS.json`` reads a list of v1 requests, each with a name. What ends
+this process (a crash in a kernel, too much memory) would have ended the server that users are asking.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ def main() -> None:
     requests = json.loads(Path(sys.argv[2]).read_bytes())
     try:
         predictor = Predictor(Path(sys.argv[1]))
-        for request in requests:
-            protocol.predict_v1(predictor, json.dumps(request).encode())
     except ServingError as error:
         sys.exit(str(error))
+    for request in requests:
+        try:
+            protocol.predict_v1(predictor, json.dumps({"inputs": request["inputs"]}).encode())
+        except ServingError as error:
+            sys.exit(f"smoke request {request['name']!r:.80}: {error}")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from tests.airflow.leaving import no_job_left
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent, Stage
 from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
+from muster.core.status import JobStatus
 from muster.volumes.folder import FolderStore
 
 
@@ -64,17 +66,22 @@ def keeps(home: EmbeddedHome) -> Callable[[str], list[str]]:
 
 
 @pytest.fixture
-def backend(home: EmbeddedHome) -> LocalBackend:
-    return LocalBackend(home.settings)
+def backend(home: EmbeddedHome) -> Iterator[LocalBackend]:
+    """The machine; jobs that a test leaves there are ended with it."""
+    with no_job_left(home.settings):
+        yield LocalBackend(home.settings)
 
 
 @pytest.fixture
 def dag_folder(home: EmbeddedHome, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder below dags/ named after the test: its package, and its Dag's id."""
+    """A folder below dags/ named after the test: its package, and its Dag's id; its jobs are ended with it."""
     folder = home.dags / re.sub(r"\W+", "_", request.node.name)[:60].strip("_").lower()
     folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
+    try:
+        with no_job_left(home.settings):
+            yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -110,6 +117,7 @@ class Seen(Silent):
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.warnings: list[str] = []
+        self.jobs: list[tuple[str, str, str]] = []
         self.started: list[tuple[str, int]] = []
         self.text: list[str] = []
         self.ended: list[Stage] = []
@@ -120,11 +128,14 @@ class Seen(Silent):
     def warning(self, text: str) -> None:
         self.warnings.append(text)
 
-    def task_started(self, task_id: str, try_number: int) -> None:
-        self.started.append((task_id, try_number))
+    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
+        self.started.append((task, try_number))
 
-    def lines(self, task_id: str, lines: Any) -> None:
-        self.text += [f"{task_id}: {line}" for line in lines]
+    def job(self, task: str, status: JobStatus) -> None:
+        self.jobs.append((task, status.state.value, status.reason))
+
+    def lines(self, task: str, lines: Any) -> None:
+        self.text += [f"{task}: {line}" for line in lines]
 
     def task_ended(self, stage: Stage) -> None:
         self.ended.append(stage)

@@ -14,10 +14,13 @@ from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
+from muster.core.cancelling import with_run
 from muster.core.status import JobState
+from muster.core.verdict import Cause
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
+ROUNDS = 2
 # The task's process reads the option when it waits, so each Dag has an inline wait of its own.
 DAG = """
     import os
@@ -93,6 +96,14 @@ class Waiting(Site):
             assert until(lambda: "[rank 0]" in self.trigger_log(run))
         return run
 
+    def hand_over(self, dag_id: str) -> Run:
+        """Trigger a run and return it in the moment in which its task is deferred: no trigger waits yet."""
+        gate = self.folder / f"gate-{dag_id}-{len(list(self.folder.glob('gate*')))}.wait"
+        gate.touch()
+        run = Run(self, dag_id, self.trigger(dag_id, {"gate": str(gate.with_suffix(".open"))}), gate)
+        self.wait_task(dag_id, run.run_id, "slow", ("deferred",))
+        return run
+
     def trigger_log(self, run: Run) -> str:
         """What the triggerer wrote into the task's log."""
         return self.task_log(run.dag_id, run.run_id, "slow").partition(" starting\n")[2]
@@ -148,11 +159,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
         site.add("later", wait=0.5)
         site.add("inline", wait=600)
         site.add("hurried", wait=0.5, task="execution_timeout=timedelta(seconds=8), retries=0")
+        site.add("hasty", wait=600, task="execution_timeout=timedelta(seconds=8), retries=0")
         site.add("short", wait=0.5, dag="dagrun_timeout=timedelta(seconds=12)")
         site.add("dies_before", wait=600, more=DIES.format(after=False))
         site.add("dies_after", wait=600, more=DIES.format(after=True))
         site.up()
         yield site
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on(site: Waiting) -> Iterator[None]:
+    """What a test leaves when it fails is ended before the next one begins, which counts processes and jobs."""
+    yield
+    site.end_runs()
+
+
+def test_what_a_failing_test_leaves_is_ended(site: Waiting) -> None:
+    runs = [site.begin("inline", "running"), site.begin("later", "deferred")]
+    site.end_runs()
+    assert [run.state(job_id) for run in runs for job_id in run.jobs()] == [JobState.CANCELLED] * 2
 
 
 def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
@@ -228,19 +253,102 @@ def test_killed_around_the_submit_there_is_one_job(site: Waiting, dag_id: str) -
     assert len(run.ends_well()) == 1
 
 
-def test_a_try_that_takes_too_long_is_ended_though_it_is_deferred(site: Waiting) -> None:
-    run = site.begin("hurried", "deferred")
+@pytest.mark.parametrize("how", ["marked", "cleared"])
+def test_a_task_that_is_ended_at_the_hand_over_to_the_triggerer_ends_its_job(site: Waiting, how: str) -> None:
+    """By then no process waits and no trigger does: no hook of ours is called, and nothing else waits."""
+    for _ in range(ROUNDS):
+        run = site.hand_over("later")
+        (first,) = run.jobs()
+        if how == "marked":
+            site.mark("later", run.run_id, "slow", "failed")
+            run.is_cancelled(first)
+            assert run.jobs() == [first]
+        else:
+            site.clear("later", run.run_id, "slow")
+            run.is_cancelled(first)
+            assert run.ends_well()[0] == first
+        verdict = run.store.ledger.status(first).verdict
+        assert verdict is not None
+        assert (
+            f"its task was {'marked failed' if how == 'marked' else 'cleared'} in Airflow" in verdict.message
+        )
+
+
+def test_what_is_committed_after_its_task_was_marked_failed_is_retired(site: Waiting) -> None:
+    run = site.hand_over("later")
     (job_id,) = run.jobs()
-    assert site.wait("hurried", run.run_id) == "failed"
-    assert run.state(job_id) is JobState.CANCELLED
-    assert "execution_timeout" in _verdict(site, run)
+    before = {version.address for version in run.versions() if version.retired is None}
+    site.mark("later", run.run_id, "slow", "failed")
+    run.open()
+    assert until(lambda: run.state(job_id).ended)
+    made = [version for version in run.versions() if run.store.record(version.address).job_id == job_id]
+    for each in made:  # none, where the job was ended before it had written anything
+        assert until(lambda a=each.address: run.store.resolve(a)[0].retired, seconds=10)
+        assert "marked failed" in str(run.store.resolve(each.address)[0].retired)
+    assert {version.address for version in run.versions() if version.retired is None} == before
 
 
-def test_a_run_that_takes_too_long_ends_its_jobs(site: Waiting) -> None:
+def test_a_task_that_is_cleared_while_its_scheduler_is_dead_runs_again(site: Waiting) -> None:
+    run = site.begin("inline", "running")
+    (first,) = run.jobs()
+    os.kill(site.component("scheduler") or 0, signal.SIGKILL)
+    site.clear("inline", run.run_id, "slow")
+    run.is_cancelled(first)
+    assert until(lambda: len(run.jobs()) == 2 and run.begun())
+    assert [run.state(job_id) for job_id in run.ends_well()] == [JobState.CANCELLED, JobState.SUCCEEDED]
+
+
+@pytest.mark.parametrize(("dag_id", "stands"), [("hurried", "deferred"), ("hasty", "running")])
+def test_a_job_that_takes_longer_than_execution_timeout_is_ended_and_all_say_so(
+    site: Waiting, dag_id: str, stands: str
+) -> None:
+    run = site.begin(dag_id, stands)
+    (job_id,) = run.jobs()
+    assert site.wait(dag_id, run.run_id) == "failed"
+    status = run.store.ledger.status(job_id)
+    assert status.verdict is not None
+    assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.TIMEOUT)
+    assert (status.ended or 0.0) - (status.started or 0.0) >= 8, "counted from the job's start"
+    told = _verdict(site, run)
+    assert status.verdict.message in told
+    assert status.verdict.advice in told
+    assert "AirflowTaskTimeout" not in told
+
+
+def test_a_run_that_takes_too_long_ends_its_jobs_and_is_named(site: Waiting) -> None:
     run = site.begin("short", "deferred")
+    (job_id,) = run.jobs()
     assert site.wait("short", run.run_id) == "failed"
-    run.is_cancelled(*run.jobs())
+    assert until(lambda: run.state(job_id) is JobState.FAILED, seconds=10), run.state(job_id)
+    assert until(lambda: not run.processes(job_id), seconds=5)
     assert site.task("short", run.run_id, "slow")["state"] == "skipped"
+    assert run.store.ledger.status(job_id).verdict == with_run()
+
+
+@pytest.mark.parametrize(("state", "raised"), [(None, 3), ("up_for_retry", 3), ("failed", 2), ("success", 2)])
+def test_a_task_that_leaves_restarting_for_another_try_is_known_as_cleared(
+    state: str | None, raised: int
+) -> None:
+    """Airflow raises max_tries itself where the process of a cleared task ends; not where that was lost."""
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy.orm import class_mapper
+    from sqlalchemy.orm.attributes import set_committed_value
+
+    from muster.airflow.attempts.clearing import remember_clears
+
+    for _ in range(2):
+        remember_clears()
+    task = class_mapper(TaskInstance).class_manager.new_instance()
+    set_committed_value(task, "max_tries", 2)
+    set_committed_value(task, "state", "restarting")
+    task.state = state
+    assert task.max_tries == raised
+    by_airflow = class_mapper(TaskInstance).class_manager.new_instance()
+    set_committed_value(by_airflow, "max_tries", 2)
+    set_committed_value(by_airflow, "state", "restarting")
+    by_airflow.max_tries = 5
+    by_airflow.state = state
+    assert by_airflow.max_tries == 5
 
 
 def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:

@@ -18,6 +18,7 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.operators.releasing import read_smoke, smoke_digest
 from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.plan import Rules
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Behind, DeploymentError, SpecError
 from muster.core.job import Origin
@@ -173,6 +174,9 @@ def test_what_takes_too_long_is_taken_back(deploy: Any, monkeypatch: pytest.Monk
     patience = Patience(deadline=time.time() - 1)
     deploy._hand_over(task(), driver, patience, waited=0.0)
     assert "it does not serve in the time that it has" in driver.given_up[0]
+    deploy.rules = Rules(fewest_requests=30)
+    deploy._hand_over(task(), driver, patience, waited=0.0)
+    assert "its share widens after 30 requests at a step (fewest_requests)" in driver.given_up[1]
     late = Patience(deadline=time.time() - 3600)
     with pytest.raises(DeploymentError, match="see muster deployments show f"):
         deploy._hand_over(task(), driver, late, waited=0.0)

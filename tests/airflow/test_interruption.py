@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,37 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent
 from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
-from muster.core.errors import MusterError
+from muster.backends.local.places import Places
+from muster.backends.local.processes import Process
+from muster.core.cancelling import overtaken
+from muster.core.errors import MusterError, SpecError
 from muster.core.status import JobState
+from muster.core.wire import loads
 from muster.volumes.folder import FolderStore
 
 Write = Callable[..., None]
 Run = Callable[..., RunResult]
 
 STEPS = """
+import os
+import signal
 import time
 from pathlib import Path
 
 def first(out: Path) -> None:
     (out / "x").write_text("first")
 
-def slow(out: Path, gate: str) -> None:
+def slow(out: Path, checkpoints: Path, gate: str) -> None:
+    saved = len(list(checkpoints.iterdir()))
+    print("first epoch", saved + 1)
+    for epoch in range(3):
+        (checkpoints / str(saved + epoch)).touch()
     print("waiting", flush=True)
     while not Path(gate).exists():
         time.sleep(0.02)
-    assert not Path(gate).read_text(), "broken"
+    if Path(gate).read_text() == "die" and not saved:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert Path(gate).read_text() != "broken"
     (out / "x").write_text("done")
 """
 
@@ -133,7 +146,8 @@ def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
     result = run(resume="keep")
     assert result.state == "success"
     assert result.stages[0].job_id != job
-    assert [note for note in seen.notes if f"job {job} ended while nobody watched (user error" in note]
+    assert [note for note in seen.notes if f"job {job} ended while no run watched it (user error" in note]
+    assert first_epochs(seen) == ["4"]
 
 
 def test_after_a_kill_a_new_run_ends_the_old_ones_job(
@@ -143,7 +157,7 @@ def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     other.wait()
     assert backend.status(job).state is JobState.RUNNING
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, ended: None)
+        patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, *ended: None)
         run()
     assert backend.status(job).state is JobState.CANCELLED
     assert any("was left by a process that died" in note for note in seen.notes)
@@ -160,15 +174,120 @@ def test_a_stop_ends_the_job_and_the_run(
 
 
 def test_a_stopped_run_is_resumed(
-    other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path, store: FolderStore
+    other: subprocess.Popen[str],
+    job: str,
+    slow: Path,
+    run: Run,
+    dag_folder: Path,
+    store: FolderStore,
+    seen: Any,
 ) -> None:
+    """It goes on from its checkpoints, and what it runs after that begins anew."""
     other.send_signal(signal.SIGINT)
     other.communicate(timeout=60)
     slow.touch()
+    steps = dag_folder / "steps.py"
+    steps.write_text(f"{steps.read_text()}\n# mended\n")
     result = run(resume="keep")
     assert result.state == "success"
     assert result.stages[0].job_id != job
     assert len(store.versions(f"{dag_folder.name}/out")) == 1
+    assert first_epochs(seen) == ["4"]
+    told = f"slow: [muster] goes on from the checkpoints of job {job} (3 files, 0 B, "
+    assert [
+        line for line in seen.text if line.startswith(told) and f"code ({dag_folder.name}/steps.py)" in line
+    ]
+    run(start="slow")
+    run()
+    assert first_epochs(seen) == ["4", "1", "1"]
+
+
+@pytest.mark.parametrize("edited", [False, True], ids=["as it was", "edited"])
+def test_after_a_kill_of_everything_a_resume_goes_on(
+    other: subprocess.Popen[str],
+    job: str,
+    slow: Path,
+    run: Run,
+    home: EmbeddedHome,
+    backend: LocalBackend,
+    dag_folder: Path,
+    seen: Any,
+    edited: bool,
+) -> None:
+    """With the same job, or where the code was edited with one that runs it."""
+    supervisor = loads(Process, Places(home.settings.home).job(job).supervisor.read_bytes())
+    for pid in (other.pid, supervisor.pid, *backend.ranks(job)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    other.wait()
+    slow.touch()
+    if edited:
+        steps = dag_folder / "steps.py"
+        steps.write_text(steps.read_text().replace("first epoch", "now the first epoch"))
+    result = run(resume="keep")
+    assert result.state == "success"
+    assert first_epochs(seen)[-1] == "4"
+    assert (result.stages[0].job_id != job) is edited
+    if edited:
+        assert backend.status(job).verdict == overtaken()
+    assert any("now the first epoch" in line for line in seen.text) is edited
+
+
+def test_a_retry_and_a_task_that_is_cleared_go_on_from_the_checkpoint(
+    slow: Path, run: Run, dag_folder: Path, seen: Any
+) -> None:
+    """A rank that is killed costs a retry where the gang may not start again."""
+    dag = dag_folder / "dag.py"
+    dag.write_text(dag.read_text().replace('task_id="slow"', 'task_id="slow", max_restarts=0, retry_delay=0'))
+    slow.write_text("die")
+    assert run().state == "success"
+    assert first_epochs(seen) == ["1", "4"]
+    slow.write_text("broken")
+    assert run().state == "failed"
+    slow.write_text("")
+    assert run(start="slow").state == "success"
+    assert first_epochs(seen) == ["1", "4", "1", "4"]
+
+
+def first_epochs(seen: Any) -> list[str]:
+    return [line.rpartition(" ")[2] for line in seen.text if "first epoch" in line]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from muster.airflow.embedded import load, runner
+from muster.core.settings import Settings
+
+home, cache, dags, dag_id = sys.argv[1:]
+load.make_ready = lambda *_: os.kill(os.getpid(), 9)
+runner.run_dag(dag_id, params={"word": "meant"}, settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
+"""
+
+
+def test_a_run_that_was_killed_before_it_began_is_not_taken_for_the_one_before(
+    home: EmbeddedHome, dag_folder: Path, write_dag: Write, run: Run, seen: Any
+) -> None:
+    say = 'JobOperator(task_id="say", image="python", command=["echo", "{{ params.word }}"], resources=SMALL)'
+    write_dag(say, params="{'word': 'older'}")
+    older = run()
+    arguments = [str(home.settings.home), str(home.settings.cache), str(home.dags), dag_folder.name]
+    assert (
+        subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False).returncode == -signal.SIGKILL
+    )
+    with pytest.raises(SpecError, match=f"`muster run {dag_folder.name} --resume` begins it"):
+        run(start="say")
+    resumed = run(resume="keep")
+    assert (resumed.state, resumed.params, resumed.stages[0].kept) == ("success", {"word": "meant"}, False)
+    assert resumed.run_id != older.run_id
+    assert (
+        seen.notes[-1]
+        == f"run {resumed.run_id} was ended before its first stage: it begins now, with word=meant"
+    )
+    assert run(resume="keep").run_id == resumed.run_id
+    with pytest.raises(SpecError, match="no param 'odd'"):
+        run({"odd": "1"})
+    assert run(resume="keep").run_id == resumed.run_id, "what was refused was told, and is not begun"
 
 
 def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
@@ -177,7 +296,7 @@ def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
     with pytest.raises(MusterError, match="still going on in another process"):
         run(resume="keep")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, ended: None)
+        patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, *ended: None)
         run()
     assert backend.status(job).state is JobState.RUNNING
     slow.touch()
@@ -195,10 +314,10 @@ class Stopper(Silent):
         setattr(self, when, self._stop)
         self._number = number
 
-    def task_started(self, task_id: str, try_number: int) -> None:
-        self.started.append(task_id)
+    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
+        self.started.append(task)
 
-    def _stop(self, *_: object) -> None:
+    def _stop(self, *_: object, **__: object) -> None:
         os.kill(os.getpid(), self._number)
 
 

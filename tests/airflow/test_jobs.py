@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from tests.airflow.leaving import no_job_left
 from tests.waiting import GUARD_SECONDS, until
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.environments import find_image, image_folders, put_image
+from muster.backends.local.places import Places
+from muster.backends.local.processes import marked
 from muster.backends.releases.decision import Outcome
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import JobSpec, Origin, Pinned, Role
 from muster.core.resources import Resources
-from muster.core.status import JobState
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause
 from muster.core.wire import dumps, loads
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 # As Airflow draws them: UUIDs whose order is that of time.
 FIRST, SECOND, THIRD = (f"01985b3e-000{number}-7000-8000-000000000000" for number in range(3))
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+DAG_RUN_STATE = "airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_dagrun_state"
 RUN = Origin(instance="i", dag_id="d", run_id="r", task_id="t")
 
 
@@ -91,8 +96,8 @@ def spec(backend: LocalBackend, home: EmbeddedHome) -> Callable[..., JobSpec]:
 @pytest.fixture
 def task(
     backend: LocalBackend, home: EmbeddedHome, notes: Notes, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., TaskRun]]:
-    """Makes tries of one task; its jobs are ended with the test."""
+) -> Callable[..., TaskRun]:
+    """Makes tries of one task."""
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.attempts.waiting import Wait
 
@@ -114,13 +119,7 @@ def task(
         }
         return TaskRun(**{**given, **changes})
 
-    yield make
-    for attempt in notes.kept.values():
-        from muster.airflow.attempts.attempt import Attempt
-
-        job_id = Attempt.load(attempt).job_id(instance="i", task=f"d.{origin.task_id}")  # type: ignore[union-attr]
-        if job_id in backend.store.ledger.jobs():
-            backend.cancel(job_id)
+    return make
 
 
 class Deferred(Exception):
@@ -140,6 +139,23 @@ def begin(task: TaskRun, spec: JobSpec) -> Any:
         with pytest.raises(Deferred) as deferred:
             deferring.run(lambda: spec)
     return deferred.value.args[0]
+
+
+def test_a_job_that_a_failing_test_leaves_is_ended_with_it_and_no_other(
+    home: EmbeddedHome, task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+) -> None:
+    before = begin(task(), spec(SLEEP)).job_id
+
+    def test() -> None:
+        with no_job_left(home.settings):
+            backend.submit(spec(SLEEP), job_id="left-1")
+            raise AssertionError
+
+    with pytest.raises(AssertionError):
+        test()
+    assert backend.status("left-1").state is JobState.CANCELLED
+    assert not marked(Places(home.settings.home).mark("left-1"))
+    assert not backend.status(before).state.ended
 
 
 def test_nothing_is_submitted_for_a_try_that_airflow_has_replaced(
@@ -223,6 +239,7 @@ def stopped(task: TaskRun, spec: JobSpec, state: Any) -> tuple[str, str]:
     ending = replace(task, log=type("Talking", (Log,), {"info": lambda self, *words: say()})())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("muster.airflow.attempts.run.ask", ask)
+        patch.setattr(DAG_RUN_STATE, lambda dag_id, run_id: "running")
         with pytest.raises(AirflowException) as caught:
             ending.run(lambda: spec)
     return job_id, str(caught.value)
@@ -304,28 +321,29 @@ def test_a_job_that_has_ended_is_taken_though_no_time_is_left_to_wait_for_it(
     assert (status.job_id, status.state) == (job_id, JobState.SUCCEEDED)
 
 
-def test_airflows_alarm_while_the_end_is_waited_for_hides_no_verdict(
-    task: Callable[..., TaskRun],
-    spec: Callable[..., JobSpec],
-    backend: LocalBackend,
-    notes: Notes,
-    monkeypatch: pytest.MonkeyPatch,
+def test_airflows_alarm_does_not_end_a_job_whose_own_time_is_not_over(
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, notes: Notes
 ) -> None:
-    """It is set for the same timeout, and rings a moment later."""
-    from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+    """It counts from the start of the task's process; the limit is the job's, from its own start."""
+    import signal
+    from datetime import timedelta
 
-    cancel, asked = backend.cancel, list[str]()
+    from airflow.sdk.exceptions import AirflowException
+    from airflow.sdk.execution_time.timeout import timeout
 
-    def ring(job_id: str, *, owner: str | None) -> None:
-        asked.append(job_id)
-        cancel(job_id, owner=owner, wait=len(asked) > 1)
-        if len(asked) == 1:
-            raise AirflowTaskTimeout
-
-    monkeypatch.setattr(backend, "cancel", ring)
-    with pytest.raises(AirflowException, match="the task came to its execution_timeout"):
-        task(deadline=time.time() + 0.5).run(lambda: spec(SLEEP))
-    assert backend.status(asked[0]).state is JobState.CANCELLED
+    begun = begin(task(), spec(SLEEP))
+    limit = time.time() - (backend.status(begun.job_id).started or time.time()) + 2.0
+    with (
+        timeout(1),  # as Airflow does around execute
+        pytest.raises(AirflowException, match="it ran longer than its task's execution_timeout of"),
+    ):
+        task(limit=timedelta(seconds=limit)).run(lambda: spec("never"))
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    status = backend.status(begun.job_id)
+    assert status.state is JobState.FAILED
+    assert status.verdict is not None
+    assert status.verdict.cause is Cause.TIMEOUT
+    assert (status.ended or 0.0) - (status.started or 0.0) >= limit
     assert notes.kept["muster"]["reported"]
 
 
@@ -401,6 +419,7 @@ def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
 ) -> None:
     trigger = begin(task(), spec(SLEEP))
     monkeypatch.setattr("muster.airflow.attempts.standing.ask", lambda origin: state)
+    monkeypatch.setattr(DAG_RUN_STATE, lambda dag_id, run_id: "running")
     asyncio.run(trigger.on_kill())
     if ends:
         assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED, seconds=30)
@@ -472,3 +491,21 @@ def test_a_release_is_driven_until_it_has_ended(
     (event,) = events(DeploymentTrigger(**trigger.serialize()[1]))
     assert (event["deadline"], len(closed)) == (deadline, 1)
     assert (loads(Outcome, event["outcome"]).ending.value if event["outcome"] else None) == ending
+
+
+def test_a_database_that_does_not_answer_is_no_defect_of_musters(home: EmbeddedHome) -> None:
+    import sqlite3
+
+    from sqlalchemy.exc import OperationalError
+
+    from muster.airflow.attempts.database import standings
+    from muster.core.errors import BackendError
+
+    def away(*_: object) -> None:
+        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked"))
+
+    running = JobStatus(job_id="j", state=JobState.RUNNING, submitted=1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sqlalchemy.orm.Session.execute", away)
+        with pytest.raises(BackendError, match=r"^Airflow's database does not answer: database is locked$"):
+            standings([(running, RUN)])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from muster.core.job import JobSpec, Role
+from muster.volumes.folder import FolderStore
 
+if TYPE_CHECKING:
     from muster.airflow.embedded.result import RunResult
 
 STEPS = """
@@ -81,6 +85,34 @@ def test_a_job_that_failed(
     assert found["muster_job"].startswith("/plugin/muster/muster/#/jobs/")
     assert found["_link_VersionsLink"] == found["_link_ReportLink"] == ""
     assert found["_link_TrackingLink"] == "https://mlflow.example/#/runs/1"
+
+
+@pytest.mark.parametrize(
+    ("setting", "address"),
+    [(None, "http://127.0.0.1:5000"), ("https://gpu-box.example/mlflow/", "https://gpu-box.example/mlflow")],
+)
+def test_a_run_that_was_tracked_here_is_where_mlflow_is_found(
+    home: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str | None, address: str
+) -> None:
+    from muster.airflow.links import TrackingLink
+    from muster.backends.local.tracked import tracking_database
+
+    if setting is not None:
+        monkeypatch.setenv("AIRFLOW__MUSTER__MLFLOW_URL", setting)
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    ledger = FolderStore(tmp_path / "store").ledger
+    job = JobSpec(name="a.b", image="python", image_digest=f"b3:{'0' * 64}", roles=(Role(command=("true",)),))
+    for job_id in ("fit-1", "fit-2"):
+        ledger.create(job_id, job)
+    database = tracking_database(tmp_path)
+    database.parent.mkdir()
+    with closing(sqlite3.connect(database)) as connection, connection:  # the part of MLflow's that is read
+        connection.execute("CREATE TABLE runs (run_uuid TEXT, experiment_id INTEGER, start_time INTEGER)")
+        connection.execute("CREATE TABLE tags (run_uuid TEXT, key TEXT, value TEXT)")
+        connection.execute("INSERT INTO runs VALUES ('9f2c', 3, 1)")
+        connection.execute("INSERT INTO tags VALUES ('9f2c', 'muster.job_id', 'fit-1')")
+    assert TrackingLink().of_job("fit-1") == f"{address}/#/experiments/3/runs/9f2c"
+    assert TrackingLink().of_job("fit-2") == ""
 
 
 def test_below_a_prefix(home: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,11 +16,13 @@ import muster.airflow as m
 from muster.airflow.authoring.output import Output
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.errors import SpecError
-from muster.core.job import Role, SecretRef
+from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+
+    from muster.backends.base import Backend
 
 START = datetime(2024, 1, 1)  # noqa: DTZ001 - as authors write it
 
@@ -47,6 +49,10 @@ def gate(**changes: Any) -> m.GateOperator:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
+        (
+            lambda: job(inputs={"rows": "s3://bucket/rows.parquet"}),
+            r"inputs\['rows'\]: address 's3://bucket/rows.parquet': expected a version of a volume",
+        ),
         (lambda: job(image="Not A Name"), "task 'a', image: 'Not A Name': need lower-case"),
         (
             lambda: job(entrypoint="train.py"),
@@ -55,11 +61,23 @@ def gate(**changes: Any) -> m.GateOperator:
         (lambda: job(command=["x"]), "task 'a', the job: role main: give an entrypoint or a command"),
         (lambda: job(entrypoint=None), "give an entrypoint or a command"),
         (lambda: job(entrypoint=None, command="python train.py"), "one text; give its words"),
+        (
+            lambda: job(entrypoint=None, command=["torchrun", "t.py"], launcher="torchrun"),
+            "task 'a', command: torchrun starts ranks of its own",
+        ),
+        (
+            lambda: m.GangOperator(
+                task_id="a",
+                image="python",
+                roles=[Role(command=("env", "A=b", "mpirun", "-np", "2", "x.py"))],
+            ),
+            r"task 'a', command: mpirun starts ranks of its own.*command=\['python', 'x.py'\], ranks=2",
+        ),
         (lambda: job(resources={"cpus": 2}), r"task 'a', resources: expected Resources\("),
         (lambda: job(launcher="mpirun"), "task 'a', launcher: 'mpirun': expected plain, torchrun, horovod"),
         (lambda: job(replicas=0), "replicas of role main is 0"),
         (lambda: job(run_timeout=3600), "run_timeout is 3600: expected a timedelta"),
-        (lambda: job(run_timeout=timedelta(0)), "need seconds above 0"),
+        (lambda: job(run_timeout=timedelta(0)), "run_timeout is 0.0 seconds: need more than 0"),
         (lambda: job(inputs={"x": "Flights"}), r"task 'a', inputs\['x'\]: volume 'Flights'"),
         (lambda: job(inputs={"x": "f/x@7/part.csv"}), "names a file; an input is a whole version"),
         (lambda: job(inputs={"x": 7}), r"inputs\['x'\]: 7: expected an address"),
@@ -216,6 +234,24 @@ def test_a_reference_makes_the_dependency_and_shows_as_jinja(dag: DAG) -> None:
     assert "['versions']['x'] }}" in str(first.versions["x"])
     assert checked.outlets == [Asset("volume://f/x-validation")]
     assert second.launcher == "torchrun"
+
+
+def test_what_the_backend_refuses_of_a_job_is_not_put_down_to_another_keyword(
+    dag: DAG, tmp_path: Path
+) -> None:
+    from muster.airflow.authoring.code import DagFolder
+
+    class Cluster:
+        def check(self, job: JobSpec) -> tuple[str, ...]:
+            raise SpecError(f"queue={job.queue!r}: namespace jobs has no queue {job.queue}; there are team-a")
+
+    (tmp_path / "dag.py").touch()
+    folder, backend = DagFolder(file=tmp_path / "dag.py", bundle=tmp_path), cast("Backend", Cluster())
+    with pytest.raises(SpecError) as refused:
+        job(entrypoint=None, command=["true"], queue="team-z").check_ready(folder, backend)
+    assert str(refused.value) == (
+        "task 'a', the job: queue='team-z': namespace jobs has no queue team-z; there are team-a"
+    )
 
 
 def test_secrets_say_where_the_value_is(dag: DAG) -> None:

@@ -20,6 +20,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
+from muster.volumes.retention import collect
 from muster.volumes.service.client import ServiceStore
 from muster.worker.seal import seal
 
@@ -303,6 +304,25 @@ class TestCancel:
         assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
         assert client.post(f"/muster/api/jobs/{waiting}/cancel", headers=OURS).status_code == 200
 
+    def test_the_verdict_and_airflows_audit_log_say_who_cancelled(
+        self, let: Let, waiting: str, store: FolderStore
+    ) -> None:
+        from airflow.models.log import Log
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        client = let("USER")
+        for _ in range(2):  # what has ended is not ended again
+            assert client.post(f"/muster/api/jobs/{waiting}/cancel", headers=OURS).status_code == 200
+        with create_session() as session:
+            logs = session.scalars(select(Log).where(Log.event == "muster_cancel_job"))
+            (noted,) = [each for each in logs if waiting in (each.extra or "")]
+            assert noted.dag_id == "flights"
+            owner = noted.owner
+        verdict = store.ledger.status(waiting).verdict
+        assert verdict is not None
+        assert verdict.message == f"{owner} cancelled it on muster's page in Airflow"
+
     def test_who_may_only_look_does_not(self, viewer: Client, waiting: str, store: FolderStore) -> None:
         assert not viewer.get(f"/muster/api/jobs/{waiting}").json()["may"]["cancel"]
         answer = viewer.post(f"/muster/api/jobs/{waiting}/cancel", headers=OURS)
@@ -468,11 +488,18 @@ class TestWhatIsSaid:
 
     def test_a_version_whose_data_is_gone(self, viewer: Client, store: FolderStore) -> None:
         make_job(store, "page-gone-1", {"x": b"1"}, volume="pages/gone")
-        store.layout.delete(store.layout.version("pages/gone", 1) / "data")
+        make_job(store, "page-gone-2", {"x": b"2"}, volume="pages/gone")
+        collect(store, volumes=["pages/gone"], keep_last=1)
         found = viewer.get("/muster/api/version?address=pages/gone@1").json()
         assert (found["deleted"], found["total_files"]) == (True, 1)
         assert found["record"]["job_id"] == "page-gone-1"
         assert viewer.get("/muster/files/pages/gone@1/x").status_code == 404
+
+    def test_a_version_whose_data_was_taken_away_by_hand(self, viewer: Client, store: FolderStore) -> None:
+        make_job(store, "page-lost-1", {"x": b"1"}, volume="pages/lost")
+        store.layout.delete(store.layout.version("pages/lost", 1) / "data")
+        answer = viewer.get("/muster/api/version?address=pages/lost@1")
+        assert "its data is gone, and gc did not delete it" in answer.text
 
 
 class TestFiles:
@@ -870,7 +897,7 @@ def test_a_list_of_many_jobs_is_a_few_questions(
     over(service.client())
     monkeypatch.setattr(Connection, "request", request)
     assert viewer.get("/muster/api/jobs").json()["total"] >= 3
-    assert asked == ["/v1/jobs", "/v1/statuses", "/v1/specs", "/v1/statuses"]
+    assert asked == ["/v1/jobs", "/v1/statuses", "/v1/specs", "/v1/statuses", "/v1/room"]
     asked.clear()
     viewer.get("/muster/api/jobs")
     assert asked == ["/v1/jobs", "/v1/statuses", "/v1/statuses"], "what has ended is known"
@@ -895,3 +922,24 @@ def test_the_plugin_loads_nothing_heavy(tmp_path: Path) -> None:
         check=True,
     )
     assert told.stdout.splitlines()[-2:] == ["[]", "False"]
+
+
+def test_a_tasks_process_loads_nothing_for_what_only_components_do(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from muster.airflow.attempts.starting import on_starting\n"
+        "before = set(sys.modules)\n"
+        "on_starting(component=object())\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines()[-1:] == ["[]"]

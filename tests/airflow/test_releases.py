@@ -29,7 +29,7 @@ DAGS = """
     START = dict(schedule=None, start_date=datetime(2024, 1, 1), params={"model": ""})
     MODEL = "{{ params.model }}"
     SECOND = timedelta(seconds=1)
-    RULES = Rules(fewest_requests=20, max_p95_ratio=None)
+    RULES = Rules(max_p95_ratio=None)
 
 
     @dag(**START)
@@ -237,7 +237,7 @@ def test_what_is_marked_failed_while_no_triggerer_runs_is_taken_back_by_a_sweep(
         assert site.wait("sweeping", swept) == "success"
     assert users.failed == {}
     assert site.xcom("sweeping", swept, "sweep") == {"swept": [], "taken_back": ["line"]}
-    reason = "its task is failed, and nobody watches it any more"
+    reason = "its task is failed, and no task watches it any more"
     assert f"line is taken back: {reason} (patient.deploy, {run})" in released.log("sweeping", swept, "sweep")
     found = released.status.revision(new)
     assert (found.state, found.reason) == (RevisionState.REFUSED, reason)  # type: ignore[union-attr]

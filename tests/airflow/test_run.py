@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
+from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
+from muster.backends.local.backend import LocalBackend
+from muster.backends.local.environments import put_image
+from muster.backends.local.machine import Machine
 from muster.core.errors import MusterError, SpecError
+from muster.core.job import JobSpec, Resources, Role
+from muster.core.shipped import shipped
+from muster.core.status import JobStatus
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., RunResult]
@@ -153,6 +163,65 @@ def test_a_strict_resume_runs_again_what_changed_and_what_follows(
     assert len(store.versions(f"{dag_folder.name}/numbers")) == 2
 
 
+ASK = """
+import sys
+from pathlib import Path
+from muster.airflow.embedded.runner import run_dag
+from muster.core.settings import Settings
+
+home, cache, dags, dag_id = sys.argv[1:]
+result = run_dag(dag_id, resume="keep", settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
+print(result.state, [stage.kept for stage in result.stages], "airflow" in sys.modules)
+"""
+
+
+def test_a_resume_that_keeps_all_loads_no_airflow(
+    write_dag: Write, dag_folder: Path, run: Run, home: EmbeddedHome
+) -> None:
+    say = 'JobOperator(task_id="say", image="python", command=["echo", "1"], resources=SMALL)'
+    write_dag(say)
+    result = run()
+    command = [sys.executable, "-c", ASK, home.settings.home, home.settings.cache, home.dags, dag_folder.name]
+
+    def ask() -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert ask() == "success [True] False"
+    again = run(resume="keep")
+    assert (again.run_id, again.stages[0].versions) == (result.run_id, result.stages[0].versions)
+    write_dag(say + "  # edited")
+    assert ask() == "success [True] True"
+
+
+def test_a_stage_that_succeeded_is_run_again_with_what_follows_it_or_alone(
+    write_dag: Write, dag_folder: Path, run: Run, seen: Any
+) -> None:
+    write_chain(write_dag, dag_folder)
+    with pytest.raises(SpecError, match="has no run to resume"):
+        run(start="second")
+    run()
+    anew = run(start="second")
+    assert states(anew) == {"first": "kept", "second": "success", "third": "success", "beside": "kept"}
+    alone = run(only="second")
+    assert (alone.state, alone.only) == ("success", "second")
+    assert states(alone) == {"first": "kept", "second": "success", "third": "none", "beside": "kept"}
+    rest = run(resume="keep")
+    assert states(rest) == {"first": "kept", "second": "kept", "third": "success", "beside": "kept"}
+    write_chain(write_dag, dag_folder, fault="raise ValueError('broken')")
+    broken = run(only="second")
+    assert (broken.state, states(broken)["second"]) == ("failed", "failed")
+    assert states(run(start="first"))["second"] == "failed"
+    (warning,) = seen.warnings
+    assert warning.startswith("first is kept, although"), "what runs again is not said to be kept"
+    for wrong, said in (
+        ({"start": "secnd"}, "has no stage 'secnd'; did you mean second"),
+        ({"start": "first", "only": "second"}, "give one of the two"),
+        ({"given": {"count": "5"}, "only": "second"}, "keeps its params"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            run(wrong.pop("given", None), **wrong)
+
+
 def test_a_kept_task_whose_version_answers_no_more_is_warned_of_and_strictly_run_again(
     write_dag: Write, dag_folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +269,7 @@ def test_params_are_checked_before_anything_starts(
     [
         (
             'JobOperator(task_id="a", image="nosuch", command=["true"])',
-            "image 'nosuch' is in none of",
+            "image 'nosuch' is not there",
         ),
         (
             'JobOperator(task_id="a", image="python", entrypoint="{name}.steps:go")',
@@ -208,7 +277,11 @@ def test_params_are_checked_before_anything_starts(
         ),
         (
             'JobOperator(task_id="a", image="python", command=["true"], resources=Resources(memory_gib=1e6))',
-            "task 'a', resources: .*asks for 1e.06 GiB",
+            "task 'a', the job: .*asks for 1e.06 GiB",
+        ),
+        (
+            'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "kubernetes:a/b"})',
+            "task 'a', the job: secret KEY comes from a Kubernetes Secret",
         ),
         (
             'ValidateOperator(task_id="a", volume="x/y", suite="broken.json")',
@@ -331,8 +404,19 @@ def test_a_mapped_task_is_a_job_for_each(
         """,
         params=PARAMS,
     )
-    assert states(run()) == {"a": "success", "b": "success"}
-    assert {"a: [rank 0] 4", "a: [rank 0] 7"} <= set(seen.text)
+    result = run()
+    assert states(result) == {"a": "success", "b": "success"}
+    assert {"a[0] count=4: [rank 0] 4", "a[1] count=7: [rank 0] 7"} <= set(seen.text)
+    assert [(each.map_index, dict(each.arguments)) for each in result.stages[0].instances] == [
+        (0, {"count": 4}),
+        (1, {"count": 7}),
+    ]
+    assert {each.state for each in result.stages[0].instances} == {"success"}
+    assert (
+        sum(each.overhead_seconds or 0 for each in result.stages[0].instances)
+        == result.stages[0].overhead_seconds
+    )
+    assert ("a[1] count=7", "running", "") in seen.jobs
     specs = [store.ledger.spec(job_id) for job_id in store.ledger.jobs()]
     ours = sorted(
         (spec.origin.task_id, spec.params["count"], spec.queue, spec.roles[0].resources.memory_gib)
@@ -340,6 +424,51 @@ def test_a_mapped_task_is_a_job_for_each(
         if spec.origin.dag_id == dag_folder.name
     )
     assert ours == [("a", 4, "gpus", 0.5), ("a", 7, "gpus", 0.5), ("b", 4, None, 0.5)]
+
+
+def test_a_run_that_has_ended_hears_nothing_more(write_dag: Write, run: Run) -> None:
+    from muster.airflow.operators.base import MusterOperator
+
+    write_dag('JobOperator(task_id="a", image="python", command=["true"], resources=SMALL)')
+    assert run().succeeded
+    assert MusterOperator.listener is None
+    assert not MusterOperator.stopping()
+
+
+def test_a_plain_task_may_return_what_it_likes(write_dag: Write, run: Run) -> None:
+    write_dag(
+        """
+        @task
+        def plain(count: int) -> dict[str, object]:
+            return {"job_id": "none-of-musters", "versions": f"1.{count}", "metrics": None}
+
+        plain.override(task_id="one")(1)
+        plain.override(task_id="many").expand(count=[1, 2])
+        """
+    )
+    result = run()
+    assert states(result) == {"one": "success", "many": "success"}
+    assert [each.state for each in result.stages[1].instances] == ["success", "success"]
+    assert {each.job_id for each in result.stages} == {None}
+
+
+def test_a_task_in_a_mapped_group_is_a_job_for_each(write_dag: Write, run: Run, seen: Any) -> None:
+    write_dag(
+        """
+        from airflow.sdk import task_group
+
+        @task_group
+        def each(count: int) -> None:
+            JobOperator(task_id="a", image="python", command=["echo", "{params.count}"], params={"count": count},
+                resources=SMALL)
+
+        each.expand(count=[4, 7])
+        """
+    )
+    result = run()
+    assert states(result) == {"each.a": "success"}
+    assert [each.label for each in result.stages[0].instances] == ["each.a[0]", "each.a[1]"]
+    assert {"each.a[0]: [rank 0] 4", "each.a[1]: [rank 0] 7"} <= set(seen.text)
 
 
 @pytest.mark.parametrize(
@@ -362,3 +491,41 @@ def test_a_rendered_secret_is_refused_and_kept_nowhere(
     assert "holds the value of a secret" in result.stages[0].message
     assert keeps("holds the value of a secret") != []
     assert keeps("hunter2secret") == []
+
+
+def test_what_a_job_waits_for_is_told_while_it_waits(
+    write_dag: Write,
+    run: Run,
+    backend: LocalBackend,
+    seen: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go = tmp_path / "go"
+    other = JobSpec(
+        name="another.job",
+        image="python",
+        image_digest=put_image(backend.store, shipped("images") / "python"),
+        roles=(
+            Role(
+                command=("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"),
+                resources=Resources(memory_gib=Machine.here().memory_gib - 0.2),
+            ),
+        ),
+    )
+    backend.submit(other, job_id="another-1")
+    eventually(lambda: backend.status("another-1").state.value == "running")
+    told = seen.job
+
+    def job(task: str, status: JobStatus) -> None:
+        told(task, status)
+        if status.reason.startswith("waiting for"):
+            go.touch()
+
+    monkeypatch.setattr(seen, "job", job)
+    write_dag('JobOperator(task_id="a", image="python", command=["true"], resources=SMALL)')
+    assert run().succeeded
+    states = [(state, reason) for _, state, reason in seen.jobs]
+    assert states[0][0] == "queued"
+    assert states[0][1].startswith("waiting for 0.5 GiB of memory")
+    assert states[-1][0] in ("running", "committing")

@@ -63,9 +63,12 @@ STEPS = """
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     others = tmp_path_factory.mktemp("another") / "airflow.cfg"  # whose settings are none of ours
     others.write_text("[core]\ndags_folder = /nowhere\n[api]\nhost = 0.0.0.0\n")
-    with Site(tmp_path_factory.mktemp("site"), AIRFLOW_CONFIG=str(others)) as site:
+    with Site(tmp_path_factory.mktemp("site"), paused=True, AIRFLOW_CONFIG=str(others)) as site:
         site.write("hello", HELLO)
         site.write("slow", SLOW, steps=STEPS)
+        site.write(
+            "scheduled", HELLO.replace("hello", "scheduled").replace("schedule=None", "schedule='@hourly'")
+        )
         site.write("broken", "from airflow.sdk import dag\nimport that_is_not_there\n")
         site.up()
         yield site
@@ -78,6 +81,27 @@ def test_it_says_where_it_is_what_it_found_and_what_it_could_not_read(site: Site
     assert "hello" in said
     assert "that_is_not_there" in said
     assert site.password() in said
+
+
+def test_new_dags_are_paused_and_it_says_which_and_how_they_are_started(site: Site) -> None:
+    said = site.log.read_text()
+    assert "Dags in " in said
+    assert ": hello, scheduled, slow\n" in said
+    assert "from muster: muster_maintenance, which ends what no task owns and deletes old versions" in said
+    assert "paused: hello, muster_maintenance, scheduled, slow" in said
+    assert "AIRFLOW_HOME=.muster/up airflow dags unpause hello" in said
+    runs = site.ask_api("GET", "dags/~/dagRuns")["dag_runs"]
+    assert [run["dag_id"] for run in runs if run["dag_id"] in ("scheduled", "muster_maintenance")] == []
+    maintenance = next(check for check in site.ask("doctor")["checks"] if check["name"] == "maintenance")
+    assert maintenance["state"] == "warn"
+    assert "muster_maintenance is paused" in maintenance["found"]
+
+
+def test_what_a_person_started_stays_started(site: Site) -> None:
+    run_id = site.trigger("muster_maintenance")
+    assert site.wait("muster_maintenance", run_id) == "success"
+    maintenance = next(check for check in site.ask("doctor")["checks"] if check["name"] == "maintenance")
+    assert maintenance["state"] == "ok"
 
 
 def test_nobody_is_let_in_without_the_password(site: Site) -> None:

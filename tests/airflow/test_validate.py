@@ -38,11 +38,15 @@ def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.
     """Try again to validate ``d/rows@latest``: an earlier try's job looked at @1, and @2 is there since."""
     from muster.airflow import ValidateOperator
 
-    def perform(*, success: bool, retired: str = "") -> Any:
+    def perform(*, success: bool, retired: str = "", results: Any = None, error: str = "") -> Any:
         looked_at = add("d/rows", "rows", "1")
         if retired:
             own.retire(looked_at.address, reason=retired)
-        result = add("d/rows-validation", "result.json", json.dumps({"success": success, "results": []}))
+        evaluated = [] if success else [{"success": False, "expectation_config": {"type": "e", "kwargs": {}}}]
+        document: dict[str, Any] = {"success": success, "results": evaluated if results is None else results}
+        if error:
+            document = {"success": False, "error": error}
+        result = add("d/rows-validation", "result.json", json.dumps(document))
         zeros = "b3:" + "0" * 64
         data = Input(versions=(looked_at.pinned,), many=True)
         spec = JobSpec(
@@ -88,3 +92,54 @@ def test_what_the_suite_retired_comes_back_when_it_passes(perform: Any, own: Fol
 def test_what_was_retired_for_another_reason_stays_so(perform: Any, own: FolderStore) -> None:
     perform(success=True, retired="wrong rows")
     assert own.versions("d/rows")[0].retired == "wrong rows"
+
+
+def test_a_suite_that_cannot_be_held_against_the_data_is_named_and_retires_nothing(
+    perform: Any, own: FolderStore
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException) as caught:
+        perform(success=False, error="no Parquet or CSV file in data")
+    assert str(caught.value).splitlines()[:2] == [
+        "suite expectations.json cannot be held against volume://d/rows@1",
+        "no Parquet or CSV file in data",
+    ]
+    assert [version.retired for version in own.versions("d/rows")] == [None, None]
+
+
+def test_what_could_not_be_evaluated_retires_nothing(perform: Any, own: FolderStore) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    raised = {
+        "success": False,
+        "exception_info": {"raised_exception": True, "exception_message": "no column"},
+    }
+    with pytest.raises(AirflowFailException, match="nothing is retired"):
+        perform(success=False, results=[raised])
+    assert [version.retired for version in own.versions("d/rows")] == [None, None]
+
+
+def test_the_first_task_of_a_dag_checks_the_files_of_all(
+    home: EmbeddedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import DAG
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from muster.airflow import JobOperator, ValidateOperator
+
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "s.json").write_text('{"expectations": [{"type": "expect_colum_to_exist"}]}')
+    with DAG("d", schedule=None) as dag:
+        rows = JobOperator(task_id="rows", image="python", command=["x"], outputs={"rows": "d/rows"})
+        last = ValidateOperator(task_id="check", volume=rows.versions["rows"], suite="s.json")
+    dag.fileloc = str(tmp_path / "d" / "dag.py")
+    context: Any = {"dag": dag, "ti": SimpleNamespace(map_index=-1)}
+    for each in (JobOperator, ValidateOperator):
+        monkeypatch.setattr(each, "perform", lambda self, context: f"{self.task_id} was done")
+    with pytest.raises(
+        AirflowFailException, match=r"task 'check', suite: .*did you mean expect_column_to_exist"
+    ):
+        rows.execute(context)
+    assert rows.resume(context) == "rows was done", "a job that has run is not lost to an edit of that file"
+    assert last.execute(context) == "check was done", "a task before it has checked them"

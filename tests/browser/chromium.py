@@ -25,7 +25,13 @@ from playwright.sync_api import Browser, sync_playwright
 from muster.core.settings import Settings
 
 PATIENCE = 120_000  # milliseconds, as Playwright counts; a page of Airflow's takes seconds on a busy machine
-PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core", "fonts-liberation")
+PACKAGES = (
+    "chromium-headless-shell",
+    "fonts-dejavu-core",
+    "fonts-liberation",
+    "libatomic1",  # of Playwright's own program
+    "libstdc++6",
+)
 ON_PATH = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
 FONTS = """<?xml version="1.0"?>
@@ -36,6 +42,9 @@ FONTS = """<?xml version="1.0"?>
   <alias><family>monospace</family><prefer><family>Liberation Mono</family></prefer></alias>
 </fontconfig>
 """
+
+
+_LIBRARIES = "LD_LIBRARY_PATH"
 
 
 class NoChromium(Exception):
@@ -66,17 +75,34 @@ class Chromium:
     @contextmanager
     def browser(self) -> Iterator[Browser]:
         """A headless browser. It has no sandbox: it sees nothing but pages of this machine, and may be root."""
-        with sync_playwright() as playwright:
+        with self._found_libraries():
+            playwright = sync_playwright().start()
+        try:
             browser = playwright.chromium.launch(
                 executable_path=self.program,
                 env={**os.environ, **self.variables},
                 chromium_sandbox=False,
                 timeout=PATIENCE,
             )
-            try:
-                yield browser
-            finally:
-                browser.close()
+            yield browser
+            browser.close()
+        finally:
+            playwright.stop()
+
+    @contextmanager
+    def _found_libraries(self) -> Iterator[None]:
+        """Let Playwright's program, which is started meanwhile, find what was unpacked and this machine lacks."""
+        before = os.environ.get(_LIBRARIES)
+        ours = self.variables.get(_LIBRARIES, "")
+        if ours:
+            os.environ[_LIBRARIES] = f"{before}:{ours}" if before else ours
+        try:
+            yield
+        finally:
+            if ours and before is None:
+                del os.environ[_LIBRARIES]
+            elif before is not None:
+                os.environ[_LIBRARIES] = before
 
 
 def find() -> Chromium:
@@ -106,7 +132,7 @@ def _unpacked(cache: Path) -> Iterator[Chromium]:
     for root in sorted(cache.glob("[0-9]*"), reverse=True):
         folders = sorted({path.parent for path in root.glob("**/lib/*-linux-gnu*/**/*.so*")})
         variables = {
-            "LD_LIBRARY_PATH": ":".join(map(str, folders)),
+            _LIBRARIES: ":".join(map(str, folders)),
             "FONTCONFIG_FILE": str(root / "fonts.conf"),
         }
         yield Chromium(root / PROGRAM, variables)

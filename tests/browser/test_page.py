@@ -121,6 +121,13 @@ def test_jobs_that_cannot_be_read_have_a_list_of_their_own(page: Page, server: S
     expect(page.get_by_text("its spec cannot be read")).to_be_visible()
 
 
+def test_a_disk_that_is_nearly_full_is_said_above_the_jobs(page: Page, server: Server) -> None:
+    warning = "the disk at /mnt has 1.0 MiB free of 10.0 GiB: jobs fail when it is full"
+    server.answers["/muster/api/jobs"] = (200, {**NO_JOBS, "warning": warning})
+    page.goto(f"{HOST}/muster/#/jobs")
+    expect(page.get_by_text(warning)).to_be_visible()
+
+
 def test_files_that_one_may_not_read_are_not_said_to_be_none(page: Page, server: Server) -> None:
     found = {
         "address": "volume://x/y@1",
@@ -208,11 +215,16 @@ def test_a_canary_is_seen_with_its_share_and_its_figures(page: Page, server: Ser
     )
     assert wide == "20"
     row = page.get_by_role("row").nth(1)
+    quiet = {"r2": {"requests": 0, "failed": 0, "p95_seconds": None}}
     for text in ("serving", "52,200", "12.3 ms", "flights/model@3 is on its way at 20 %"):
         expect(row).to_contain_text(text)
     server.answers["/muster/api/deployments"] = (200, {"deployments": [canary(percent=60)]})
     page.clock.run_for(5_000)
     expect(page.get_by_role("img", name="r2 40 %, r3 60 %")).to_be_visible()
+    server.answers["/muster/api/deployments"] = (200, {"deployments": [canary() | {"figures": quiet}]})
+    page.clock.run_for(5_000)
+    expect(row).not_to_contain_text("52,200")
+    expect(row).not_to_contain_text(" ms")
 
 
 def test_one_deployment_shows_what_each_revision_answered_and_what_is_under_way(
@@ -245,3 +257,129 @@ def test_what_nobody_looks_at_is_not_asked_for(page: Page, server: Server) -> No
     asked = server.asked.count("/muster/api/deployments")
     page.clock.run_for(60_000)
     assert server.asked.count("/muster/api/deployments") == asked
+
+
+RUN_ID = "asset_triggered__2026-11-23T18:45:06.123456+00:00_r4nd0mch"
+JOB_ID = "pipeline-with-a-long-name-train-6f2a1b3c4d5e-1"
+EVIL = "m" * 120
+
+
+def busy_job() -> dict[str, Any]:
+    return {
+        "job_id": JOB_ID,
+        "state": "queued",
+        "error": "",
+        "name": "pipeline_with_a_long_name.train_the_model",
+        "origin": {"dag_id": "pipeline", "run_id": RUN_ID, "task_id": "train", "map_index": -1},
+        "task": "pipeline_with_a_long_name.train_the_model",
+        "task_url": None,
+        "queue": "team-blue",
+        "priority": "high",
+        "ranks": 16,
+        "gpus": 16,
+        "submitted": 1.0,
+        "started": None,
+        "ended": None,
+        "reason": "waiting for 16 GPUs of gpu-a100: 4 of 16 are free, and 12 are another gang's",
+        "restarts": 0,
+        "alive": True,
+        "verdict": None,
+        "progress": {},
+        "links": {},
+        "made": [],
+        "made_in_all": 0,
+    }
+
+
+def a_version(number: int, **more: Any) -> dict[str, Any]:
+    address = f"volume://team/pipeline-with-a-long-name/model@{number}"
+    made = {"number": number, "partition": "2013-10", "digest": "b3:0", "created": 1.0, "files": 5}
+    metrics = {"learning_rate": 0.00094363 * number, "auc": 0.7476, EVIL: 1e300}
+    known = {"size_bytes": 123_456, "retired": None, "pins": ["champion"], "job_id": JOB_ID, "note": ""}
+    return {"address": address, "volume": "m", "metrics": metrics} | made | known | more
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page itself is wider than the window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+
+@pytest.mark.parametrize("width", [420, 1400, 1920])
+def test_what_a_job_says_is_seen_at_every_width(page: Page, server: Server, width: int) -> None:
+    found = {"jobs": [busy_job()], "total": 1, "states": {"queued": 1}}
+    server.answers["/muster/api/jobs"] = (200, found)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{HOST}/muster/#/jobs")
+    says = page.locator("td.says")
+    expect(says).to_contain_text("12 are another gang's")
+    box = says.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= width
+    assert box["width"] >= 240
+    assert overflow(page) <= 0
+    assert page.locator("td.name small").get_attribute("title") == RUN_ID
+
+
+@pytest.mark.parametrize("width", [420, 1400, 1920])
+def test_versions_of_long_names_stay_readable(page: Page, server: Server, width: int) -> None:
+    found = {"volume": "m", "total": 2, "versions": [a_version(2), a_version(1)]}
+    server.answers["/muster/api/volumes/m"] = (200, found)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{HOST}/muster/#/volumes/m")
+    row = page.get_by_role("row", name="@2", exact=False).first
+    link = row.get_by_role("link", name=JOB_ID)
+    box = link.bounding_box()
+    assert box is not None
+    assert box["width"] >= 60  # not one letter a line
+    assert box["height"] <= 110
+    assert overflow(page) <= 0
+    for text in page.locator("svg text").all():
+        place, drawn = text.bounding_box(), page.locator("svg").first.bounding_box()
+        assert place is not None
+        assert drawn is not None
+        assert place["x"] >= drawn["x"]  # no digit of the scale is cut off
+    assert "1e+300" in row.inner_text()
+
+
+@pytest.mark.parametrize("width", [420, 1400])
+def test_a_long_name_of_a_metric_leaves_its_value_on_the_page(page: Page, server: Server, width: int) -> None:
+    metrics = {EVIL: 1e300, "auc": 0.5}
+    job = busy_job() | {
+        "state": "running",
+        "metrics": metrics,
+        "may": {"log": False, "cancel": False},
+        "image": "train",
+        "launcher": "torchrun",
+        "roles": [],
+        "inputs": {},
+        "outputs": {"model": []},
+        "writes": {"model": "a/model"},
+        "params": {},
+    }
+    server.answers[f"/muster/api/jobs/{JOB_ID}"] = (200, job)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{HOST}/muster/#/jobs/{JOB_ID}")
+    value = page.get_by_text("1e+300")
+    box = value.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= width
+    assert overflow(page) <= 0
+    expect(page.locator("main")).to_contain_text("committed at its end")
+
+
+def test_times_say_their_zone(page: Page, server: Server) -> None:
+    server.answers["/muster/api/jobs"] = (200, {"jobs": [busy_job()], "total": 1, "states": {"queued": 1}})
+    page.goto(f"{HOST}/muster/#/jobs")
+    assert str(page.locator("time").first.get_attribute("title")).endswith("1970-01-01 00:00:01 UTC")
+
+
+def test_no_second_header_is_seen_before_the_scripts_have_loaded(page: Page, server: Server) -> None:
+    page.route("**/app.js", lambda route: route.abort())
+    page.goto(f"{HOST}/muster/")
+    expect(page.get_by_text("Loading")).to_be_visible()
+    expect(page.locator(".brand")).to_be_hidden()
+    page.unroute("**/app.js")
+    server.answers["/muster/api/jobs"] = (200, NO_JOBS)
+    page.goto(f"{HOST}/muster/#/jobs")
+    page.reload()
+    expect(page.locator(".brand")).to_be_visible()

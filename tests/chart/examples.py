@@ -25,9 +25,17 @@ WHOLE: Document = {
     "imagePullSecrets": ["registry"],
     "user": None,
     "gpuResource": "amd.com/gpu",
+    "commonLabels": {"cost-center": "42"},
+    "podLabels": {"sidecar.example/inject": "false"},
+    "podAnnotations": {"example/scrape": "false"},
+    "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "site-ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
     "claim": {"name": "shared", "size": "2Ti", "storageClassName": ""},
     "store": {
+        "replicas": 2,
         "folder": "team-a/store",
+        "livenessProbe": {"timeoutSeconds": 15},
         "existingSecret": "muster-keys",
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
@@ -41,6 +49,7 @@ WHOLE: Document = {
             {"kind": "Group", "name": "team-a", "apiGroup": "rbac.authorization.k8s.io"},
         ]
     },
+    "admission": {"serviceAccounts": ["reads-s3"]},
     "queues": {
         "topology": {"name": "racks", "levels": ["example/rack", "kubernetes.io/hostname"]},
         "flavors": [

@@ -30,6 +30,8 @@ CLUSTER_WIDE = {
     "Cohort",
     "ResourceFlavor",
     "Topology",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 } | {"WorkloadPriorityClass"}
 
 
@@ -39,11 +41,17 @@ def test_the_chart_renders_what_was_reviewed(name: str) -> None:
 
 
 def test_lint_finds_nothing() -> None:
-    for words in ((), (f"--values={CLUSTER}",)):
-        done = helm.run("lint", "--strict", str(CHART), *words)
-        assert done.returncode == 0, done.stdout
-        assert "[WARNING]" not in done.stdout
-        assert "[ERROR]" not in done.stdout
+    done = helm.run("lint", "--strict", str(CHART), f"--values={CLUSTER}")
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+    assert "[ERROR]" not in done.stdout
+
+
+def test_lint_finds_what_an_install_would_refuse() -> None:
+    """Though lint takes a template that fails for a remark."""
+    done = helm.run("lint", "--strict", str(CHART))
+    assert done.returncode == 1, done.stdout
+    assert "image is not set" in done.stderr + done.stdout
 
 
 def test_its_version_is_muster_s() -> None:
@@ -126,40 +134,118 @@ def test_the_values_of_the_page_are_taken() -> None:
     first, more = (
         yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     )
-    found = render({**first, **more}, namespace="team-a")
+    found = render({**first, **more, "store": LEAST["store"]}, namespace="team-a")
     assert named(found, "LocalQueue", "team-a")
     subjects = {each["name"] for each in named(found, "RoleBinding", "muster-operator")["subjects"]}
     assert subjects == {"muster-operator", "airflow-worker", "airflow-triggerer", "airflow-api-server"}
 
 
-def test_keys_are_made_where_none_are_named() -> None:
-    values = {**LEAST, "store": {}}
-    secret = named(render(values), "Secret", "muster-store")
-    again = named(render(values), "Secret", "muster-store")
-    assert len(_keys(secret)) == 65
-    assert _keys(secret) != _keys(again)
-    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+def test_keys_are_not_made_where_no_cluster_is_asked() -> None:
+    """Each rendering would make others. That they are made, once, where one is asked: tests/cluster/test_chart.py."""
+    said = refused({**LEAST, "store": {}})
+    assert "store.existingSecret is not set, and no cluster is asked" in said
+    (made,) = re.findall(r"kubectl create secret generic (\S+) --namespace (\S+)", said)
+    (named,) = re.findall(r"set store\.existingSecret=([a-z-]+)", said)
+    assert made == (named, "muster-jobs")
     assert not [each for each in render(LEAST) if each["kind"] == "Secret"]
 
 
-def test_keys_are_called_what_no_job_may_ask_for() -> None:
-    found = render({**LEAST, "store": {}}, release="team-b")
-    (secret,) = [each["metadata"]["name"] for each in found if each["kind"] == "Secret"]
+def test_no_job_may_ask_for_the_secret_with_the_keys() -> None:
+    found = render(LEAST, release="team-b")
+    volumes = named(found, "Deployment", "team-b-store")["spec"]["template"]["spec"]["volumes"]
+    (secret,) = [each["secret"]["secretName"] for each in volumes if "secret" in each]
     with pytest.raises(SpecError, match="is muster's own"):
         check_name("secret KEYS", secret)
-    volumes = named(found, "Deployment", "team-b-store")["spec"]["template"]["spec"]["volumes"]
-    assert secret in [each["secret"]["secretName"] for each in volumes if "secret" in each]
-
-
-def _keys(secret: Document) -> bytes:
-    import base64
-
-    return base64.b64decode(secret["data"]["keys"])
 
 
 def test_the_store_service_is_one_at_a_time() -> None:
     spec = named(render(LEAST), "Deployment", "muster-store")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    budgets = [each["metadata"]["name"] for each in render(LEAST) if each["kind"] == "PodDisruptionBudget"]
+    assert budgets == ["muster-reaper"]  # one that may not be away would keep its node from being drained
+
+
+def test_a_second_store_service_stands_by_on_another_node() -> None:
+    found = render({**LEAST, "store": {**LEAST["store"], "replicas": 2}})
+    spec = named(found, "Deployment", "muster-store")["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert named(found, "PodDisruptionBudget", "muster-store")["spec"]["maxUnavailable"] == 1
+    (spread,) = spec["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
+        "kubernetes.io/hostname",
+        "ScheduleAnyway",
+    )
+    policy = named(found, "NetworkPolicy", "muster-store")["spec"]
+    ours = {"podSelector": {"matchLabels": {"app": "muster-store"}}}
+    assert ours in policy["ingress"][0]["from"]
+    assert policy["egress"] == [{"to": [ours], "ports": [{"port": 8080, "protocol": "TCP"}]}]
+
+
+def test_what_is_common_is_on_everything() -> None:
+    """Labels on every object, annotations and variables on all of muster's own pods."""
+    for each in render(WHOLE):
+        assert each["metadata"]["labels"]["cost-center"] == "42", each["metadata"]["name"]
+    pods = {each["metadata"]["name"]: (each, spec) for each in render(WHOLE) if (spec := _pod_spec(each))}
+    assert pods.keys() == {f"muster-{name}" for name in ("store", "reaper", "gc", "test", "test-accounts")}
+    for each, spec in pods.values():
+        metadata = each["metadata"] if each["kind"] == "Pod" else _pod_template(each)["metadata"]
+        assert metadata["labels"]["sidecar.example/inject"] == "false"
+        assert metadata["annotations"]["example/scrape"] == "false"
+        for container in spec["containers"]:
+            assert {"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"} in container["env"]
+            assert "/ca" in [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert "ca" in [volume["name"] for volume in spec["volumes"]]
+
+
+def test_everything_is_called_after_what_is_said() -> None:
+    for each in render({**LEAST, "fullnameOverride": "models"}):
+        if "kueue" not in each["apiVersion"]:
+            assert each["metadata"]["name"].startswith("models-"), each["kind"]
+    assert "fullnameOverride" in refused({**LEAST, "fullnameOverride": "Models"})
+
+
+# What an account of muster's may make that holds pods, or the means to be somebody else; the rest holds neither.
+_LOOKED_AT = {
+    "jobsets",
+    "jobs",
+    "secrets",
+    "inferenceservices",
+    "seldondeployments",
+    "services",
+    "pods/proxy",
+}
+_HARMLESS = {"podgroups", "httproutes", "configmaps"}
+
+
+@pytest.mark.parametrize("platform", ["kserve", "seldon"])
+@pytest.mark.parametrize("gateway", ["gateways/public", ""])
+def test_whatever_an_operator_may_make_is_looked_at(gateway: str, platform: str) -> None:
+    serving = {**WHOLE["serving"], "platform": platform, "gateway": gateway}
+    made = render({**WHOLE, "serving": serving})
+    looked = {
+        (group, resource)
+        for rule in named(made, "ValidatingAdmissionPolicy", "muster-admission")["spec"]["matchConstraints"][
+            "resourceRules"
+        ]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    writes = {"create", "patch", "update"}
+    given = {each for each in _given(named(made, "Role", "muster-operator")) if each[0] in writes}
+    assert {resource for _, _, resource in given} <= _LOOKED_AT | _HARMLESS
+    assert {(group, resource) for _, group, resource in given if resource not in _HARMLESS} <= looked
+    assert ("", "pods") in looked
+
+
+def test_accounts_of_others_that_submit_jobs_are_looked_at_too() -> None:
+    (condition,) = named(render(WHOLE), "ValidatingAdmissionPolicy", "muster-admission")["spec"][
+        "matchConditions"
+    ]
+    for name in ("muster-operator", "muster-job", "muster-store", "muster-reaper"):
+        assert f'"system:serviceaccount:muster-jobs:{name}"' in condition["expression"]
+    assert '"system:serviceaccount:airflow:airflow-worker"' in condition["expression"]
+    assert 'group in ["team-a"]' in condition["expression"]
 
 
 @pytest.mark.parametrize("example", [LEAST, WHOLE], ids=["least", "whole"])
@@ -176,14 +262,14 @@ def test_every_pod_keeps_to_pod_security_s_restricted(example: Document) -> None
             assert container["resources"]["limits"].keys() == {"memory"}
 
 
-def test_no_pod_but_the_reaper_s_has_a_token() -> None:
+def test_no_pod_but_the_reaper_s_and_the_test_s_has_a_token() -> None:
     found = {each["metadata"]["name"]: _pod_spec(each) for each in render(WHOLE)}
     told = {
         name: spec["automountServiceAccountToken"]
         for name, spec in found.items()
         if spec and "volumes" in spec
     }
-    assert {name for name, yes in told.items() if yes} == {"muster-reaper"}
+    assert {name for name, yes in told.items() if yes} == {"muster-reaper", "muster-test-accounts"}
     assert {"muster-store", "muster-gc", "muster-test"} <= told.keys()
 
 
@@ -203,14 +289,14 @@ def test_no_account_may_write_what_it_need_not() -> None:
 def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str, platform: str) -> None:
     """The rights are those that ``muster doctor`` asks for, verb by verb."""
     from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, SELDON_DEPLOYMENT
-    from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, serving_rights
+    from muster.backends.kubernetes.cluster.rights import HELPFUL, needed, serving_rights
 
     kind = {"kserve": INFERENCE_SERVICE, "seldon": SELDON_DEPLOYMENT}[platform]
     made = render({**WHOLE, "serving": {**WHOLE["serving"], "platform": platform, "gateway": gateway}})
     given = _given(named(made, "Role", "muster-operator"))
     assert given == {
         (right.verb, right.kind.group, right.resource)
-        for right in (*NEEDED, *serving_rights(kind, gateway=bool(gateway)))
+        for right in (*needed(kueue=True), *serving_rights(kind, gateway=bool(gateway)))
     }
     assert _given(named(made, "ClusterRole", "muster-reader")) == {
         (right.verb, right.kind.group, right.resource) for right in HELPFUL
@@ -242,8 +328,49 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "store.existingSecret is keys: its keys sign for everybody, and a job may read any Secret of its namespace",
     ),
     "an unknown value": (
-        {"store": {"replicas": 2}},
-        "at '/store': additional properties 'replicas' not allowed",
+        {"store": {"replica": 2}},
+        "at '/store': additional properties 'replica' not allowed",
+    ),
+    "three stores": ({"store": {"replicas": 3}}, "at '/store/replicas': maximum: got 3, want 2"),
+    "a toleration of nothing": (
+        {"store": {"tolerations": [{"foo": "bar"}]}},
+        "at '/store/tolerations/0': additional properties 'foo' not allowed",
+    ),
+    "an affinity to nothing": (
+        {"gc": {"affinity": {"node": {}}}},
+        "at '/gc/affinity': additional properties 'node' not allowed",
+    ),
+    "a peer that is none": (
+        {"networkPolicy": {"clients": [{"ipBlock": {"cird": "10.0.0.0/8"}}]}},
+        "at '/networkPolicy/clients/0/ipBlock'",
+    ),
+    "a probe that asks something else": (
+        {"store": {"readinessProbe": {"exec": {}}}},
+        "at '/store/readinessProbe': additional properties 'exec' not allowed",
+    ),
+    "a claim of a hundred bytes": (
+        {"claim": {"size": 100}},
+        "claim.size is 100: a number alone is bytes; give it a unit, such as 100Gi",
+    ),
+    "jobs under an account with rights": (
+        {"admission": {"serviceAccounts": ["muster-reaper"]}},
+        "admission.serviceAccounts has muster-reaper, which has rights, or sees the whole store",
+    ),
+    "a label by which pods are found": (
+        {"podLabels": {"app": "mine"}},
+        "podLabels has app, by which Services and NetworkPolicies find pods",
+    ),
+    "a label that the chart writes": (
+        {"commonLabels": {"app.kubernetes.io/part-of": "mine"}},
+        "commonLabels has app.kubernetes.io/part-of, which the chart writes itself",
+    ),
+    "a label of pods that is common": (
+        {"commonLabels": {"team": "a"}, "podLabels": {"team": "b"}},
+        "podLabels has team, which commonLabels puts on pods already",
+    ),
+    "a volume of our own": (
+        {"extraVolumes": [{"name": "keys", "emptyDir": {}}]},
+        "at '/extraVolumes/0/name'",
     ),
     "a misspelt group": ({"queue": {}}, "additional properties 'queue' not allowed"),
     "root": ({"user": 0}, "at '/user': minimum: got 0, want 1"),
@@ -498,8 +625,13 @@ def _key(document: Document) -> tuple[str, str]:
     return document["kind"], document["metadata"]["name"]
 
 
-def _pod_spec(document: Document) -> Document | None:
+def _pod_template(document: Document) -> Document:
     spec = document.get("spec") or {}
     spec = spec.get("jobTemplate", {}).get("spec", spec)
-    spec = spec.get("template", {}).get("spec", spec)
+    template: Document = spec.get("template", {})
+    return template
+
+
+def _pod_spec(document: Document) -> Document | None:
+    spec = _pod_template(document).get("spec") or document.get("spec") or {}
     return spec if "containers" in spec and "serviceAccountName" in spec else None

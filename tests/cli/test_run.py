@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,21 @@ def test_a_run_ends_with_a_table_and_its_figures(muster: Muster) -> None:
     assert stages == [["rows", "success"], ["sums", "success"]]
     assert "sums  total 10, baseline 1" in done.stdout
     assert "rows | [rank 0] [rank 3] [bold]is no markup" in done.stderr
+
+
+def test_a_home_that_a_run_makes_is_its_owners_alone(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "dags").mkdir()
+    home = tmp_path / ".muster"
+    done = subprocess.run(
+        ["muster", "run", "hello"],
+        cwd=tmp_path,
+        env=environment | {"MUSTER_HOME": str(home)},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert "no Dag 'hello'" in done.stderr
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
 def test_json_is_one_object_with_every_stage(muster: Muster) -> None:
@@ -53,6 +69,9 @@ def test_broken_then_mended_goes_on_from_the_broken_stage(muster: Muster, folder
     assert cause.startswith("muster: sums: user error, rank ")
     assert message == "  ValueError: no [rank 3] today"
     assert "hello/work.py" in advice
+    assert failed.stderr.count("full log: ") == 1
+    assert failed.stderr.count("user error, rank ") == 1
+    assert "`muster run hello --resume`" in advice
     job = log.removeprefix("  full log: muster jobs logs ")
     assert "ValueError: no [rank 3] today" in muster("jobs", "logs", job).stdout
     assert "Traceback" in muster("jobs", "logs", job).stdout
@@ -62,6 +81,47 @@ def test_broken_then_mended_goes_on_from_the_broken_stage(muster: Muster, folder
     stages = [line.split()[:2] for line in resumed.stdout.splitlines()[1:3]]
     assert stages == [["rows", "kept"], ["sums", "success"]]
     assert "hello/work.py changed" in resumed.stderr
+
+
+PRINTING = """
+import subprocess
+from airflow.sdk import dag, task
+
+@dag(schedule=None)
+def {name}():
+    @task
+    def say():
+        print("a task's own word")
+        subprocess.run(["echo", "from a program"], check=True)
+    say()
+
+{name}()
+"""
+
+
+def test_two_runs_at_once_of_dags_that_are_new_both_end_well_and_print_one_document_each(
+    folder: Path, environment: dict[str, str]
+) -> None:
+    for name in ("newx", "newy"):
+        (folder / "dags" / name).mkdir()
+        (folder / "dags" / name / "dag.py").write_text(PRINTING.format(name=name))
+    both = [
+        subprocess.Popen(
+            ["muster", "run", name, "--json"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("newx", "newy")
+    ]
+    for run in both:
+        out, said = run.communicate(timeout=200)
+        assert run.returncode == 0, said
+        assert json.loads(out)["state"] == "success"
+        assert "a task's own word" in said
+        assert "from a program" in said
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from muster.core.shipped import shipped
 
 SMALL = Resources(cpus=0.5, memory_gib=0.5)
 TWO = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 4.0, "max": 4.0}})
-QUIET = Rules(fewest_requests=20, max_p95_ratio=None)  # of a machine that others use, too
+QUIET = Rules(max_p95_ratio=None)  # of a machine that others use, too
 CANARY = Plan(steps=(20, 100), hold_seconds=(2.0, 0.0), rules=QUIET)
 STEPS = Plan(steps=(5, 25, 60, 100), hold_seconds=(2.0,), rules=QUIET)
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import daemons, groups, kubectl, kubelet, network, proxy, runtime
 from tests.cluster.daemons import Daemon
-from tests.cluster.images import import_all
+from tests.cluster.images import USER, import_all
 from tests.cluster.layout import CLAIM, DISK, HIDDEN_FROM_NODES, NODES, Layout, Node
 
 from muster.core.errors import BackendError
@@ -120,6 +122,18 @@ def power_off(layout: Layout, node: Node) -> None:
     if _is_mounted(layout, node):
         _run("umount", str(layout.mounts(node)))
     network.remove(layout.network(node))
+
+
+@contextmanager
+def small_claim(layout: Layout, node: Node, *, size_mib: int) -> Iterator[None]:
+    """Have a node see a small disk in place of the claim: for pods that start there meanwhile."""
+    inside = ("nsenter", f"--mount={layout.mounts(node)}")
+    options = f"size={size_mib}m,mode=700,uid={USER},gid={USER}"
+    _run(*inside, "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(CLAIM))
+    try:
+        yield
+    finally:
+        _run(*inside, "umount", "--lazy", str(CLAIM))  # a pod that is on its way out may have it still
 
 
 def disconnect(layout: Layout, node: Node) -> None:

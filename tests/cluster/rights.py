@@ -79,10 +79,8 @@ _READ = ("get", "list", "watch")
 _ASKS_ONLY = {"get": {}, "list": {}, "watch": {"watch": "true", "resourceVersionMatch": "Exact"}}
 _CHANGE = ("update", "patch")
 
-_JOBS = (
-    *(deed for kind in (kinds.JOB_SET, kinds.JOB) for deed in _on(kind, *_READ, "create", "delete")),
-    *_on(kinds.POD_GROUP, *_READ, "create"),
-)
+_JOBS = (*(deed for kind in (kinds.JOB_SET, kinds.JOB) for deed in _on(kind, *_READ, "create", "delete")),)
+_GROUPS = _on(kinds.POD_GROUP, *_READ, "create")  # nobody's, where Kueue starts gangs whole
 _PODS = _on(kinds.POD, *_READ)
 _SERVES = (
     *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "delete"),
@@ -126,6 +124,7 @@ MAY: Mapping[str, frozenset[Deed]] = {
 
 DEEDS: tuple[Deed, ...] = (
     *_JOBS,
+    *_GROUPS,
     *(deed for kind in (kinds.JOB_SET, kinds.JOB, kinds.POD_GROUP) for deed in _on(kind, *_CHANGE)),
     *_on(kinds.POD_GROUP, "delete"),
     *_on(kinds.JOB, "patch", subresource="status"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,31 @@ from muster.core.wire import dumps
 CLAIM = "muster-store"
 WAIT = "import time; time.sleep(600)"
 SMALL = Resources(cpus=0.05, memory_gib=0.0625)
-KINDS = (JOB_SET, JOB, POD, POD_GROUP, WORKLOAD, EVENT)
+KINDS = (JOB_SET, JOB, POD, WORKLOAD, EVENT)
+_METADATA = {"name": "groups", "namespace": NAMESPACE}
+_RBAC = "rbac.authorization.k8s.io"
+# What the chart gives the operator's account where there is no Kueue.
+_GROUPS: list[Document] = [
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "Role",
+        "metadata": _METADATA,
+        "rules": [
+            {
+                "apiGroups": [POD_GROUP.group],
+                "resources": [POD_GROUP.plural],
+                "verbs": ["get", "list", "watch", "create"],
+            }
+        ],
+    },
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": _METADATA,
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": "groups"},
+        "subjects": [{"kind": "ServiceAccount", "name": accounts.OPERATOR, "namespace": NAMESPACE}],
+    },
+]
 
 SITE = ClusterSite(
     namespace=NAMESPACE,
@@ -170,13 +194,30 @@ class Jobs:
 
 
 @contextmanager
-def jobs(of: Layout) -> Iterator[Jobs]:
-    """Connect as muster's operator, with the rights that it has there."""
+def jobs(of: Layout, *, groups: bool = False) -> Iterator[Jobs]:
+    """Connect as muster's operator, with the rights that it has there.
+
+    :param groups: those that it has where no Kueue starts gangs whole, beside them.
+    """
     client = Client(connection(of))
     cluster = discover(client, namespace=NAMESPACE, claim=CLAIM)
-    with Mirror(client, namespace=NAMESPACE, kinds=KINDS, read=lambda _: whole) as mirror:  # to be recorded
+    kinds = (*KINDS, *([POD_GROUP] if groups else []))
+    with (
+        may_group(of) if groups else nullcontext(),
+        Mirror(client, namespace=NAMESPACE, kinds=kinds, read=lambda _: whole) as mirror,  # to be recorded
+    ):
         mirror.wait(timeout_seconds=30)
         yield Jobs(layout=of, client=client, mirror=mirror, cluster=cluster)
+
+
+@contextmanager
+def may_group(of: Layout) -> Iterator[None]:
+    """Give the operator's account meanwhile what it has where no Kueue starts gangs whole."""
+    kubectl.apply(of, _GROUPS)
+    try:
+        yield
+    finally:
+        kubectl.delete(of, _GROUPS)
 
 
 def record(name: str, seen: Seen, spec: JobSpec, *, now: float) -> None:

@@ -7,13 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.cluster import kubectl
 from tests.cluster.chart import NAME, VALUES, Release, asked, release
 from tests.cluster.inside import layout
+from tests.waiting import eventually
+
+from muster.backends.kubernetes.cluster.facts import holds
 
 pytestmark = pytest.mark.cluster
 
@@ -32,6 +36,9 @@ def test_helm_test_puts_a_version_into_the_store_and_reads_it(installed: Release
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok: that token may not look at volumes" in done.stdout
     assert "ok: and read again, byte for byte" in done.stdout
+    assert "ok: as muster writes it, it is taken: a JobSet" in done.stdout
+    assert f"ok: refused: a Job under service account {NAME}-operator" in done.stdout
+    assert "ok: refused: a JobSet with the store's keys as a volume" in done.stdout
 
 
 def test_gc_runs(installed: Release) -> None:
@@ -81,6 +88,7 @@ MAY_NOT = (
     ("operator", "get", "secrets"),
     ("operator", "list", "secrets"),
     ("operator", "create", "pods"),
+    ("operator", "create", "podgroups.scheduling.k8s.io"),  # Kueue starts gangs whole
     ("operator", "create", "pods/exec"),
     ("operator", "create", "pods/proxy"),  # nothing is served here
     ("operator", "create", "roles.rbac.authorization.k8s.io"),
@@ -135,6 +143,41 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(installed: Relea
     assert {each["metadata"]["name"] for each in found} == {f"{NAME}-store", f"{NAME}-reaper"}
 
 
+def test_a_second_store_stands_by_and_serves_when_the_first_is_gone(
+    installed: Release, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Both are ready, so that a drain may take either; whoever asks is refused nothing when the one that serves is killed."""
+    installed.install(command="upgrade", store={**VALUES["store"], "replicas": 2})
+    budget = kubectl.get(installed.layout, "poddisruptionbudget", f"{NAME}-store", _NAMESPACE)["status"]
+    assert (budget["currentHealthy"], budget["disruptionsAllowed"]) == (2, 1)
+    (tmp_path / "hello").write_text("hello")
+    with installed.store() as store:
+        version = store.add("chart/standby", tmp_path / "hello")
+        with asked(store, "chart/standby@latest") as said:
+            for pod in _stores(installed):
+                sent = said.total()
+                eventually(lambda sent=sent: said.total() > sent)
+                began = time.monotonic()
+                words = ("delete", "pod", pod, _NAMESPACE, "--grace-period=0", "--force")
+                kubectl.run(installed.layout, *words)
+                sent = said.total()
+                eventually(lambda sent=sent: said.total() > sent)
+                record_property(
+                    "one of two stores is killed: who uses it is answered again after",
+                    f"{time.monotonic() - began:.1f} s",
+                )
+                eventually(lambda pod=pod: len(set(_stores(installed)) - {pod}) == 2)
+        assert said.keys() == {version.address}
+    installed.install(command="upgrade")
+
+
+def _stores(installed: Release) -> list[str]:
+    """The names of the store service's pods that are ready."""
+    words = (f"--selector=app={NAME}-store", _NAMESPACE)
+    found = kubectl.get(installed.layout, "pods", *words)["items"]
+    return [each["metadata"]["name"] for each in found if holds(each, "Ready")]
+
+
 def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call(
     installed: Release, tmp_path: Path
 ) -> None:
@@ -161,8 +204,9 @@ def test_an_uninstall_keeps_what_cannot_be_made_again(installed: Release, tmp_pa
     done = installed.helm("uninstall", NAME, "--wait", "--timeout=240s")
     assert done.returncode == 0, done.stderr
     assert installed.secret() == keys
-    # what goes last is pods, after what they belong to; that of `helm test`, which is over, stays
-    kubectl.until("all else is gone", lambda: _left(installed) <= {f"pod/{NAME}-test"})
+    # what goes last is pods, after what they belong to; those of `helm test`, which are over, stay
+    tests = {f"pod/{NAME}-test", f"pod/{NAME}-test-accounts"}
+    kubectl.until("all else is gone", lambda: _left(installed) <= tests)
     assert kubectl.get(installed.layout, "persistentvolumeclaim", f"{NAME}-store", _NAMESPACE)
 
     installed.install()

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.cluster import deploying, kubectl, serving
-from tests.cluster.accounts import NAMESPACE
+from tests.cluster.accounts import NAMESPACE, REAPER
 from tests.cluster.deploying import Served
+from tests.cluster.scripted import SITE, connection
 from tests.contract.test_deployments import DeploymentsContract
 from tests.waiting import eventually
 
+from muster.backends.kubernetes import trial
+from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+from muster.backends.kubernetes.site import Platform
 from muster.backends.local.environments import put_image
+from muster.backends.releases.byhand import repair
 from muster.core.shipped import shipped
 from muster.volumes.service.client import ServiceStore
 
@@ -74,6 +82,51 @@ class TestClusterDeployments(DeploymentsContract):
         assert deployments.counts(name)[champion.name].requests >= before
         eventually(lambda: deployments.deployment(name).champion.ready == 2)
         assert deployments.counts(name)[champion.name].requests >= before
+
+    def test_what_somebody_changed_is_told_and_one_command_brings_it_back(
+        self, served: Served, deployments: Any, spec: Any, name: str, record_property: Any
+    ) -> None:
+        """An edited route, a lost InferenceService of who serves, and a missing one of who is kept."""
+        for one in (spec(2), spec(3)):
+            status = self.serve(deployments, one)
+        assert (status.shares, status.drift) == ({"r2": 100}, "")
+        place, told = f"--namespace={NAMESPACE}", []
+
+        def edit() -> None:
+            (rule,) = kubectl.get(served.of, "httproute", name, place)["spec"]["rules"]
+            rule["backendRefs"] = [{**each, "weight": 50} for each in rule["backendRefs"]]
+            change = json.dumps({"spec": {"rules": [rule]}})
+            kubectl.run(served.of, "patch", "httproute", name, place, "--type=merge", f"--patch={change}")
+
+        def delete(revision: str) -> None:
+            kubectl.run(served.of, "delete", "inferenceservice", f"{name}-{revision}", place)
+
+        for change in (edit, lambda: delete("r2"), lambda: delete("r1")):
+            change()
+            (seen,) = deployments.look_at([name])
+            told.append(seen.status.drift)
+            assert f"`muster deployments repair {name}` brings it back" in told[-1]
+            began = time.monotonic()
+            done = "; ".join(repair(deployments, name))
+            record_property(told[-1], f"{time.monotonic() - began:.1f} s: {done}")
+            status = deployments.deployment(name)
+            assert (status.ready, status.drift, status.shares) == (True, "", {"r2": 100})
+            eventually(lambda: self.answers(deployments, name) == "r2")
+        assert "r1 50 %, r2 50 %, where muster wrote r2 100 %, r1 kept" in told[0]
+        assert "r2's InferenceService is gone" in told[1]
+        assert "r1's InferenceService is gone" in told[2]
+
+    def test_no_account_reaches_the_store_or_another_account_through_a_model_server(
+        self, served: Served
+    ) -> None:
+        site = replace(SITE, images={"trial": "trial"}, serving=Platform.KSERVE)
+        place = trial.Place(site=site, keys="muster-store", account=REAPER)
+        asking = Client(connection(served.of), patience_seconds=10)
+        assert trial.refusal(asking, trial.server(place)) == ""
+        tried = {each.what: each.document for each in trial.attempts_of(trial.server(place), place)}
+        found = {what: trial.refusal(asking, document) for what, document in tried.items()}
+        assert {what for what, said in found.items() if trial.POLICY not in said} == set()
+        assert "a InferenceService with a storage URI" in found
 
     def test_without_a_gateway_a_service_moves_as_a_whole(self, served: Served, spec: Any, name: str) -> None:
         deployments = served.deployments(gateway="", serving_url="", gateway_metrics="")

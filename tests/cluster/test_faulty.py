@@ -15,14 +15,14 @@ pytestmark = pytest.mark.cluster
 
 SOAKED = "no_image"  # a registry that is away is given minutes
 SAID = {
-    "cancelled": r"somebody asked for its end",
-    "waits": r"it waited longer than its queue_timeout_seconds of 1",
+    "cancelled": r"it was cancelled; who asked for that is not recorded",
+    "waits": r"it waited longer than its queue_timeout of 1 s",
     "user_error": r"ValueError: row -1 is negative",
     "spec_error": r"the job gives param 'epoch', but the function takes",
     "killed": r"killed by SIGKILL",
     "grows": r"replica main-1 outgrew its memory limit of 0\.25 GiB",
     "hangs": r"no line and no progress for 8 s: rank 0 at faults/bad\.py:59, rank 1 at faults/bad\.py:63",
-    "too_slow": r"it ran longer than its run_timeout_seconds",
+    "too_slow": r"it ran longer than its run_timeout of 5 s",
     "too_big": r"CannotSchedule: .*GiB",
     "no_image": r"cannot get image localhost/elsewhere",
 }

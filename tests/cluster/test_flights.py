@@ -156,7 +156,7 @@ def ask(flown: Flown) -> float:
     """Return what a user is answered by the command that the deploy task names."""
     asked = shlex.split(flown.results["deploy"]["curl"])
     answered = subprocess.run(asked, capture_output=True, text=True, check=True)
-    (probability,) = json.loads(answered.stdout)["outputs"]["probability"]
+    (probability,) = json.loads(answered.stdout.partition("\n\n")[2])["outputs"]["probability"]
     return float(probability)
 
 

@@ -16,6 +16,7 @@ from tests.cluster.backend import SITE, WithoutKueue, backend, connected
 from tests.cluster.environments import has_compiler
 from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
+from tests.cluster.scripted import may_group
 from tests.horovod.test_horovod import SCRIPT as HOROVOD_SCRIPT
 
 from muster.backends.kubernetes import labels
@@ -133,9 +134,10 @@ def site(everywhere: Site) -> Iterator[Site]:
 def without_kueue(everywhere: Site, tmp_path: Path) -> Iterator[Site]:
     own = connected(everywhere.layout, tmp_path, site=replace(SITE, queue=None), client=WithoutKueue)
     site = Site(layout=everywhere.layout, backend=own, folder=tmp_path)
-    yield site
-    site.clear()
-    own.close()
+    with may_group(everywhere.layout):
+        yield site
+        site.clear()
+        own.close()
 
 
 TORCH = """

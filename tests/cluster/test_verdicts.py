@@ -36,7 +36,7 @@ LATER = 3600.0  # what is given time to settle has had it by then
 
 @pytest.fixture(scope="module")
 def everywhere() -> Iterator[Jobs]:
-    with jobs(layout()) as found:
+    with jobs(layout(), groups=True) as found:
         yield found
 
 

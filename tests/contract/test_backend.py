@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from muster.backends.local.environments import find_image, image_folders, put_im
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
+from muster.core.cancelling import by_command, on_page, out_of_time
 from muster.core.errors import CannotSchedule, ImageError, NotFound, SpecError
-from muster.core.job import Input, JobSpec, Launcher, Output, Role, SecretRef
+from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
@@ -313,13 +315,15 @@ class BackendContract:
         code = (
             "import os, time\nif os.environ['MUSTER_RANK'] == '1': raise ValueError('boom')\ntime.sleep(600)"
         )
-        backend.submit(job(code, replicas=2, grace_seconds=1), job_id=wrong)
+        asked = Origin(instance="i", dag_id="loop", run_id="muster__1", task_id="train")
+        backend.submit(job(code, replicas=2, grace_seconds=1, origin=asked), job_id=wrong)
         status, lines = finish(backend, wrong)
         assert status.state is JobState.FAILED
         assert status.restarts == 0
         assert status.verdict is not None
         assert (status.verdict.cause, status.verdict.rank) == (Cause.USER_ERROR, 1)
         assert "ValueError: boom" in status.verdict.message
+        assert "`muster run loop --resume`" in status.verdict.advice
         assert lines[-4:] == status.verdict.render(job_id=wrong).splitlines()
         assert not self.leftovers(wrong)
 
@@ -346,11 +350,10 @@ class BackendContract:
         backend.submit(job(code, ranks=2, grace_seconds=1), job_id=stop)
         eventually(lambda: backend.store.ledger.read(stop)[0].count(b"up") == 2)
         assert self.leftovers(stop)
-        backend.cancel(stop)
+        backend.cancel(stop, why=by_command("ada"))
         status = backend.status(stop)
         assert status.state is JobState.CANCELLED
-        assert status.verdict is not None
-        assert status.verdict.cause is Cause.CANCELLED
+        assert status.verdict == by_command("ada")
         assert not self.leftovers(stop)
         backend.cancel(stop)
         assert backend.status(stop) == status
@@ -359,8 +362,9 @@ class BackendContract:
         first, second = self.own("first"), self.own("second")
         backend.submit(job(SLEEP, resources=self.whole), job_id=first)
         backend.submit(job(SLEEP, resources=self.whole), job_id=second)
-        backend.cancel(second)
+        backend.cancel(second, why=on_page("ada"))
         assert backend.status(second).state is JobState.CANCELLED
+        assert backend.status(second).verdict == on_page("ada")
         backend.cancel(first)
 
     def test_only_its_owner_cancels_a_job(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
@@ -378,8 +382,10 @@ class BackendContract:
         job_a = self.own("job-a")
         backend.submit(job(SLEEP), job_id=job_a)
         eventually(lambda: b"up" in backend.store.ledger.read(job_a)[0])
-        backend.cancel(job_a, wait=False)
-        eventually(lambda: backend.status(job_a).state is JobState.CANCELLED)
+        backend.cancel(job_a, wait=False, why=out_of_time(timedelta(seconds=1)))
+        backend.cancel(job_a, wait=False, why=by_command("late"))
+        eventually(lambda: backend.status(job_a).state is JobState.FAILED)
+        assert backend.status(job_a).verdict == out_of_time(timedelta(seconds=1)), "the first who asked"
         eventually(lambda: not self.leftovers(job_a), seconds=30)
 
     def test_many_are_reported_as_each_is_alone(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
@@ -486,6 +492,7 @@ class BackendContract:
         status, _ = finish(backend, second)
         assert status.verdict is not None
         assert status.verdict.cause is Cause.QUEUE_TIMEOUT
+        assert "it waited longer than its queue_timeout of 0.2 s" in status.verdict.message
         backend.cancel(first)
 
     def test_a_secret_arrives_and_is_nowhere_else(
@@ -751,6 +758,26 @@ class TestLocalBackend(BackendContract):
         assert status.state is JobState.SUCCEEDED
         assert "[rank 0] found saved" in lines
 
+    def test_what_two_replicas_wrote_under_one_name_is_told_and_can_be_fetched(
+        self, backend: LocalBackend, job: Callable[..., JobSpec], tmp_path: Path
+    ) -> None:
+        code = "import os; open('{outputs.made}/snapshot.pt', 'w').write(os.environ['RANK'])"
+        outputs = {"made": Output(volume="a/made")}
+        asked = Origin(instance="i", dag_id="loop", run_id="manual__1", task_id="train")
+        spec = job(code, outputs=outputs, replicas=2, launcher=Launcher.TORCHRUN, origin=asked)
+        backend.submit(spec, job_id="both")
+        status, lines = finish(backend, "both")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.USER_ERROR
+        assert (
+            "a script that lets LOCAL_RANK 0 write wants `ranks=2` in one replica" in status.verdict.message
+        )
+        assert status.verdict.advice.endswith("clear the task; what it wrote: muster jobs get both")
+        assert [line for line in lines if line.startswith("[muster] warning: left behind")] == []
+        assert backend.store.salvage("both", tmp_path / "written") == 2
+        written = [(tmp_path / "written" / f"main-{n}/made/snapshot.pt").read_text() for n in range(2)]
+        assert written == ["0", "1"]
+
     def test_killed_at_any_moment_the_job_ends_with_one_version(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
@@ -809,11 +836,44 @@ class TestLocalBackend(BackendContract):
             status, _ = finish(backend, "full")
             assert status.state is JobState.FAILED
             assert status.verdict is not None
-            assert status.verdict.cause is Cause.COMMIT_FAILED
+            assert status.verdict.cause is Cause.DISK_FULL
             assert "No space left" in status.verdict.message
-            assert "room" in status.verdict.advice
+            assert f"the disk at {home} has 0 B free of 4.0 MiB" in status.verdict.message
+            assert "`muster jobs gc` shows what ended jobs still hold (checkpoints of this one:" in (
+                status.verdict.advice
+            )
             assert backend.store.volumes() == []
+            (held,) = backend.store.held()
+            assert held.checkpoints_bytes > 1 << 20
+            assert backend.store.let_go(["full"]) >= held.checkpoints_bytes
             eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
+        finally:
+            subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+    def test_a_job_that_fills_the_disk_gives_it_back_and_the_next_one_runs(
+        self, tmp_path: Path, cache: Path, job_on: Callable[..., JobSpec]
+    ) -> None:
+        home = tmp_path / "small"
+        home.mkdir()
+        if os.getuid() != 0:
+            pytest.skip("only root may mount a small disk")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(home)], check=True)
+        try:
+            backend = LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
+            large = "open('{outputs.made}/f', 'wb', buffering=0).write(b'x' * (64 << 20)) < 64 << 20 and exec('raise OSError(28, \\'No space left on device\\')')"
+            outputs = {"made": Output(volume="a/made")}
+            for job_id in ("full-1", "full-2"):
+                backend.submit(job_on(backend, large, outputs=outputs), job_id=job_id)
+                status, _ = finish(backend, job_id)
+                assert status.verdict is not None
+                assert (status.verdict.cause, status.verdict.rank) == (Cause.DISK_FULL, 0)
+                assert f"the disk at {home} has" in status.verdict.message
+                assert "mend the code" not in status.verdict.advice
+            assert backend.store.held() == ()
+            assert backend.store.room().free_bytes > 6 << 20
+            small = "open('{outputs.made}/f', 'wb').write(b'x' * (4 << 20))"
+            backend.submit(job_on(backend, small, outputs=outputs), job_id="small")
+            assert finish(backend, "small")[0].state is JobState.SUCCEEDED
         finally:
             subprocess.run(["umount", "--lazy", str(home)], check=True)
 

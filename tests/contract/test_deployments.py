@@ -23,6 +23,8 @@ from tests.waiting import eventually
 
 from muster.backends.base import Deployments
 from muster.backends.local.environments import put_image
+from muster.backends.local.processes import Process
+from muster.backends.local.serving import guardian
 from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.byhand import promote, roll_back, tidy
@@ -568,20 +570,76 @@ class TestLocalDeployments(DeploymentsContract):
         eventually(lambda: deployments.deployment(name).ready)
         assert self.infer(deployments, name, 3) == ("r1", 6.0)
 
+    def test_a_keeper_that_was_killed_is_back_by_itself(
+        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        before = self.serve(deployments, spec(2))
+        for _ in range(2):
+            killed = kill_keeper(folder)
+            eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)  # noqa: B023
+            after = deployments.deployment(name)
+            assert (after.url, after.token, after.revisions) == (before.url, before.token, before.revisions)
+            assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        assert len(servers(name)) == 1
+        assert (folder.path / "keeper.log").read_text().count("the keeper is gone; it is started again") == 2
+
+    def test_a_guardian_that_was_killed_is_replaced(
+        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        self.serve(deployments, spec(2))
+        (guardian,) = guardians(name)
+        os.kill(guardian, signal.SIGKILL)
+        eventually(lambda: guardians(name) not in ([], [guardian]))
+        (another,) = guardians(name)
+        killed = kill_keeper(folder)
+        eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        keeper = folder.keeper()
+        assert keeper is not None
+        assert keeper.pid == another
+        assert len(guardians(name)) == 1
+
+    def test_keeper_and_guardian_killed_are_back_when_it_is_repaired(
+        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        self.serve(deployments, spec(2))
+        end_keeping(folder, name)
+        status = deployments.deployment(name)
+        assert (status.ready, status.reason) == (
+            False,
+            f"its keeper is gone: `muster deployments repair {name}` brings it back",
+        )
+        assert deployments.repair(name) == ("its keeper is brought up again",)
+        eventually(lambda: deployments.deployment(name).ready)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+
+    def test_a_keeper_ends_with_its_home(
+        self, deployments: Any, spec: Any, name: str, settings: Settings
+    ) -> None:
+        self.serve(deployments, spec(2))
+        settings.home.rename(settings.home.with_name("gone"))
+        eventually(lambda: not running(name))
+        assert not settings.home.exists()
+
     def test_keeper_and_server_killed_are_back_when_it_is_deployed_again(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
         first = spec(2)
         status = self.serve(deployments, first)
-        kill_keeper(folder)
-        eventually(lambda: not running(name), seconds=60)
+        with contextlib.closing(http.client.HTTPConnection(status.url.removeprefix("http://"))) as client:
+            client.request("GET", "/v2/health/ready", headers={"Connection": "close"})
+            assert (
+                client.getresponse().read()
+            )  # the server closes it, and such a connection holds the port for a minute
+        end_keeping(folder, name)
         assert not deployments.deployment(name).ready
-        assert "deploy it again" in deployments.deployment(name).reason
+        assert f"`muster deployments repair {name}`" in deployments.deployment(name).reason
         deployments.prepare(first, by="test")
         eventually(lambda: deployments.deployment(name).ready)
         assert deployments.deployment(name).url == status.url
         assert deployments.deployment(name).revisions == status.revisions
         assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        assert "port " not in (folder.path / "keeper.log").read_text()  # it was free at the first try
 
     def test_gc_and_a_lost_cache_take_no_deployment_down(
         self, store: FolderStore, settings: Settings, name: str, spec: Any, folder: DeploymentFolder
@@ -594,8 +652,7 @@ class TestLocalDeployments(DeploymentsContract):
         try:
             first = spec(2)
             self.serve(deployments, first)
-            kill_keeper(folder)
-            eventually(lambda: not running(name), seconds=60)
+            end_keeping(folder, name)
             store.layout.discard(store.layout.code(first.image_digest))  # what gc does after a day
             remove(passing.cache / "images")
             deployments.prepare(first, by="test")
@@ -610,8 +667,7 @@ class TestLocalDeployments(DeploymentsContract):
         first, second = spec(2), spec(3)
         self.serve(deployments, first)
         deployments.prepare(second, by="test")
-        kill_keeper(folder)
-        eventually(lambda: not running(name), seconds=60)
+        end_keeping(folder, name)
         self.serve(deployments, second)
         eventually(lambda: deployments.deployment(name).ready)
         assert self.infer(deployments, name, 3) == ("r2", 9.0)
@@ -647,8 +703,7 @@ class TestLocalDeployments(DeploymentsContract):
     ) -> None:
         first = spec(2)
         port = int(self.serve(deployments, first).url.rpartition(":")[2])
-        kill_keeper(folder)
-        eventually(lambda: not running(name), seconds=60)
+        end_keeping(folder, name)
         with listening(port):
             deployments.prepare(first, by="test")
             eventually(lambda: f"port {port}" in deployments.deployment(name).reason)
@@ -816,11 +871,23 @@ class TestLocalDeployments(DeploymentsContract):
         assert b"secret" not in Path(f"/proc/{server}/environ").read_bytes()
 
 
-def kill_keeper(folder: DeploymentFolder) -> None:
+def kill_keeper(folder: DeploymentFolder) -> Process:
+    """Kill the keeper of a deployment, and return who it was."""
     keeper = folder.keeper()
     assert keeper is not None
     assert keeper.alive
     os.kill(keeper.pid, signal.SIGKILL)
+    return keeper
+
+
+def end_keeping(folder: DeploymentFolder, name: str) -> None:
+    """Kill the keeper, its guardian and the servers at one moment, as the end of the machine does."""
+    keeper = folder.keeper()
+    assert keeper is not None
+    assert keeper.alive
+    os.killpg(os.getpgid(keeper.pid), signal.SIGKILL)
+    # A process that is killed gives back its memory, and with it its words, before its locks.
+    eventually(lambda: not running(name) and not folder.kept(), seconds=60)
 
 
 def listening(port: int) -> socket.socket:
@@ -844,6 +911,13 @@ def running(name: str) -> list[int]:
 def servers(name: str) -> list[int]:
     """Return the model servers of a deployment."""
     return [pid for pid, words in commands() if name.encode() in words and b"muster_serving" in words]
+
+
+def guardians(name: str) -> list[int]:
+    """Return the guardians of a deployment's keeper."""
+    return [
+        pid for pid, words in commands() if name.encode() in words and guardian.__file__.encode() in words
+    ]
 
 
 def commands() -> Iterator[tuple[int, list[bytes]]]:

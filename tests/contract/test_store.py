@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -68,6 +69,12 @@ def run(store, job_id, spec, files, **facts):
     staging = store.stage(job_id)
     write_and_seal(staging, spec, files)
     return store.commit(job_id, attempt=staging.attempt, **facts)
+
+
+def end(store, job_id, state):
+    """Record that a job has ended."""
+    verdict = None if state is JobState.SUCCEEDED else Verdict(cause=Cause.CANCELLED, message="m", advice="a")
+    store.ledger.update(JobStatus(job_id=job_id, state=state, submitted=1.0, ended=2.0, verdict=verdict))
 
 
 def contents(folder):
@@ -309,6 +316,52 @@ class StoreContract:
         assert (second.checkpoints / "latest").read_bytes() == b"weights"
         assert (second.checkpoints / "deep" / "step-1").stat().st_nlink == 1
 
+    def test_a_job_begins_with_the_checkpoints_of_the_one_that_it_follows(self, store):
+        store.ledger.create("a-1", ONE)
+        old = store.stage("a-1")
+        assert store.saved("a-1") is None
+        (old.checkpoints / "step-5").write_bytes(b"weights")
+        kept = os.open(old.checkpoints / "step-5", os.O_WRONLY)  # an old rank that lives on
+        end(store, "a-1", JobState.CANCELLED)
+        store.ledger.create("a-2", replace(ONE, follows="a-1"))
+        saved = store.saved("a-2")
+        assert (saved.job_id, saved.files, saved.size_bytes) == ("a-1", 1, 7)
+        new = store.stage("a-2")
+        os.pwrite(kept, b"LATE", 0)
+        os.close(kept)
+        assert contents(new.checkpoints) == {"step-5": b"weights"}
+        assert not old.checkpoints.exists()
+        assert old.root.exists(), "what it had sealed may still be fetched"
+        assert (store.saved("a-2").job_id, store.saved("a-1")) == ("a-2", None)
+
+    def test_a_job_that_never_began_hands_on_the_checkpoints_of_the_one_before(self, store):
+        store.ledger.create("a-1", ONE)
+        (store.stage("a-1").checkpoints / "step-5").write_bytes(b"weights")
+        end(store, "a-1", JobState.FAILED)
+        for number in (2, 3):
+            store.ledger.create(f"a-{number}", replace(ONE, follows=f"a-{number - 1}"))
+        end(store, "a-2", JobState.CANCELLED)
+        assert store.saved("a-3").job_id == "a-1"
+        assert contents(store.stage("a-3").checkpoints) == {"step-5": b"weights"}
+
+    def test_a_job_that_succeeded_leaves_no_checkpoints(self, store):
+        store.ledger.create("a-1", ONE)
+        staging = store.stage("a-1")
+        (staging.checkpoints / "step-5").write_bytes(b"weights")
+        write_and_seal(staging, ONE, {"features": {"x": b"1"}})
+        store.commit("a-1", attempt=1)
+        end(store, "a-1", JobState.SUCCEEDED)
+        store.ledger.create("a-2", replace(ONE, follows="a-1"))
+        assert store.saved("a-1") is None
+        assert contents(store.stage("a-2").checkpoints) == {}
+
+    def test_what_is_followed_may_be_gone(self, store):
+        store.ledger.create("a-2", replace(ONE, follows="a-1"))
+        assert store.saved("a-2") is None
+        assert contents(store.stage("a-2").checkpoints) == {}
+        with pytest.raises(NotFound, match="no job a-1"):
+            store.saved("a-1")
+
     def test_a_fenced_attempt_cannot_be_committed(self, store):
         store.ledger.create("a-1", ONE)
         first = store.stage("a-1")
@@ -546,6 +599,61 @@ class StoreContract:
         assert report.clean
         assert (report.versions, report.files, report.size_bytes, report.problems) == (2, 2, 2, ())
         assert seen == [("volume://raw/one@1", 0, 2), ("volume://raw/one@2", 1, 2)]
+
+    def test_what_could_not_be_committed_is_held_and_can_be_fetched(self, store, tmp_path):
+        spec = make_spec(replicas=2, features={"volume": "flights/features"})
+        store.ledger.create("a-1", spec)
+        staging = store.stage("a-1")
+        (staging.checkpoints / "epoch-1").write_bytes(b"12345")
+        for index in range(2):
+            files = {"features": {"model.pt": b"rank %d" % index, f"{index}/x": b"y"}}
+            write_and_seal(staging, spec, files, index=index)
+        with pytest.raises(StoreError, match=r"wants `ranks=2` in one replica"):
+            store.commit("a-1", attempt=1)
+        with pytest.raises(SpecError, match="wait for its end"):
+            store.salvage("a-1", tmp_path / "early")
+        assert store.held() == ()
+        end_by(store, "a-1", Cause.USER_ERROR)
+        (held,) = store.held()
+        assert (held.job_id, held.outputs_bytes, held.checkpoints_bytes) == ("a-1", 14, 5)
+        assert store.collect().plan.staging == ()
+        assert store.salvage("a-1", tmp_path / "written") == 4
+        assert contents(tmp_path / "written") == {
+            f"main-{index}/features/{name}": data
+            for index in range(2)
+            for name, data in (("model.pt", b"rank %d" % index), (f"{index}/x", b"y"))
+        }
+        assert store.let_go(["a-1"]) >= 19
+        assert store.held() == ()
+        with pytest.raises(NotFound, match="holds no output any more"):
+            store.salvage("a-1", tmp_path / "late")
+
+    def test_a_link_that_was_staged_is_not_followed(self, store, tmp_path):
+        (tmp_path / "secret").write_text("of the store's own machine")
+        staging = staged(store, "a-1", {"features": {"x": b"1"}})
+        (staging.output("main", 0, "features") / "link").symlink_to(tmp_path / "secret")
+        (staging.output("main", 0, "features") / "folder").symlink_to(tmp_path)
+        end_by(store, "a-1", Cause.USER_ERROR)
+        assert store.salvage("a-1", tmp_path / "written") == 1
+        assert contents(tmp_path / "written") == {"main-0/features/x": b"1"}
+
+    def test_there_is_a_room_and_it_says_how_much_is_left(self, store):
+        room = store.room()
+        assert 0 < room.free_bytes <= room.total_bytes
+        assert "free of" in str(room)
+
+
+def staged(store, job_id, files):
+    store.ledger.create(job_id, ONE)
+    staging = store.stage(job_id)
+    write_and_seal(staging, ONE, files)
+    return staging
+
+
+def end_by(store, job_id, cause):
+    status = store.ledger.status(job_id)
+    verdict = Verdict(cause=cause, message="m", advice="a")
+    store.ledger.update(replace(status, state=JobState.FAILED, ended=time.time(), verdict=verdict))
 
 
 class TestFolderStore(StoreContract):

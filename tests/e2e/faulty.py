@@ -138,7 +138,9 @@ def write(site: Site) -> None:
     """Write the Dag, its code and its image that cannot be built."""
     folder = site.write("faults", DAG, bad=BAD)
     (folder / "images" / "broken").mkdir(parents=True)
-    (folder / "images" / "broken" / "requirements.txt").write_text("!! this is no requirement\n")
+    (folder / "images" / "broken" / "requirements.txt").write_text(
+        "!! this is no requirement --hash=sha256:0\n"
+    )
 
 
 def run(site: Site) -> str:

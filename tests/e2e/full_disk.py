@@ -61,9 +61,12 @@ def main(folder: Path) -> None:
     assert ran.returncode == 1, ran.stderr
     assert "[Errno 28] No space left on device" in ran.stderr
     verdict = ran.stderr.partition("\nmuster: ")[2].splitlines()
-    assert verdict[0] == "large: commit failed", ran.stderr
+    assert verdict[0] == "large: disk full", ran.stderr
     assert "No space left on device" in verdict[1]
-    assert "make room there, then run again" in verdict[2]
+    assert "has 0 B free of 8.0 MiB" in verdict[1]
+    assert "make room" in verdict[2]
+    assert "muster volumes gc" in verdict[2]
+    assert "then `muster run full --resume`" in verdict[2]
     check(author, versions={"full/small": 1})
 
     assert filler.stat().st_size > 0

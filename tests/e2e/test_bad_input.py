@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.author import Author, stages
+from tests.namespaces import on_a_small_disk
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +106,7 @@ MODULE = "def train(rows):\n    pass\n"
 READY: dict[str, tuple[str, str]] = {
     "image": (
         job(image="nosuch"),
-        r"task 'a', image: image 'nosuch' is in none of .*; known are: .*Add a folder",
+        r"task 'a', image: image 'nosuch' is not there; known are: .*looked for in .*muster images lock nosuch",
     ),
     "module": (
         job(entrypoint="module.trian:train"),
@@ -121,7 +122,7 @@ READY: dict[str, tuple[str, str]] = {
     ),
     "memory": (
         job(resources=Verbatim("Resources(memory_gib=4096)")),
-        r"task 'a', resources: job a asks for 4096 GiB .* this machine has [\d.]+ GiB: lower memory_gib",
+        r"task 'a', the job: job a asks for 4096 GiB .* this machine has [\d.]+ GiB: lower memory_gib",
     ),
     "link": (
         job(),
@@ -362,10 +363,8 @@ def holding(root: Path, texts: list[str]) -> list[Any]:
 def test_a_full_disk_is_one_error_and_a_resume_goes_on_when_there_is_room(tmp_path: Path) -> None:
     home = tmp_path / ".muster"
     home.mkdir()
-    mount = 'mount -t tmpfs -o size=8m none "$1" && exec "$2" -m tests.e2e.full_disk "$3"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", mount, "sh"]
     done = subprocess.run(
-        [*command, home, sys.executable, tmp_path],
+        on_a_small_disk(home, 8, sys.executable, "-m", "tests.e2e.full_disk", tmp_path),
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -55,11 +55,14 @@ def test_the_model_is_one_that_a_practitioner_would_accept(whole: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here, which the line is for")
 def test_the_curl_line_answers(whole: Any) -> None:
     (deployment,) = whole["deployments"]
     answered = subprocess.run(shlex.split(deployment["curl"]), capture_output=True, text=True, check=True)
-    (probability,) = json.loads(answered.stdout)["outputs"]["probability"]
+    head, _, body = answered.stdout.partition("\n\n")
+    (probability,) = json.loads(body)["outputs"]["probability"]
     assert 0.0 < probability < 1.0
+    assert f"muster-model: {deployment['version']}" in head.splitlines()
 
 
 @pytest.mark.slow

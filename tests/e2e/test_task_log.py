@@ -46,7 +46,7 @@ VERDICTS: dict[str, tuple[int, list[str], str]] = {
     "user_error": (
         1,
         ["user error"],
-        r"user error, rank 1\nValueError: row -1 is negative\nmend the code at faults/bad\.py:21 and run again",
+        r"user error, rank 1\nValueError: row -1 is negative\nmend the code at faults/bad\.py:21 and clear the task",
     ),
     "killed": (
         2,
@@ -81,12 +81,12 @@ VERDICTS: dict[str, tuple[int, list[str], str]] = {
     "cancelled": (
         1,
         ["cancelled"],
-        r"cancelled\nsomebody asked for its end: by muster jobs cancel, or .*\nrun it again if that was not meant",
+        r"cancelled\n\w+ cancelled it with `muster jobs cancel`\nrun it again if that was not meant",
     ),
     "too_slow": (
         2,
         ["run timeout", "run timeout"],
-        r"run timeout\nit ran longer than its run_timeout_seconds of 2\nraise the timeout, or find what takes",
+        r"run timeout\nit ran longer than its run_timeout of 2 s\nraise the timeout, or find what takes",
     ),
     "too_big": (
         1,

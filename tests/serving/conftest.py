@@ -33,13 +33,20 @@ class Server:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Return status and JSON of one answer; a body that is not bytes is sent as JSON."""
+        status, _, text = self.exchange(method, path, body, **headers)
+        return status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+
+    def exchange(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers by their names in lower case, and body of one answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=GUARD_SECONDS)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
         try:
             connection.request(method, path, data, headers)
             response = connection.getresponse()
-            text = response.read()
-            return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, found, response.read()
         finally:
             connection.close()
 

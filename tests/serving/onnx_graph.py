@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FLOAT, INT64 = 1, 7
+FLOAT, INT64, STRING = 1, 7, 8
 OPSET = 17
 
 
@@ -209,4 +209,11 @@ def write_table(folder: Path) -> Path:
         [node("Gather", ["table", "row"], "y", axis=0)], constants, [("row", INT64, ())], [("y", FLOAT, ())]
     )
     columns = [{"name": "row", "datatype": "INT64"}, {"name": "y", "datatype": "FP32"}]
+    return write(folder, graph, {"format": 1, "inputs": columns[:1], "outputs": columns[1:]})
+
+
+def write_texts(folder: Path) -> Path:
+    """Write a model that answers the text that it is given: ``y = x``."""
+    graph = model([node("Identity", ["x"], "y")], [], [("x", STRING, ())], [("y", STRING, ())])
+    columns = [{"name": name, "datatype": "BYTES"} for name in "xy"]
     return write(folder, graph, {"format": 1, "inputs": columns[:1], "outputs": columns[1:]})

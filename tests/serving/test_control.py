@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -195,7 +196,7 @@ class TestElsewhere:
     @pytest.fixture
     def other(self, run: Any, models: dict[str, str]) -> Iterator[Commanded]:
         with run() as other:
-            other.do("load", "r2", folder=models["r2"])
+            other.do("load", "r2", folder=models["r2"], model="volume://line/model@2")
             yield other
 
     @pytest.fixture
@@ -230,6 +231,17 @@ class TestElsewhere:
         status, answer = ask("POST", INFER, long)
         assert (status, len(answer["id"]), answer["outputs"][0]["data"]) == (200, 200_000, [6.0] * 60)
         assert other.counted("r2") == {"answered": 3, "refused": 1}
+
+    def test_binary_tensors_and_the_version_come_through(self, both: Commanded, other: Commanded) -> None:
+        both.share(r2=100, ports={"r2": other.private.port})
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
+        head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+        body, length = head + struct.pack("<f", 3), {"Inference-Header-Content-Length": str(len(head))}
+        status, headers, answer = both.public.exchange("POST", INFER, body, **length)
+        assert (status, headers["content-type"]) == (200, "application/octet-stream")
+        at = int(headers["inference-header-content-length"])
+        assert struct.unpack("<f", answer[at:]) == (6.0,)
+        assert (headers["muster-revision"], headers["muster-model"]) == ("r2", "volume://line/model@2")
 
     def test_what_the_other_process_leaves_unanswered_is_answered_here_and_held_against_it(
         self, both: Commanded, other: Commanded

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import signal
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,6 +104,63 @@ def test_what_is_no_prediction_is_refused_and_not_counted_as_the_models_fault(se
 def test_version_1_of_the_protocol(server: Server) -> None:
     status, answer = server.ask("POST", "/v1/models/flights:predict", {"instances": [{"x": 2.0}, {"x": 5}]})
     assert (status, answer) == (200, {"predictions": [4.0, 10.0]})
+
+
+def test_every_answer_of_the_model_says_which_version_it_is(server: Server) -> None:
+    for method, path, body in (
+        ("POST", f"{MODEL}/infer", REQUEST),
+        ("POST", "/v1/models/flights:predict", {"inputs": {"x": [2.0]}}),
+        ("POST", "/v1/models/flights:predict", {"inputs": {}}),
+        ("GET", MODEL, None),
+    ):
+        _, headers, _ = server.exchange(method, path, body)
+        told = (headers["muster-revision"], headers["muster-model"])
+        assert told == ("r1", spec().model.address), path
+
+
+def test_binary_tensors(server: Server) -> None:
+    raw = struct.pack("<2f", 3, 4)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    length = {"Inference-Header-Content-Length": str(len(head))}
+    status, headers, answer = server.exchange("POST", f"{MODEL}/infer", head + raw, **length)
+    at = int(headers["inference-header-content-length"])
+    assert (status, json.loads(answer[:at])["model_version"]) == (200, "r1")
+    assert struct.unpack("<2f", answer[at:]) == (6.0, 8.0)
+
+
+def test_its_document_names_every_page_and_all_that_comes(server: Server) -> None:
+    _, document = server.ask("GET", "/openapi.json")
+    operation = document["paths"][f"{MODEL}/infer"]["post"]
+    assert set(operation["responses"]) == {"200", "400", "404", "405", "413", "415", "500", "503"}
+    (tensor,) = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]["inputs"][
+        "prefixItems"
+    ]
+    assert tensor["properties"]["name"] == {"const": "x"}
+    for path, operations in document["paths"].items():
+        named = path.replace("{revision}", "r1")
+        for method in {"GET", "HEAD", "POST", "PUT", "TRACE", "OPTIONS"}:
+            status, headers, answer = server.exchange(method, named, b"{}" if method == "POST" else None)
+            allowed = {each.strip() for each in headers.get("allow", "").split(",")}
+            if method.lower() in operations or (method == "HEAD" and "get" in operations):
+                assert status in (200, 400), (method, path, answer)
+            else:
+                assert status == 405, (method, path)
+                assert method == "HEAD" or list(json.loads(answer)) == ["error"], (method, path)
+                assert allowed == ({"POST"} if "post" in operations else {"GET", "HEAD"})
+
+
+def test_its_page_for_people_loads_nothing(server: Server) -> None:
+    _, headers, page = server.exchange("GET", "/docs")
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert b"/v1/models/flights:predict" in page
+    assert re.findall(rb"<(?:script|link|img|iframe)|src=|@import|url\(|https?:", page) == []
+
+
+def test_its_figures_are_its_own(server: Server) -> None:
+    _, page = server.ask("GET", "/metrics")
+    names = set(re.findall(r"^# TYPE (\w+?)_", page, re.MULTILINE))
+    assert names == {"muster", "process", "python"}
 
 
 def test_its_page_says_when_it_came_up(server: Server) -> None:

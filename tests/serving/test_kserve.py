@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 INFER = "/v2/models/mixed/infer"
 PREDICT = "/v1/models/mixed:predict"
 MIB = 1 << 20
+JSON_LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +118,17 @@ class TestProtocol:
             ("GET", INFER, 405),
             ("POST", "/v2/repository/models/mixed/unload", 404),
             ("POST", "/v2/repository/models/mixed/load", 404),
-            ("DELETE", "/v2/models/mixed", 404),
+            ("DELETE", "/v2/models/mixed", 405),
+            ("TRACE", "/metrics", 405),
+            ("OPTIONS", PREDICT, 405),
+            ("GET", "/redoc", 404),
             ("POST", "/v2/models/%2e%2e/infer", 404),
         ],
     )
     def test_what_is_not_there(self, server: Server, method: str, path: str, status: int) -> None:
         found, answer = server.ask(method, path, request() if method == "POST" else None)
         assert found == status
-        assert answer["error"]
+        assert list(answer) == ["error"]
         assert server.ask("POST", INFER, request())[0] == 200
 
     def test_one_row_answers_as_many_do(self, start: Any) -> None:
@@ -158,6 +163,17 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     (b"", "the body is not JSON"),
     (b"{", "the body is not JSON"),
     (b"\xff\xfe", "the body is not JSON"),
+    (b"\xef\xbb\xbf{}", "the body is not JSON: it begins with a byte order mark; send UTF-8 without one"),
+    (json.dumps(request()).encode() + b"\x01", "the body is not JSON"),
+    (json.dumps(request()).encode("utf-16"), "the body is not JSON: byte 0 is not UTF-8"),
+    (json.dumps(request()).encode("utf-16-le"), "the body is not JSON"),
+    (b'{"inputs": [], "inputs": []}', "the body has the name 'inputs' twice in one object"),
+    (
+        json.dumps(request()).replace('"shape"', '"data": [1], "shape"', 1).encode(),
+        "the body has the name 'data' twice in one object",
+    ),
+    (b'{"inputs": [], "inputs": [], "x": [{}, "y"]}', "the body has the name 'inputs' twice in one object"),
+    (b'{"inputs": [{"parameters": {"a:b": 1, "a:b": 2}}]}', "the body has the name 'a:b' twice"),
     (b"[" * 100_000, "the body is not JSON"),
     ([], "the body is an empty list, expected a JSON object"),
     ({}, "inputs: found nothing, expected a list of tensors"),
@@ -179,8 +195,8 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     (request(day={"data": [1]}), "input 'day': shape [2] needs 2 values, found 1"),
     (request(day={"data": 1}), "input 'day': data is a number, expected a JSON list of values"),
     (request(day={"data": [[1], [7]]}), "input 'day': found [1] at position 0, expected INT64"),
+    (request(day={"shape": [2, 2], "data": [1, 7]}), "input 'day': shape is [2, 2], expected [-1]"),
     (request(day={"shape": [3], "data": [1, 2, 3]}), "input 'day' has 3 rows, the inputs before it have 2"),
-    (request(day={"shape": [2, 1]}), "input 'day': shape is [2, 1], expected [-1]"),
     (request(day={"shape": "2"}), "input 'day': shape is '2', expected [-1]"),
     (request(day={"shape": [2.0]}), "input 'day': shape is [2.0], expected [-1]"),
     (request(code={"data": ["UA", 3]}), "input 'code': found 3 at position 1, expected BYTES"),
@@ -208,6 +224,43 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     (request() | {"id": 7}, "id: found 7, expected text"),
 ]
 
+TEXTS = b"\2\0\0\0UA\x09\0\0\0elsewhere"
+
+
+def binary(codes: bytes = TEXTS, days: tuple[int, ...] | bytes = (1, 7), **changed: Any) -> tuple[bytes, int]:
+    """The good request by the binary tensor data extension: JSON and then the values; and the length of the JSON.
+
+    https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/extension_binary_data.md
+    """
+    raw = days if isinstance(days, bytes) else struct.pack("<2q", *days)
+    parts = [codes, raw, struct.pack("<6f", 1, 2, 3, 0.5, 0, 0)]
+    tensors = request(**changed)["inputs"]
+    for tensor, part in zip(tensors, parts, strict=True):
+        if tensor.pop("data", None) is not None:
+            tensor.setdefault("parameters", {"binary_data_size": len(part)})
+    head = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}}).encode()
+    return b"".join([head, *parts]), len(head)
+
+
+BAD_BINARY: list[tuple[tuple[bytes, Any], str]] = [
+    (binary(codes=TEXTS[:-1]), "input 'code': the text at position 1 goes beyond its tensor's bytes"),
+    (binary(codes=TEXTS + b"\1\0"), "input 'code': the text at position 2 goes beyond its tensor's bytes"),
+    (binary(codes=TEXTS[:6]), "input 'code': shape [2] needs 2 values, found 1"),
+    (binary(codes=b"\1\0\0\0\xff\0\0\0\0"), "input 'code': the text at position 0 is not UTF-8"),
+    (binary(days=b"\1"), "input 'day': 1 bytes are no whole number of INT64, which has 8 bytes"),
+    (binary(days=(1, 4)), "input 'day': found 4, expected one of 1, 2, 3, 7"),
+    (
+        binary(day={"parameters": {"binary_data_size": 99}}),
+        "input 'day': binary_data_size is 99, 40 bytes are left",
+    ),
+    (binary(day={"parameters": {"binary_data_size": "8"}}), "input 'day': binary_data_size is '8'"),
+    (binary(day={"parameters": []}), "input 'day': parameters is [], expected an object"),
+    ((binary()[0] + b"\0", binary()[1]), "1 bytes are left after the last tensor"),
+    ((binary()[0], 10**6), "Inference-Header-Content-Length is 1000000, the whole body has"),
+    ((binary()[0], "x"), "Inference-Header-Content-Length: found 'x', expected a number of bytes"),
+    ((binary()[0], 5), "the body is not JSON"),
+]
+
 BAD_INSTANCES: list[tuple[Any, str]] = [
     ({}, 'expected {"instances": [{…}]} or {"inputs": {…}}, one of the two'),
     ({"instances": [], "inputs": {}}, "one of the two"),
@@ -226,6 +279,119 @@ BAD_INSTANCES: list[tuple[Any, str]] = [
         "input 'place': nested data does not have 3",
     ),
 ]
+
+
+class TestBinaryTensors:
+    def test_both_ways(self, server: Server) -> None:
+        body, length = binary()
+        status, headers, answer = server.exchange("POST", INFER, body, **{JSON_LENGTH: str(length)})
+        assert (status, headers["content-type"]) == (200, "application/octet-stream")
+        at = int(headers[JSON_LENGTH.lower()])
+        assert json.loads(answer[:at])["outputs"] == [
+            {"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}},
+            {"name": "pair", "datatype": "FP32", "shape": [2, 2], "parameters": {"binary_data_size": 16}},
+        ]
+        assert struct.unpack("<6f", answer[at:]) == (322.5, 7.5, 322.5, 0.5, 7.5, 0.0)
+
+    def test_one_output_of_two(self, server: Server) -> None:
+        asked = request() | {
+            "outputs": [{"name": "pair"}, {"name": "y", "parameters": {"binary_data": True}}]
+        }
+        _, headers, answer = server.exchange("POST", INFER, asked)
+        at = int(headers[JSON_LENGTH.lower()])
+        pair, y = json.loads(answer[:at])["outputs"]
+        assert (pair["data"], y["parameters"]) == ([322.5, 0.5, 7.5, 0.0], {"binary_data_size": 8})
+        assert struct.unpack("<2f", answer[at:]) == (322.5, 7.5)
+
+    def test_without_any_it_is_json(self, server: Server) -> None:
+        body = json.dumps(request()).encode()
+        headers = {JSON_LENGTH: str(len(body)), "Content-Type": "application/octet-stream"}
+        status, answer = server.ask("POST", INFER, body, **headers)
+        assert (status, answer["outputs"][0]["data"]) == (200, [322.5, 7.5])
+
+    def test_texts_both_ways(self, start: Any) -> None:
+        texts = ["é", "", "ab"]
+        raw = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+        tensor = {
+            "name": "x",
+            "datatype": "BYTES",
+            "shape": [3],
+            "parameters": {"binary_data_size": len(raw)},
+        }
+        head = json.dumps(
+            {"inputs": [tensor], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+        )
+        with start(onnx_graph.write_texts, name="texts") as server:
+            _, headers, answer = server.exchange(
+                "POST", "/v2/models/texts/infer", head.encode() + raw, **{JSON_LENGTH: str(len(head))}
+            )
+        assert answer[int(headers[JSON_LENGTH.lower()]) :] == raw
+
+    @pytest.mark.parametrize(("sent", "words"), BAD_BINARY)
+    def test_what_is_wrong_is_named(self, server: Server, sent: tuple[bytes, Any], words: str) -> None:
+        body, length = sent
+        status, answer = server.ask("POST", INFER, body, **{JSON_LENGTH: str(length)})
+        assert (status, words in answer["error"]) == (400, True), answer
+
+    def test_values_out_of_range_are_named(self, start: Any) -> None:
+        raw = struct.pack("<3f", 1, float("nan"), 2)
+        tensor = {"name": "x", "datatype": "FP32", "shape": [3], "parameters": {"binary_data_size": len(raw)}}
+        head = json.dumps({"inputs": [tensor]}).encode()
+        with start(onnx_graph.write_line, name="line") as server:
+            status, answer = server.ask(
+                "POST", "/v2/models/line/infer", head + raw, **{JSON_LENGTH: str(len(head))}
+            )
+        assert (status, "found nan at position 1" in answer["error"]) == (400, True)
+
+    def test_version_1_has_none(self, server: Server) -> None:
+        status, answer = server.ask("POST", PREDICT, b"{}", **{JSON_LENGTH: "2"})
+        assert (status, answer["error"][:31]) == (400, "version 1 has no binary tensors")
+
+    def test_nothing_else_is_announced(self, server: Server) -> None:
+        assert server.ask("GET", "/v2")[1]["extensions"] == ["binary_tensor_data"]
+
+
+class TestContent:
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/vnd.x+json",
+            "application/x-www-form-urlencoded",
+            "",
+        ],
+    )
+    def test_what_is_read(self, server: Server, kind: str) -> None:
+        assert server.ask("POST", INFER, request(), **{"Content-Type": kind})[0] == 200
+
+    @pytest.mark.parametrize(
+        ("headers", "words"),
+        [
+            ({"Content-Type": "text/plain"}, "Content-Type: found 'text/plain', expected application/json"),
+            ({"Content-Type": "application/octet-stream"}, "Inference-Header-Content-Length is needed"),
+            ({"Content-Type": "application/json; charset=utf-16"}, "expected JSON in UTF-8"),
+            (
+                {"Content-Encoding": "gzip"},
+                "Content-Encoding: found 'gzip'; this server reads bodies that are not",
+            ),
+        ],
+    )
+    def test_what_is_not(self, server: Server, headers: dict[str, str], words: str) -> None:
+        status, answer = server.ask("POST", INFER, request(), **headers)
+        assert (status, words in answer["error"]) == (415, True), answer
+
+    def test_a_column_may_come_as_rows_of_one_value(self, server: Server) -> None:
+        flat = {"code": {"shape": [2, 1]}, "day": {"shape": [2, 1], "data": [[1], [7]]}}
+        status, answer = server.ask("POST", INFER, request(**flat))
+        assert (status, answer["outputs"][0]["data"]) == (200, [322.5, 7.5])
+
+    def test_whole_numbers_are_integers(self, server: Server) -> None:
+        assert server.ask("POST", INFER, request(day={"data": [1.0, 7]}))[0] == 200
+
+    def test_colons_and_deep_parameters_are_no_names_that_come_twice(self, server: Server) -> None:
+        asked = request(code={"data": ["a:b", '":"'], "parameters": {"content_type": "str", "x": {"y": 1}}})
+        assert server.ask("POST", INFER, asked)[0] == 200
 
 
 class TestBadRequests:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.docs.page import DOCS, File, steps
 from tests.serving import onnx_graph
 
 from muster.core.shipped import shipped
@@ -72,6 +73,10 @@ BAD_SIGNATURES: list[tuple[Any, str]] = [
         },
         "fallback 'b' is none of the categories",
     ),
+    (
+        {"format": 1, "inputs": [X | {"datatype": "INT8", "categories": [1, 300]}], "outputs": [Y]},
+        "'x': category 300 is no INT8",
+    ),
 ]
 
 
@@ -110,3 +115,9 @@ def test_a_folder_must_hold_a_model_that_can_be_read(said: Any, tmp_path: Path) 
     assert answers[0] == f"model.onnx is missing from {without}"
     assert answers[1].startswith("model.onnx cannot be loaded: ")
     assert answers[2:] == ["takes x", "takes code, day, place"]
+
+
+def test_the_signature_of_the_docs_is_one(said: Any, tmp_path: Path) -> None:
+    (file,) = [step for step in steps(DOCS / "howto" / "signature.md") if isinstance(step, File)]
+    (tmp_path / file.path).write_text(file.text)
+    assert said(tmp_path) == [f"model.onnx is missing from {tmp_path}"]

@@ -1,5 +1,12 @@
 {{/* What everything of a release is called after: with the release `muster` it is muster-store, muster-operator, … */}}
+{{- define "muster.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name -}}
+{{- end }}
+
 {{- define "muster.labels" -}}
+{{- with .Values.commonLabels }}
+{{- toYaml . }}
+{{ end -}}
 app.kubernetes.io/part-of: muster
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -22,22 +29,22 @@ labels: {{- include "muster.labels" (index . 0) | nindent 2 }}
 {{- end }}
 
 {{- define "muster.name" -}}
-{{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
+{{- printf "%s-%s" (include "muster.fullname" (index . 0)) (index . 1) -}}
 {{- end }}
 
 {{- define "muster.claim" -}}
-{{- .Values.claim.name | default (printf "%s-store" .Release.Name) -}}
+{{- .Values.claim.name | default (include "muster.name" (list . "store")) -}}
 {{- end }}
 
 {{/* The Secret with the store's keys. No pod of a job may name one that is called muster-…, whatever the release is called. */}}
 {{- define "muster.keys" -}}
-{{- $own := printf "%s-store" .Release.Name -}}
+{{- $own := include "muster.name" (list . "store") -}}
 {{- .Values.store.existingSecret | default (hasPrefix "muster-" $own | ternary $own (printf "muster-%s" $own)) -}}
 {{- end }}
 
 {{/* Where pods of the cluster reach the store service. */}}
 {{- define "muster.storeUrl" -}}
-http://{{ .Release.Name }}-store.{{ .Release.Namespace }}
+http://{{ include "muster.name" (list . "store") }}.{{ .Release.Namespace }}
 {{- end }}
 
 {{/* The identity of a pod of ours, as Pod Security's `restricted` wants it. */}}
@@ -69,6 +76,36 @@ imagePullSecrets:
 {{- range . }}
 - {name: {{ quote . }}}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The metadata of a pod of ours: (list . APP). */}}
+{{- define "muster.podMetadata" -}}
+{{- $root := index . 0 -}}
+labels:
+  app: {{ index . 1 }}
+  {{- with $root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with $root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $root.Values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Pods of one app on different nodes where there are some, unless the values say how they are spread: (list . VALUES APP). */}}
+{{- define "muster.spread" -}}
+{{- $values := index . 1 -}}
+topologySpreadConstraints:
+{{- range $values.topologySpreadConstraints }}
+- {{ toJson . }}
+{{- else }}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector: {matchLabels: {app: {{ index . 2 }}}}
 {{- end }}
 {{- end }}
 

@@ -103,14 +103,24 @@ class DataDocsLink(ReportLink):
 
 
 class TrackingLink(_JobsLink):
-    """The run in MLflow that the job told of, with a line such as ``muster: link MLflow=https://…``."""
+    """The run in MLflow: that of which the job told, with a line such as ``muster: link MLflow=https://…``, or the
+    one that it tracked on this machine, which ``muster mlflow`` shows.
+    """
 
     name = "MLflow run"
 
     def of_job(self, job_id: str) -> str:
-        """Return the first link under a title that begins with MLflow."""
+        """Return the first link under a title that begins with MLflow, or where the job's run is shown here."""
+        from muster.airflow.site import mlflow_url
+        from muster.backends.local.tracked import shown_run
+        from muster.core.settings import Settings
+
         links = _store().ledger.status(job_id).links
-        return next((url for title, url in links.items() if title.lower().startswith(MLFLOW)), "")
+        told = (url for title, url in links.items() if title.lower().startswith(MLFLOW))
+        link = next(told, "")
+        if not link and (run := shown_run(Settings.load().home, job_id)):
+            link = f"{mlflow_url()}/{run}"
+        return link
 
 
 class DeploymentLink(BaseOperatorLink):

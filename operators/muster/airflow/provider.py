@@ -73,6 +73,30 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "5",
                         "default": "20",
                     },
+                    "checkpoint_days": {
+                        "description": "Days that the checkpoints of a task are kept that failed or was ended, for "
+                        "its next try to go on from. A success takes them away.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "30",
+                        "default": "7",
+                    },
+                    "mlflow_url": {
+                        "description": "Where people find what `muster mlflow` shows: a task's link *MLflow run* leads "
+                        "there. To be set where it has another port, or is reached from another machine.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "https://gpu-box.example/mlflow",
+                        "default": "http://127.0.0.1:5000",
+                    },
+                    "maintenance": {
+                        "description": "Whether the Airflow of `muster up` has the Dag `muster_maintenance` where the "
+                        "folder of Dags has none of its own. Other Airflows have the Dags that their folders hold.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": "False",
+                        "default": "True",
+                    },
                 },
             }
         },

@@ -16,7 +16,7 @@ from muster.core.settings import Settings
 
 INSTANCE = "instance"
 INLINE_WAIT = "20"
-RUN_PREFIX = "muster__"  # of what `muster run` begins, in a database of its own
+CHECKPOINT_DAYS = "7"
 
 _FIELDS = {
     "": "password",
@@ -108,26 +108,42 @@ def instance(settings: Settings) -> str:
     return configured or kept_name(settings)
 
 
-def begun_by_muster_run(run_id: str) -> bool:
-    """Return whether ``muster run`` began a run, so that no other Airflow knows it."""
-    return run_id.startswith(RUN_PREFIX)
-
-
 def inline_wait_seconds() -> float:
     """Return how long a task waits in its own process: ``[muster] inline_wait``.
 
     :raises SpecError: it is no number of seconds.
     """
+    return _number("inline_wait", INLINE_WAIT, "seconds")
+
+
+def checkpoint_days() -> float:
+    """Return how long checkpoints are kept of a task that did not succeed: ``[muster] checkpoint_days``.
+
+    :raises SpecError: it is no number of days.
+    """
+    return _number("checkpoint_days", CHECKPOINT_DAYS, "days")
+
+
+def mlflow_url() -> str:
+    """Return where people find what ``muster mlflow`` shows: ``[muster] mlflow_url``, without a slash at its end."""
     from airflow.sdk.configuration import conf
 
-    text = str(conf.get("muster", "inline_wait", fallback=INLINE_WAIT))
+    from muster.backends.local.tracked import PORT
+
+    return str(conf.get("muster", "mlflow_url", fallback=f"http://127.0.0.1:{PORT}")).rstrip("/")
+
+
+def _number(option: str, otherwise: str, unit: str) -> float:
+    from airflow.sdk.configuration import conf
+
+    text = str(conf.get("muster", option, fallback=otherwise))
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise SpecError(f"[muster] inline_wait is {text!r:.40}: expected seconds, 0 or more")
-    return seconds
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise SpecError(f"[muster] {option} is {text!r:.40}: expected {unit}, 0 or more")
+    return number
 
 
 def kept_name(settings: Settings) -> str:
@@ -142,7 +158,7 @@ def kept_name(settings: Settings) -> str:
         pass
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        settings.make_home()
         temporary.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")
         try:
             os.link(temporary, path)  # of two that come together one wins, and both read its name

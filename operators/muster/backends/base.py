@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from muster.core.cancelling import UNKNOWN
 from muster.core.deployment import (
     Answer,
     Counts,
@@ -21,6 +22,7 @@ from muster.core.deployment import (
 )
 from muster.core.job import JobSpec, Origin
 from muster.core.status import JobEvent, JobStatus
+from muster.core.verdict import Verdict
 from muster.volumes.base import Store
 
 if TYPE_CHECKING:
@@ -108,6 +110,13 @@ class Deployments(Protocol):
         One whose state nobody can read is down, and says so.
         """
 
+    def repair(self, name: str) -> tuple[str, ...]:
+        """Bring a deployment back to how muster left it, as far as that can be done now; idempotent.
+
+        :return: what was done, a line each; nothing where nothing was to be done, or something is still coming up.
+        :raises NotFound: no such deployment.
+        """
+
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered.
 
@@ -153,7 +162,9 @@ class Backend(Deployments, Protocol):
         :param after: the cursor of the last event that was seen, to go on after a disconnect.
         """
 
-    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+    def cancel(
+        self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
+    ) -> None:
         """End the job and leave no process. Idempotent; nothing happens for another owner's job.
 
         :param owner: who asks; None is an operator at the command line and always may.

@@ -74,6 +74,7 @@ def open_deployments(
         from muster.backends.local.serving.deployments import LocalDeployments
         from muster.volumes.folder import FolderStore
 
+        settings.make_home()
         yield LocalDeployments(settings, FolderStore(settings.store))
         return
     from muster.backends.kubernetes.api.client import Client
@@ -115,7 +116,8 @@ def choose_store(settings: Settings | None = None, *, patience_seconds: float = 
         return service_store(written, settings, patience_seconds=patience_seconds)
     from muster.volumes.folder import FolderStore
 
-    return FolderStore(settings.store)
+    settings.make_home()
+    return FolderStore(settings.store, compare=settings.compare)
 
 
 def choose_capacity(settings: Settings | None = None) -> Capacity:

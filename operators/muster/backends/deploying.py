@@ -76,6 +76,10 @@ class Deploying(ABC):
         """Report every deployment, or those of them, each with its counts."""
         return self._deployments.look_at(names)
 
+    def repair(self, name: str) -> tuple[str, ...]:
+        """Bring a deployment back to how muster left it, as far as that can be done now."""
+        return self._deployments.repair(name)
+
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away."""
         self._deployments.withdraw(name, revision, state=state, reason=reason)

@@ -15,6 +15,9 @@ from muster.cli import capacity, deployments, images, jobs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
+from muster.cli.init import init
+from muster.cli.leaving import leave
+from muster.cli.mlflow import mlflow
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
@@ -25,6 +28,7 @@ HELP = """The whole road of a model in one Airflow Dag, on this machine or a clu
 MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
 MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
 MUSTER_CLUSTER  a file that names a cluster: jobs, volumes and deployments are there then
+MUSTER_COMPARE  1: a commit reads each file again that it shares with the version before
 """
 
 app = typer.Typer(
@@ -38,12 +42,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo", epilog=example("muster demo"))(demo)
+app.command("init", epilog=example("muster init flats", "muster init flats --dags pipelines"))(init)
 app.command(
     "run",
     cls=Resumable,
     epilog=example(
         "muster run flights --param epochs=6",
         "muster run flights --resume=strict",
+        "muster run flights --from train",
         "muster run flights --json",
     ),
 )(run)
@@ -56,6 +62,7 @@ app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.
 )
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
+app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
@@ -80,4 +87,9 @@ def root(
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
-    app(prog_name="muster")
+    try:
+        app(prog_name="muster")
+    except SystemExit as end:
+        if not isinstance(end.code, (int, type(None))):
+            raise
+        leave(end.code or 0)

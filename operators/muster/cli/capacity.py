@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.cli.command import Json, open_capacity
+from muster.cli.command import Json, open_capacity, open_store
+from muster.cli.leftovers import room_of
 from muster.cli.screen import Table, emit, note, safe, say, seconds
+from muster.core.errors import NotFound
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.backends.capacity import Cards, Gpus, Line, Queues
+    from muster.core.room import Room
 
 GIB = 1 << 30
 
@@ -87,15 +90,26 @@ def queue(*, as_json: Json = False) -> None:
     The next to leave a queue comes first. What others let wait there is listed too, under the name of
     its own object.
     """
-    found = open_capacity().queues()
+    found, room = open_capacity().queues(), _room()
     if as_json:
-        emit({"queues": plain(found.lines), "waiting": plain(found.waiting)})
+        emit({"queues": plain(found.lines), "waiting": plain(found.waiting), "room": plain(room)})
         return
     _show_lines(found)
     if found.waiting:
         _show_waiting(found, now=time.time())
     else:
         note("nothing waits")
+    if room is not None and room.warning:
+        note(f"warning: {safe(room.warning)}")
+
+
+def _room() -> Room | None:
+    """How much room the store has; None where there is no store yet, or it does not say."""
+    try:
+        store = open_store()
+    except NotFound:
+        return None
+    return room_of(store)
 
 
 def _show_lines(found: Queues) -> None:

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -119,8 +120,23 @@ def _airflow(_: Settings) -> Check:
 
 def _home_disk(settings: Settings) -> Check:
     return _disk(
-        "disk for MUSTER_HOME", settings.home, HOME_GIB, "free some, or set MUSTER_HOME to another disk"
+        "disk for MUSTER_HOME",
+        settings.home,
+        HOME_GIB,
+        "free some (`muster jobs gc` and `muster volumes gc` show what may go), or set MUSTER_HOME to another disk",
     )
+
+
+def _images(settings: Settings) -> Check:
+    from muster.cli.images import find_images
+
+    found = list(find_images(settings))
+    wrong = [f"{image.name}: {image.trouble}" for image in found if image.trouble]
+    if wrong:
+        return Check(
+            name="images", state="warn", found="; ".join(wrong), advice="lock them before they are used"
+        )
+    return Check(name="images", state="ok", found=f"{len(found)}, each with a lock that is up to date")
 
 
 def _cache_disk(settings: Settings) -> Check:
@@ -166,6 +182,21 @@ def _file_system(settings: Settings) -> Check:
             advice="set MUSTER_HOME to a local disk: locks and links are not to be trusted there",
         )
     return Check(name="file system", state="ok", found=f"MUSTER_HOME is on {kind or 'an unknown one'}")
+
+
+def _home_rights(settings: Settings) -> Check:
+    try:
+        mode = stat.S_IMODE(settings.home.stat().st_mode)
+    except FileNotFoundError:
+        return Check(name="rights", state="ok", found="MUSTER_HOME is made for its owner alone")
+    if not mode & 0o077:
+        return Check(name="rights", state="ok", found="only its owner may enter MUSTER_HOME")
+    return Check(
+        name="rights",
+        state="warn",
+        found=f"others of this machine may enter MUSTER_HOME ({mode:o})",
+        advice=f"chmod 700 {settings.home}: logs, data and models are read by all who may enter it",
+    )
 
 
 def _kind_of(folder: Path, mounts: str) -> str:
@@ -247,9 +278,11 @@ def _store(settings: Settings) -> Check:
         )
     found = f"{report.versions} versions, {report.files} files, all there"
     if report.problems:
-        advice = "muster volumes gc takes leftovers of crashes away"
         return Check(
-            name="store", state="warn", found=f"{found}; {len(report.problems)} leftovers", advice=advice
+            name="store",
+            state="warn",
+            found=f"{found}; {len(report.problems)} notes",
+            advice="muster volumes fsck says what, and what to do: leftovers of crashes, unprotected records",
         )
     return Check(name="store", state="ok", found=found)
 
@@ -275,6 +308,18 @@ def _jobs(settings: Settings) -> Check:
     return Check(name="jobs", state="ok", found=f"{len(unended)} running")
 
 
+def _maintenance(settings: Settings) -> Check:
+    from muster.cli.airflow_checks import maintenance
+
+    return maintenance(settings)
+
+
+def _pools(settings: Settings) -> Check:
+    from muster.cli.airflow_checks import pools
+
+    return pools(settings)
+
+
 CHECKS: tuple[Callable[[Settings], Check], ...] = (
     _python,
     _system,
@@ -283,10 +328,14 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     _home_disk,
     _cache_disk,
     _file_system,
+    _home_rights,
     _memory,
     _limits,
     _gpus,
     _port,
+    _images,
     _store,
     _jobs,
+    _maintenance,
+    _pools,
 )

@@ -16,7 +16,7 @@ from muster.core.names import check_label
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.airflow.embedded.result import Deployed, RunResult
+    from muster.airflow.embedded.result import Deployed, RunResult, Stage
 
 BASELINE = "_baseline"
 LONG = 120
@@ -36,6 +36,14 @@ def show(result: RunResult) -> None:
             seconds(stage.overhead_seconds),
             versions(stage.versions),
         )
+        for each in stage.instances:
+            table.add(
+                f"  {each.label.removeprefix(stage.task_id)}",
+                each.state,
+                seconds(each.seconds),
+                seconds(each.overhead_seconds),
+                versions(each.versions),
+            )
     note()
     table.show(empty="no stages")
     _show_figures(result)
@@ -44,7 +52,9 @@ def show(result: RunResult) -> None:
 
 
 def _succeeded(result: RunResult) -> None:
-    say(f"\n{safe(result.dag_id)} succeeded in {seconds(result.seconds)}")
+    say(f"\n{safe(result.only or result.dag_id)} succeeded in {seconds(result.seconds)}")
+    if result.only and any(stage.state == "none" for stage in result.stages):
+        say(f"what follows it has not run: muster run {safe(result.dag_id)} --resume")
     for deployed in result.deployments:
         for line in answer(deployed):
             say(line)
@@ -74,7 +84,7 @@ def _shorter(deployed: Deployed) -> str:
 def complain_of(result: RunResult) -> None:
     """Print on stderr why a run failed: the verdicts, and where the full log is."""
     failed = [stage for stage in result.stages if stage.state == "failed"]
-    messages = [f"{stage.task_id}: {stage.message}" for stage in failed if stage.message]
+    messages = [f"{_first_failed(stage)}: {stage.message}" for stage in failed if stage.message]
     if not messages or result.state == "interrupted":  # the job's own verdict is that it was cancelled
         messages = [
             f"{result.dag_id} was {result.state}; `muster run {result.dag_id} --resume` goes on from there"
@@ -86,13 +96,26 @@ def complain_of(result: RunResult) -> None:
         note(f"  full log: {safe(result.log)}")
 
 
+def _first_failed(stage: Stage) -> str:
+    """Name what a stage's message is about: of a mapped one, the first of its instances that failed."""
+    return next((each.label for each in stage.instances if each.message), stage.task_id)
+
+
 def _show_figures(result: RunResult) -> None:
-    """Print each stage's metrics: those with a baseline beside it, then the rest on one line."""
-    wide = max((len(stage.task_id) for stage in result.stages), default=0)
+    """Print the metrics of each stage and instance: those with a baseline beside it, then the rest on one line."""
+    told = [
+        (name, metrics)
+        for stage in result.stages
+        for name, metrics in (
+            (stage.task_id, stage.metrics),
+            *((each.label, each.metrics) for each in stage.instances),
+        )
+    ]
+    wide = max((len(safe(name)) for name, _ in told), default=0)
     say()
-    for stage in result.stages:
-        for index, text in enumerate(_figures(stage.metrics)):
-            name = "" if index else safe(stage.task_id)
+    for label, metrics in told:
+        for index, text in enumerate(_figures(metrics)):
+            name = "" if index else safe(label)
             say(f"{name.ljust(wide)}  {safe(text)}")
 
 

@@ -16,6 +16,7 @@ from muster.cli.gang_checks import gang_checks
 from muster.cli.screen import when
 from muster.cli.serving_checks import serving_checks
 from muster.core.errors import MusterError
+from muster.core.room import Room
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _store_checks(site: _Site) -> Iterator[Check]:
         check = _service(store, site)
         yield check
         if check.state == "ok":
+            yield _tried("room", lambda: room_check(store.room(), site.written.site.claim))
             yield _tried("jobs", lambda: _jobs(store))
     yield _token(site.written.token)
 
@@ -109,6 +111,17 @@ def _service(store: ServiceStore, site: _Site) -> Check:
     if inside != site.written.store_url:
         found += f" (pods reach it at {inside})"
     return Check(name="store service", state="ok", found=found)
+
+
+def room_check(room: Room, claim: str) -> Check:
+    """Say whether the store's claim has room for what jobs write."""
+    state = "ok" if room.comfortable else "bad" if room.scarce else "warn"
+    advice = (
+        ""
+        if room.comfortable
+        else f"make room: `muster jobs gc` and `muster volumes gc` show what may go; or enlarge claim {claim}"
+    )
+    return Check(name="room", state=state, found=f"{room} (claim {claim})", advice=advice)
 
 
 def _token(text: str) -> Check:
@@ -190,9 +203,12 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
 
 
 def _rights(site: _Site) -> Check:
-    from muster.backends.kubernetes.cluster.rights import NEEDED, lacking, rules
+    from muster.backends.kubernetes.api.kinds import WORKLOAD
+    from muster.backends.kubernetes.cluster.discovery import serves
+    from muster.backends.kubernetes.cluster.rights import lacking, needed, rules
 
-    missing = lacking(site.client, NEEDED, namespace=site.namespace, served=site.served)
+    wanted = needed(kueue=serves(site.served, WORKLOAD))
+    missing = lacking(site.client, wanted, namespace=site.namespace, served=site.served)
     if missing:
         what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
         return Check(

@@ -5,6 +5,7 @@ The store and the backend are imported when a command needs them, so that ``--he
 
 from __future__ import annotations
 
+import getpass
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from muster.cli.screen import complain
+from muster.cli.screen import complain, kept_for_the_document
 from muster.core.errors import MusterError, NotFound
 from muster.core.settings import Settings
 
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from muster.backends.capacity import Capacity
     from muster.volumes.base import Store
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for scripts.")]
+
+def _keep_stdout(context: typer.Context, wanted: bool) -> bool:
+    if wanted:
+        context.with_resource(kept_for_the_document())
+    return wanted
+
+
+Json = Annotated[
+    bool, typer.Option("--json", callback=_keep_stdout, help="One JSON document on stdout, for scripts.")
+]
 Where = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
 ]
@@ -46,8 +56,8 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
         first = [
-            *("demo", "run", "up", "jobs", "queue", "gpus", "volumes", "deployments", "images"),
-            *("tensorboard", "doctor"),
+            *("demo", "init", "run", "up", "jobs", "queue", "gpus", "volumes", "deployments", "images"),
+            *("tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 
@@ -77,6 +87,14 @@ def open_store(*, make: bool = False) -> Store:
     store = choose_store(settings, patience_seconds=LOOK_SECONDS)
     _opened.callback(store.close)
     return store
+
+
+def person() -> str:
+    """Name who types: a user's name, or its number where it has none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def store_is_here() -> bool:

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from muster.backends.local.environments import RECIPE
+from muster.backends.local.environments import OWN
+from muster.backends.local.requirements import RECIPE
 from muster.cli.builders import Builder, ContainerError, Progress
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
-
-OWN = ("muster", "airflow")
-"""Images of muster itself: the cluster's, in which no job runs."""
 
 DOCKERFILE = "Dockerfile"
 _GENERIC = "python"

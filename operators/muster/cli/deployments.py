@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, example, group, open_deployments
+from muster.cli.command import Json, example, group, open_deployments, person
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, when
-from muster.core.errors import NotFound
+from muster.core.errors import DeploymentError, NotFound
 from muster.core.names import check_label
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
+    from muster.backends.base import Deployments
     from muster.backends.releases.looking import Figures, Seen
     from muster.core.deployment import DeploymentStatus, Revision
 
 WINDOW_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 1.0
+ANSWER_LOOK_SECONDS = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
 app = group("Deployments: names that answer predictions; released, taken back.")
@@ -61,6 +63,9 @@ def _show_list(found: list[Seen]) -> None:
             status.url,
         )
     table.show(empty="no deployments yet")
+    for seen in found:
+        if seen.status.drift:
+            note(f"{seen.status.name}: {seen.status.drift}")
 
 
 @app.command(
@@ -127,13 +132,14 @@ def promote(
 ) -> None:
     """Give a revision all traffic at once, and look at no rule.
 
-    The one that had it is kept for a rollback.
+    The one that had it is kept for a rollback. It waits until users are answered, a minute at most.
     """
     from muster.backends.releases.byhand import promote as give_everything
 
     deployments = open_deployments()
     chosen = _chosen(deployments.deployment(name), revision)
     give_everything(deployments, name, chosen.name, by=_by())
+    _await_answer(deployments, name, f"{chosen.name} ({_model(chosen.model.address)})")
     note(f"{name}: {chosen.name} ({_model(chosen.model.address)}) has all of the traffic")
     note(f"back: muster deployments rollback {name}")
 
@@ -152,7 +158,8 @@ def rollback(
 ) -> None:
     """Give the traffic back, in force within two seconds.
 
-    Of a release under way to its champion, else to the revision that is kept.
+    Of a release under way to its champion, else to the revision that is kept. Where that one does not answer yet, it
+    waits, a minute at most.
     """
     from muster.backends.releases.byhand import roll_back, to_be_rolled_back
 
@@ -164,7 +171,46 @@ def rollback(
     serves = after.champion
     note(f"{name}: {bad} ({_model_of(before, bad)}) is rolled back")
     if serves:
+        _await_answer(deployments, name, f"{serves.name} ({_model(serves.model.address)})", seen=after)
         note(f"{serves.name} ({_model(serves.model.address)}) has {serves.percent} % of the traffic")
+
+
+def _await_answer(
+    deployments: Deployments, name: str, what: str, *, seen: DeploymentStatus | None = None
+) -> None:
+    """Return when users are answered. :raises DeploymentError: they are not, a minute long."""
+    deadline, told = time.monotonic() + ANSWER_SECONDS, False
+    status = seen or deployments.deployment(name)
+    while not status.ready:
+        why = f": {status.reason}" if status.reason else ""
+        if time.monotonic() > deadline:
+            raise DeploymentError(
+                f"{name}: the traffic goes to {what}, which does not answer yet{why}. `muster deployments show {name} "
+                "--watch` says when it does"
+            )
+        if not told:
+            note(f"{name}: the traffic goes to {what}, which does not answer yet{why}; waiting")
+            told = True
+        _pause(ANSWER_LOOK_SECONDS)
+        status = deployments.deployment(name)
+
+
+@app.command("repair", epilog=example("muster deployments repair flights"))
+def repair(name: Name) -> None:
+    """Bring a deployment back to how muster left it.
+
+    Its route where that was edited, what was deleted of a revision, and on one machine its keeper. It waits until all who
+    have traffic answer, three minutes at most. A release that is under way goes on.
+    """
+    from muster.backends.releases.byhand import repair as bring_back
+
+    deployments = open_deployments()
+    done = False
+    for line in bring_back(deployments, name):
+        note(f"{name}: {line}")
+        done = True
+    shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
+    note(f"{name}: {'' if done else 'nothing was to be mended; '}it serves {shares or 'nobody'}")
 
 
 @app.command("retire", epilog=example("muster deployments retire flights"))
@@ -225,10 +271,7 @@ def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
 
 def _by() -> str:
     """Who asks, as it is kept with a revision."""
-    try:
-        return f"{getpass.getuser()} at the command line"
-    except (KeyError, OSError):  # a container's user has no name
-        return "somebody at the command line"
+    return f"{person()} at the command line"
 
 
 def _document(seen: Seen) -> dict[str, Any]:
@@ -237,7 +280,9 @@ def _document(seen: Seen) -> dict[str, Any]:
 
 
 def _state(status: DeploymentStatus) -> str:
-    return "serving" if status.ready else "down"
+    if not status.ready:
+        return "down"
+    return "drifted" if status.drift else "serving"
 
 
 def _standing(revision: Revision) -> str:

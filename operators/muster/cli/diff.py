@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from muster.cli.code import snapshot_files
 from muster.cli.command import Json, open_store
 from muster.cli.screen import digest, emit, note, safe, say, size
 from muster.core.address import pinned
+from muster.core.errors import NotFound
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Record
+    from muster.volumes.base import Record, Store
     from muster.volumes.lineage import Difference
 
 
@@ -25,7 +27,7 @@ def diff(
 ) -> None:
     """Compare two versions.
 
-    Files by their hashes, then code, inputs, params and metrics.
+    Files by their hashes, then code with its files, inputs, params and metrics.
     """
     from muster.volumes.lineage import compare
 
@@ -35,14 +37,17 @@ def diff(
     facts = list(_facts(before, after))
     if as_json:
         addresses = {"old": pinned(before.volume, before.number), "new": pinned(after.volume, after.number)}
-        emit({**addresses, "files": files, "record": facts})
+        emit({**addresses, "files": files, "record": facts, "code": list(_code(store, before, after))})
         return
     for sign, colour, text in sorted(_changes(files), key=lambda change: change[2]):
         say(f"{sign} {safe(text)}", style=colour)
     for fact in facts:
         say(f"  {safe(fact['name'])}: {safe(fact['old'])} → {safe(fact['new'])}")
+        if fact["name"] == "code":
+            for path in _code(store, before, after):
+                say(f"    {safe(path)}")
     if before.digest == after.digest:
-        note("the files are the same")
+        note("the files are the same, as they were committed")
 
 
 def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
@@ -52,6 +57,22 @@ def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
         yield "-", "red", f"{path}  {size(size_bytes)}"
     for path, (was, now) in files.changed.items():
         yield "~", "yellow", f"{path}  {size(was)} → {size(now)}"
+
+
+def _code(store: Store, before: Record, after: Record) -> Iterator[str]:
+    """Name the files that differ between the code of two versions, each with what became of it."""
+    if before.code == after.code or before.code is None or after.code is None:
+        return
+    try:
+        old, new = (snapshot_files(store.code(code)) for code in (before.code, after.code))
+    except NotFound as error:
+        note(f"which files of the code differ is not known: {error}")
+        return
+    for path in sorted(old.keys() | new.keys()):
+        if path not in old or path not in new:
+            yield f"{path} ({'new' if path in new else 'gone'})"
+        elif old[path].read_bytes() != new[path].read_bytes():
+            yield f"{path} (changed)"
 
 
 def _facts(before: Record, after: Record) -> Iterator[dict[str, Any]]:

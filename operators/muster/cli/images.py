@@ -12,7 +12,7 @@ import typer
 from muster.cli.command import Json, example, group
 from muster.cli.progress import progress
 from muster.cli.screen import Table, digest, emit, note, safe, say, seconds, size
-from muster.core.errors import NotFound
+from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.settings import Settings
 
@@ -25,46 +25,47 @@ app = group("Images: the locked environments that jobs run in.")
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """One image that a Dag here may name, and its environment on this machine."""
+    """One image that a Dag here may name, and its environment on this machine.
+
+    :param digest: of its lock; None where it has none that could be built, which `trouble` tells.
+    """
 
     name: str
-    digest: str
+    digest: str | None
     folder: str
+    trouble: str | None
     built: bool
     size_bytes: int | None
     path: str | None
 
+    @property
+    def lock(self) -> str:
+        """The digest of its lock. :raises SpecError: it has none that could be built."""
+        if self.digest is None:
+            raise SpecError(f"image {self.name!r}: {self.trouble}")
+        return self.digest
+
 
 def find_images(settings: Settings) -> Iterator[Image]:
-    """Yield every image that can be named from this folder: the Dags' own, more folders', the shipped."""
-    from muster.backends.local.environments import LOCK, Environments
-    from muster.cli.containers import OWN
-    from muster.core.shipped import shipped
+    """Yield every image that a Dag of this project may name: a Dag's own, the project's, further folders', the shipped."""
+    from muster.backends.local.environments import Environments, known_images, project_folders
 
     built = {(e.name, e.digest): e for e in Environments(settings.cache).ls() if e.complete}
-    seen: set[str] = set()
-    for folder in _folders(settings):
-        own = OWN if folder == shipped("images") else ()  # the cluster's, which no Dag names
-        for lock in sorted(folder.glob(f"*/{LOCK}")):
-            if lock.parent.name not in (*seen, *own):
-                seen.add(lock.parent.name)
-                yield _image(lock.parent, built)
-
-
-def _folders(settings: Settings) -> tuple[Path, ...]:
-    from muster.backends.local.environments import image_folders
-
-    here = Path.cwd()
-    return image_folders(settings, *sorted((here / "dags").glob("*/")), here / "dags", here)
+    for folder in known_images(project_folders(settings, Path.cwd())).values():
+        yield _image(folder, built)
 
 
 def _image(folder: Path, built: dict[tuple[str, str], Environment]) -> Image:
-    name, locked = folder.name, lock_digest(folder)
-    there = built.get((name, locked.removeprefix("b3:")[:12]))
+    from muster.backends.local.requirements import trouble
+
+    name, wrong = folder.name, trouble(folder)
+    locked = None if wrong else lock_digest(folder)
+    there = built.get((name, locked.removeprefix("b3:")[:12])) if locked else None
     return Image(
         name=name,
         digest=locked,
         folder=str(folder),
+        trouble=wrong,
         built=there is not None,
         size_bytes=there.size_bytes if there else None,
         path=str(there.path) if there else None,
@@ -73,15 +74,15 @@ def _image(folder: Path, built: dict[tuple[str, str], Environment]) -> Image:
 
 def lock_digest(folder: Path) -> str:
     """Return what a job's spec carries of the image in `folder`."""
-    from muster.backends.local.environments import LOCK, RECIPE
+    from muster.backends.local.environments import image_files
     from muster.volumes.snapshot import digest as snapshot_digest
 
-    return snapshot_digest(folder, [name for name in (LOCK, RECIPE) if (folder / name).is_file()])
+    return snapshot_digest(folder, image_files(folder))
 
 
 @app.command("ls", epilog=example("muster images ls"))
 def list_images(*, as_json: Json = False) -> None:
-    """List the images that a Dag here may name."""
+    """List the images that a Dag here may name. One below dags/NAME/images is that Dag's alone."""
     found = list(find_images(Settings.load()))
     if as_json:
         emit(found)
@@ -90,8 +91,11 @@ def list_images(*, as_json: Json = False) -> None:
     for image in found:
         built = "yes" if image.built else "no"
         room = None if image.size_bytes is None else size(image.size_bytes)
-        table.add(image.name, digest(image.digest), built, room, image.folder)
+        table.add(image.name, digest(image.digest) if image.digest else "none", built, room, image.folder)
     table.show(empty="no images")
+    for image in found:
+        if image.trouble:
+            note(f"warning: image {safe(image.name)}: {safe(image.trouble)}")
 
 
 @app.command(
@@ -156,7 +160,7 @@ def build(
         return
     found = []
     for name in list(known) if every else names or []:
-        image = known.get(name) or _unknown(name, settings)
+        image = _known(name, known, settings)
         took = build_image(settings, image)
         found.append({"name": image.name, "digest": image.digest, "seconds": took})
         if not as_json:
@@ -166,14 +170,15 @@ def build(
 
 
 def _recipe(name: str, known: dict[str, Image], settings: Settings) -> Recipe:
-    from muster.cli.containers import OWN, Recipe
+    from muster.backends.local.environments import OWN
+    from muster.cli.containers import Recipe
     from muster.core.shipped import shipped
 
     if name in OWN and name not in known:
         folder = shipped("images") / name
         return Recipe(name=name, folder=folder, digest=lock_digest(folder))
-    image = known.get(name) or _unknown(name, settings)
-    return Recipe(name=image.name, folder=Path(image.folder), digest=image.digest)
+    image = _known(name, known, settings)
+    return Recipe(name=image.name, folder=Path(image.folder), digest=image.lock)
 
 
 def _build_containers(
@@ -211,27 +216,38 @@ def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder belo
     The lock, requirements.txt, holds hashes and is the same for every platform. Versions that it holds already stay where
     they can; delete it to renew them.
     """
-    from muster.backends.local.environments import LOCK, WANTED
+    from muster.backends.local.environments import known_images, project_folders
     from muster.backends.local.lock import lock_image
+    from muster.backends.local.requirements import WANTED, entries, trouble
 
     settings = Settings.load()
     check_label("image", name)
-    wanted = list(dict.fromkeys(folder / name / WANTED for folder in _folders(settings)))
-    found = next((path for path in wanted if path.is_file()), None)
-    if found is None:
+    folders = project_folders(settings, Path.cwd())
+    found = known_images(folders).get(name)
+    if found is None or not (found / WANTED).is_file():
+        wrong = found and trouble(found)
         raise NotFound(
-            f"image {name!r}: no {WANTED} in {', '.join(str(path.parent) for path in wanted)}; write one that "
-            f"names the packages it needs, and run this again"
+            f"image {name!r}: {wrong}"
+            if wrong
+            else f"image {name!r}: no folder {name}/ with a {WANTED} in {', '.join(map(str, folders))}; write one that "
+            "names the packages it needs, and run this again"
         )
-    packages = lock_image(name, found.parent, settings.cache / "uv").read_text().count("==")
-    say(f"{safe(name)} is locked, {packages} packages: {safe(str(found.with_name(LOCK)))}")
+    packages = len(entries(lock_image(name, found, settings.cache / "uv").read_text()))
+    say(f"{safe(name)} is locked, {packages} packages: {safe(str(found / 'requirements.txt'))}")
 
 
-def _unknown(name: str, settings: Settings) -> Image:
-    """Let the backend say what is wrong with a name, or find it where only it looks."""
-    from muster.backends.local.environments import find_image, image_folders
+def _known(name: str, known: dict[str, Image], settings: Settings) -> Image:
+    """Return an image that can be built. :raises SpecError: it is not there, not locked, or its lock is out of date."""
+    from muster.backends.local.environments import OWN, find_image, project_folders
 
-    return _image(find_image(name, image_folders(settings, Path.cwd())), {})
+    if name in OWN and name not in known:
+        raise SpecError(
+            f"image {name!r} is muster's own, and no job runs in it: it is built as a container alone, by "
+            f"`muster images build {name} --container`"
+        )
+    if name not in known or known[name].trouble:
+        find_image(name, project_folders(settings, Path.cwd()))
+    return known[name]
 
 
 def build_image(settings: Settings, image: Image) -> float | None:
@@ -251,7 +267,7 @@ def python_of(settings: Settings, image: Image) -> Path:
 
     try:
         with progress() as tell:
-            return Environments(settings.cache).ensure(image.name, Path(image.folder), image.digest, tell)
+            return Environments(settings.cache).ensure(image.name, Path(image.folder), image.lock, tell)
     except KeyboardInterrupt:
         note(f"image {safe(image.name)} is not built; what was downloaded is kept")
         raise

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store
+from muster.cli import leftovers
+from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store, person
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, seconds, when
+from muster.core.cancelling import by_command
 from muster.core.errors import NotFound, SpecError
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import plain
@@ -179,6 +181,7 @@ def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
         yield f"input {name}", ", ".join(version.address for version in source.versions)
     for name, value in spec.params.items():
         yield f"param {name}", value
+    yield "goes on from", spec.follows
     yield (
         "run",
         " / ".join(part for part in (spec.origin.dag_id, spec.origin.run_id, spec.origin.task_id) if part),
@@ -325,5 +328,9 @@ def cancel(job: Which) -> None:
         return
     if before.alive:
         note(f"{job_id} is {before.state.value}: its ranks get time to save")
-    backend.cancel(job_id)
+    backend.cancel(job_id, why=by_command(person()))
     say(f"{job_id}: {backend.status(job_id).state.value}")
+
+
+app.command("gc", epilog=example("muster jobs gc", "muster jobs gc --yes"))(leftovers.gc)
+app.command("get", epilog=example("muster jobs get flights-train-0a1b2c-1 written"))(leftovers.get)

@@ -1,19 +1,49 @@
-"""Progress of long work on stderr: one line that changes on a terminal, a line each anywhere else."""
+"""Progress of long work on stderr: one line that changes on a terminal, a line now and then anywhere else."""
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from muster.cli.screen import note, safe
+
+SOONEST_SECONDS = 60.0
+_CLOCK = re.compile(r"\d+ s$|^(\d+)/(?!\1 )\d+ .*")  # how long it takes, or how many are done but the last
+
+
+class Seldom:
+    """Passes lines on for a log: one that only counts on from the line before it, once a minute.
+
+    Lines count on that differ in the seconds at their end, or begin with ``12/100``.
+
+    :param write: takes one line.
+    :param clock: seconds, from any start.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._said: str | None = None
+        self._at = 0.0
+
+    def __call__(self, line: str) -> None:
+        """Write the line if it is due."""
+        what, now = _CLOCK.sub("", line), self._clock()
+        if what == self._said and now - self._at < SOONEST_SECONDS:
+            return
+        self._said, self._at = what, now
+        self._write(line)
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Give a function that shows what is being done; nothing is left of it when the work is done."""
     if not sys.stderr.isatty():
-        yield lambda line: note(safe(line))
+        seldom = Seldom(note)
+        yield lambda line: seldom(safe(line))
         return
     from rich.console import Console
     from rich.text import Text

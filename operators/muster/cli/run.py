@@ -53,16 +53,29 @@ def run(
             help="Go on from the first stage that did not succeed; strict also runs again what changed.",
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help="Run this stage of the last run again, and what follows it."
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="STAGE", help="Run this stage of the last run again, alone."),
+    ] = None,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
     """Run a Dag from its first stage to its last.
 
-    Missing environments are built first. --resume needs no id: it goes on with the last run from the
-    first stage that did not succeed. A kept stage whose own code changed is named in a warning; with
-    --resume=strict it runs again. Ctrl-C ends the running job, and with it the run; --resume goes on from there.
+    Missing environments are built first. Stages run one after another; under muster up, side by side. --resume
+    needs no id: it goes on with the last run from the first stage that did not succeed. A kept stage whose own code
+    changed is named in a warning; with --resume=strict it runs again. Ctrl-C ends the running job, and with it the run; --resume goes on from there,
+    and a stage that saves checkpoints from its last one. --from and --only keep the earlier stages of the last run
+    as --resume does, and run a stage again that had succeeded.
     """
-    result = execute(dag, params=dict(map(read_param, param or [])), resume=resume, dags=dags)
+    params = dict(map(read_param, param or []))
+    result = execute(dag, params=params, resume=resume, start=start, only=only, dags=dags)
     finish(result, as_json=as_json)
 
 
@@ -77,8 +90,16 @@ def read_param(text: str) -> tuple[str, str]:
     return name, value
 
 
-def execute(dag: str, *, params: Mapping[str, Any], resume: Resume | None, dags: Path) -> RunResult:
-    """Run a Dag while showing it on stderr."""
+def execute(
+    dag: str,
+    *,
+    params: Mapping[str, Any],
+    resume: Resume | None,
+    dags: Path,
+    start: str | None = None,
+    only: str | None = None,
+) -> RunResult:
+    """Run a Dag while showing it on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
     from muster.cli.stages import view
 
     with view() as listener:
@@ -86,7 +107,13 @@ def execute(dag: str, *, params: Mapping[str, Any], resume: Resume | None, dags:
         from muster.airflow.embedded.runner import run_dag
 
         return run_dag(
-            dag, params=params, resume=None if resume is None else resume.value, dags=dags, listener=listener
+            dag,
+            params=params,
+            resume=None if resume is None else resume.value,
+            dags=dags,
+            listener=listener,
+            start=start,
+            only=only,
         )
 
 

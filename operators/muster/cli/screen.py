@@ -8,18 +8,24 @@ characters reaches the terminal.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from typing import TextIO
 
 import typer
 
+from muster.core.room import size as size
 from muster.core.wire import plain
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_STDOUT, _STDERR = 1, 2
+_kept: list[TextIO] = []  # where the document goes while stdout is kept for it
 STATE_COLOURS = {
     "succeeded": "green",
     "success": "green",
@@ -75,18 +81,32 @@ def complain(message: object) -> None:
 
 def emit(document: object) -> None:
     """Print the one JSON document of a ``--json`` command; dataclasses become objects."""
-    indent = 2 if sys.stdout.isatty() else None
-    typer.echo(json.dumps(plain(document), allow_nan=False, ensure_ascii=True, indent=indent))
+    answer = _kept[-1] if _kept else sys.stdout
+    indent = 2 if answer.isatty() else None
+    text = json.dumps(plain(document), allow_nan=False, ensure_ascii=True, indent=indent)
+    typer.echo(text, file=answer)
 
 
-def size(size_bytes: float) -> str:
-    """Return bytes for people, in binary units: ``34.1 MiB``."""
-    amount, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(amount) < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+@contextmanager
+def kept_for_the_document() -> Iterator[None]:
+    """Keep stdout for :func:`emit`: what a library, a task or a program prints there meanwhile goes to stderr."""
+    sys.stdout.flush()
+    try:
+        shared = sys.stdout.fileno() == _STDOUT
+    except OSError:  # a stand-in for stdout that is no file
+        shared = False
+    with ExitStack() as after:
+        if shared:
+            answer: TextIO = after.enter_context(os.fdopen(os.dup(_STDOUT), "w", encoding="ascii"))
+            os.dup2(_STDERR, _STDOUT)
+            after.callback(os.dup2, answer.fileno(), _STDOUT)
+            after.callback(sys.stdout.flush)  # before that: what is still in there belongs to stderr
+        else:
+            answer = sys.stdout
+            after.enter_context(redirect_stdout(sys.stderr))
+        _kept.append(answer)
+        after.callback(_kept.pop)
+        yield
 
 
 def when(epoch_seconds: float | None) -> str:

@@ -12,15 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
+from muster.core.status import JobState
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from muster.airflow.embedded.result import Listener, Stage
+    from muster.airflow.embedded.result import Instance, Listener, Stage
+    from muster.core.status import JobStatus
 
-WAITING = "waiting"
+WAITING, RUNNING = "waiting", "running"
+OF_A_RANK = "[rank "
 _WORDS = {"none": "not run", "upstream_failed": "not run"}
 
 
@@ -47,7 +51,11 @@ def _span(addresses: Sequence[str]) -> str:
 
 
 class PlainView:
-    """Every event a line, for logs and pipes."""
+    """Every event a line, for logs and pipes; of what is prepared for long, a line now and then."""
+
+    def __init__(self) -> None:
+        self._started, self._again = True, ""
+        self._seldom = Seldom(note)
 
     def __enter__(self) -> Listener:
         """Nothing is prepared."""
@@ -58,7 +66,7 @@ class PlainView:
 
     def note(self, text: str) -> None:
         """Print what is being prepared."""
-        note(safe(text))
+        self._seldom(safe(text))
 
     def warning(self, text: str) -> None:
         """Print a warning."""
@@ -68,20 +76,44 @@ class PlainView:
         """Print the run's id and its stages."""
         note(f"run {safe(run_id)}: {safe(', '.join(tasks))}")
 
-    def task_started(self, task_id: str, try_number: int) -> None:
-        """Print that a stage began."""
-        note(f"{safe(task_id)}: started{_again(try_number)}")
+    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
+        """Print that a stage began; of one that runs a job, its job's start is what counts."""
+        self._started = not runs_a_job
+        self._again = _again(try_number)
+        if self._started:
+            note(f"{safe(task)}: started{self._again}")
 
-    def lines(self, task_id: str, lines: Sequence[str]) -> None:
+    def job(self, task: str, status: JobStatus) -> None:
+        """Print what its job waits for, and when it starts."""
+        if status.state is JobState.RUNNING:
+            self._start(task)
+        elif status.reason:
+            note(f"{safe(task)}: {safe(waits_for(status))}")
+
+    def lines(self, task: str, lines: Sequence[str]) -> None:
         """Print what its ranks printed."""
         for line in lines:
-            note(f"{safe(task_id)} | {safe(line)}")
+            if line.startswith(OF_A_RANK):  # it may come before the state that tells of it
+                self._start(task)
+            note(f"{safe(task)} | {safe(line)}")
+
+    def instance_ended(self, instance: Instance) -> None:
+        """Print how it ended."""
+        self._ended(instance.label, instance.state, instance)
 
     def task_ended(self, stage: Stage) -> None:
         """Print how it ended."""
-        took = "" if stage.seconds is None else f", {seconds(stage.seconds)}"
-        made = versions(stage.versions)
-        note(f"{safe(stage.task_id)}: {state_of(stage)}{took}{f', {safe(made)}' if made else ''}")
+        self._ended(stage.task_id, state_of(stage), stage)
+
+    def _start(self, task: str) -> None:
+        if not self._started:
+            note(f"{safe(task)}: started{self._again}")
+        self._started = True
+
+    def _ended(self, label: str, state: str, of: Stage | Instance) -> None:
+        took = "" if of.seconds is None else f", {seconds(of.seconds)}"
+        made = versions(of.versions)
+        note(f"{safe(label)}: {state}{took}{f', {safe(made)}' if made else ''}")
 
 
 class LiveView:
@@ -93,6 +125,8 @@ class LiveView:
 
         self._stages: dict[str, Stage | float | None] = {}
         self._status = ""
+        # Of the stage that runs: its instance where it is mapped, how its job stands, and why.
+        self._instance, self._state, self._why = "", RUNNING, ""
         self._console = console or Console(stderr=True)
         self._live = Live(
             console=self._console, get_renderable=self._render, refresh_per_second=8, transient=True
@@ -120,16 +154,33 @@ class LiveView:
         self._status = safe(run_id)
         self._stages = dict.fromkeys(tasks)
 
-    def task_started(self, task_id: str, try_number: int) -> None:
+    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:  # noqa: ARG002
         """Let a stage's clock run."""
-        self._stages[task_id] = time.monotonic()
+        task_id, instance, _ = task.partition("[")
+        if not isinstance(
+            self._stages.get(task_id), float
+        ):  # a mapped task's runs from its first instance on
+            self._stages[task_id] = time.monotonic()
+        self._instance, self._state, self._why = task if instance else "", RUNNING, ""
         if try_number > 1:
-            self._print(f"{task_id} ", f"started{_again(try_number)}", "yellow")
+            self._print(f"{task} ", f"started{_again(try_number)}", "yellow")
 
-    def lines(self, task_id: str, lines: Sequence[str]) -> None:
+    def job(self, task: str, status: JobStatus) -> None:
+        """Show what its job waits for in its row."""
+        self._state, self._why = status.state.value, status.reason
+        if self._instance:
+            self._instance = task
+
+    def lines(self, task: str, lines: Sequence[str]) -> None:
         """Print what its ranks printed above the table."""
         for line in lines:
-            self._print(f"{task_id} │ ", line, "")
+            self._print(f"{task} │ ", line, "")
+
+    def instance_ended(self, instance: Instance) -> None:
+        """Print how it ended above the table."""
+        made = versions(instance.versions)
+        took = f"{instance.state}, {seconds(instance.seconds)}{f', {made}' if made else ''}"
+        self._print(f"{instance.label} ", took, STATE_COLOURS.get(instance.state, ""))
 
     def task_ended(self, stage: Stage) -> None:
         """Stop its clock."""
@@ -162,7 +213,8 @@ class LiveView:
         if stage is None:
             state, took, made = WAITING, "", ""
         elif isinstance(stage, float):
-            state, took, made = "running", seconds(time.monotonic() - stage), ""
+            state, took = self._state, seconds(time.monotonic() - stage)
+            made = "  ".join(filter(None, (self._instance, self._why)))
         else:
             state, took, made = state_of(stage), seconds(stage.seconds), versions(stage.versions)
         cells = (
@@ -172,6 +224,12 @@ class LiveView:
             Text(safe(made)),
         )
         table.add_row(*cells)
+
+
+def waits_for(status: JobStatus) -> str:
+    """Say what a job that has not started waits for: ``queued: 2 before it``."""
+    state = status.state.value
+    return status.reason if status.reason.startswith(state) else f"{state}: {status.reason}"
 
 
 def _again(try_number: int) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.command import open_store
-from muster.cli.images import find_images, python_of
+from muster.cli.foreground import python_of_image, serve
 from muster.cli.screen import note, safe, say
-from muster.core.errors import ImageError, NotFound
-from muster.core.settings import Settings
+from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
     from muster.volumes.base import Store, Version
@@ -39,15 +36,26 @@ def tensorboard(
         raise NotFound(
             f"no TensorBoard events in {address or 'any volume'}: a stage writes them into its output"
         )
-    python = _python(image)
+    python = python_of_image(image)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of links goes with us
     with tempfile.TemporaryDirectory(prefix="muster-tensorboard-") as folder:
         for name, path in runs.items():
             (Path(folder) / name).symlink_to(path)
         note(f"{len(runs)} run{'s' * (len(runs) != 1)}: {safe(', '.join(runs))}")
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
-        _serve(
-            [python, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", str(port)]
+        serve(
+            "TensorBoard",
+            [
+                python,
+                "-m",
+                "tensorboard.main",
+                "--logdir",
+                folder,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ],
         )
 
 
@@ -64,28 +72,3 @@ def _versions(store: Store, address: str | None) -> list[Version]:
     if "@" in address:
         return list(store.resolve(address))
     return store.versions(address) or list(store.resolve(address))
-
-
-def _python(name: str) -> str:
-    settings = Settings.load()
-    image = next((image for image in find_images(settings) if image.name == name), None)
-    if image is None:
-        raise ImageError(f"image {name!r:.60} is not there: `muster images ls` lists those that are")
-    return str(python_of(settings, image))
-
-
-def _serve(command: list[str]) -> None:
-    """Run until it ends or Ctrl-C; the kernel ends it where we are killed."""
-    from muster.backends.local.spawn import die_with
-
-    parent = os.getpid()
-    process = subprocess.Popen(command, stdout=sys.stderr, preexec_fn=lambda: die_with(parent))
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        code = 0
-    finally:
-        process.terminate()
-        process.wait()
-    if code:
-        raise ImageError(f"TensorBoard ended with exit code {code}: is the port taken? Try another --port")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from muster.cli.command import Json, Where, open_store
 from muster.cli.screen import emit, note, safe, say
-from muster.core.errors import SpecError
+from muster.core.address import Address
+from muster.core.errors import Corrupt, SpecError
 from muster.core.wire import plain
+
+if TYPE_CHECKING:
+    from muster.volumes.manifest import Entry
 
 
 def put(
@@ -46,17 +51,25 @@ def get(
     """
     if os.path.lexists(target):
         raise SpecError(f"{target} is there already: name a target that is not")
-    source = open_store().path(address)
+    store = open_store()
+    wanted, version = Address.parse(address), store.resolve(address)[0]
+    if not wanted.many:  # else the store says what is wrong
+        address = "/".join(filter(None, (version.address, wanted.path)))
+    source = store.path(address)
+    entries = store.manifest(version.address)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _copy(source, target)
+        _copy(source, target, entries, inner=wanted.path)
     except OSError as error:
         raise SpecError(f"{address} cannot be copied to {target}: {error.strerror}") from error
     note(f"{safe(source)} copied to {safe(target)}")
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy beside the target and rename, so that an interrupted copy is never taken for a whole one."""
+def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: str) -> None:
+    """Copy beside the target and rename, so that an interrupted copy is never taken for a whole one.
+
+    :raises Corrupt: a file is not what was committed.
+    """
     from muster.volumes import tree
 
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -65,6 +78,25 @@ def _copy(source: Path, target: Path) -> None:
             tree.copy_tree(source, part)
         else:
             tree.copy_file(str(source), str(part))
+        _check(part, entries, inner)
         part.rename(target)
     finally:
         tree.remove(part)
+
+
+def _check(copy: Path, entries: Mapping[str, Entry], inner: str) -> None:
+    """Hold what was copied against the manifest: a copy of damaged bytes would be taken for good ones."""
+    from muster.volumes.hashing import hash_file
+
+    for path, entry in entries.items():
+        if path == inner:
+            copied = copy
+        elif not inner or path.startswith(f"{inner}/"):
+            copied = copy / path[len(inner) + 1 if inner else 0 :]
+        else:
+            continue
+        if not copied.is_file() or hash_file(str(copied)) != entry.hash:
+            raise Corrupt(
+                f"{path!r:.200} is not what was committed: nothing was copied. `muster volumes fsck --deep` names all "
+                "such files; retire this version and run the stage that wrote it again, or restore it from a backup"
+            )

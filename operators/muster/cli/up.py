@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +25,7 @@ def up(
 ) -> None:
     """Keep Airflow running on this machine, until Ctrl-C.
 
+    A Dag that is new is paused: its schedule begins when you start it, and the first screen says how.
     Its pages are on loopback, behind a password. What dies of it is started again; Ctrl-C leaves
     nothing of it. Jobs that run then go on, and the next start takes them up again. Settings of
     Airflow's that you want otherwise go into up/own.cfg in MUSTER_HOME.
@@ -50,8 +53,21 @@ class _Screen:
         secret = home.password() if new_password else f"in {safe(home.passwords)}"
         say(f"  user admin, password {secret}")
         say(f"  Dags in {safe(home.dags)}: {safe(', '.join(found.dags)) or 'none'}")
+        for line in _of_paused(home, found):
+            say(f"  {safe(line)}")
         if new_password:
             note(f"  the password is kept in {safe(home.passwords)} and not shown again")
         for file, trace in found.errors.items():
             last = [line for line in trace.splitlines() if line.strip()][-1:]
             note(f"  {safe(file)} cannot be imported: {safe(*last)}", style="red")
+
+
+def _of_paused(home: UpHome, found: Found) -> Iterator[str]:
+    """Say which Dags run by themselves, which do not, and what starts those."""
+    if found.shipped:
+        yield f"from muster: {', '.join(found.shipped)}, which ends what no task owns and deletes old versions"
+    if not found.paused:
+        return
+    yield f"paused: {', '.join(found.paused)}: no schedule and no asset starts a run of these"
+    where = home.root.relative_to(Path.cwd()) if home.root.is_relative_to(Path.cwd()) else home.root
+    yield f"  start one by its switch on the page, or: AIRFLOW_HOME={quote(str(where))} airflow dags unpause {found.paused[0]}"

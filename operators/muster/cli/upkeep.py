@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from muster.cli.command import Json, open_store
+from muster.cli.leftovers import room_of
 from muster.cli.progress import progress
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import SCHEME
+from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Report
-    from muster.volumes.retention import Plan
+    from muster.volumes.retention import Collected, Plan
 
 
 def fsck(
     *,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every file again.")] = False,
+    protect: Annotated[
+        bool,
+        typer.Option("--protect", help="Write the digests of unprotected records, as they are now."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check every version; nothing is changed.
+    """Check every version; no version is changed.
 
-    Manifests against the files that are there, with --deep also their content. The exit code is 1
-    where a committed version is damaged.
+    Commit records against the versions that are there and these against them, manifests against the files, with
+    --deep also their content. The exit code is 1 where a committed version is damaged. What is harmless, and what
+    an earlier muster left unprotected, is only named.
     """
     store = open_store()
     with progress() as tell:
         report = store.check(
             deep=deep,
+            protect=protect,
             progress=lambda address, done, count: tell(f"{done + 1}/{count} {address}") if deep else None,
         )
+    room = room_of(store)
     if as_json:
-        emit({"clean": report.clean, "report": report})
+        emit({"clean": report.clean, "report": report, "room": plain(room)})
     else:
         _show_report(report)
+        if room is not None:
+            say(safe(room), style=None if room.comfortable else "yellow")
     if not report.clean:
         raise typer.Exit(1)
 
@@ -45,7 +56,7 @@ def _show_report(report: Report) -> None:
         colour = "yellow" if problem.harmless else "red"
         say(f"{safe(problem.where)}: {safe(problem.what)}", style=colour)
         say(f"  {safe(problem.advice)}")
-    what = "every version is as it was committed" if report.clean else "damaged versions are named above"
+    what = "every version is as it was committed" if report.clean else "the damage is named above"
     say(f"{report.versions} versions, {report.files} files, {size(report.size_bytes)}: {what}")
 
 
@@ -61,6 +72,12 @@ def gc(
     young_days: Annotated[
         float, typer.Option("--young-days", min=0, help="Versions that were made within so many days stay.")
     ] = 0.0,
+    checkpoint_days: Annotated[
+        float,
+        typer.Option(
+            "--checkpoint-days", min=0, help="Days that checkpoints of a stage that did not succeed stay."
+        ),
+    ] = 7.0,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it, or only show the plan.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -72,15 +89,13 @@ def gc(
     """
     store = open_store()
     names = [name.removeprefix(SCHEME) for name in volume or ()]
-    if yes:
-        done = store.collect(volumes=names, keep_last=keep, young_days=young_days)
-        plan, freed = done.plan, done.freed_bytes
-    else:
-        plan, freed = store.plan(volumes=names, keep_last=keep, young_days=young_days), 0
+    rules: dict[str, Any] = {"keep_last": keep, "young_days": young_days, "checkpoint_days": checkpoint_days}
+    done = store.collect(volumes=names, **rules) if yes else None
+    plan = done.plan if done else store.plan(volumes=names, **rules)
     if as_json:
-        emit({"done": yes, "freed_bytes": freed, "plan": _document(plan)})
-    elif yes:
-        _show_deleted(plan)
+        emit({"done": yes, "freed_bytes": done.freed_bytes if done else 0, "plan": _document(plan)})
+    elif done:
+        _show_deleted(done)
     else:
         _show_plan(plan)
 
@@ -94,6 +109,7 @@ def _document(plan: Plan) -> dict[str, object]:
         "torn": [str(path) for path in plan.torn],
         "code": plan.code,
         "jobs": plan.jobs,
+        "resumable": plan.resumable,
     }
 
 
@@ -109,7 +125,8 @@ def _show_plan(plan: Plan) -> None:
     note("nothing was deleted: --yes does it")
 
 
-def _show_deleted(plan: Plan) -> None:
+def _show_deleted(done: Collected) -> None:
+    plan = done.plan
     table = Table(["volume", ">versions deleted", ">size"])
     for name in dict.fromkeys(version.volume for version in plan.versions):
         gone = [version for version in plan.versions if version.volume == name]
@@ -117,7 +134,11 @@ def _show_deleted(plan: Plan) -> None:
     if table.rows:
         table.show(empty="")
     say(f"deleted {_sum(plan)}")
-    if plan.versions:
+    if plan.versions and done.at_once:
+        note(
+            "their disk space is free: the disk is nearly full, so nothing was kept for whoever still reads them"
+        )
+    elif plan.versions:
         note(
             "their disk space is not free yet: the files are kept for another hour, for whoever still reads "
             "them, and the first `muster volumes gc --yes` after that frees it"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli import transfer, upkeep
+from muster.cli import code, transfer, upkeep
 from muster.cli.command import Json, Where, example, group, open_store, store_is_here
 from muster.cli.diff import diff
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import Address
-from muster.core.errors import NotFound
+from muster.core.errors import Corrupt, NotFound
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ app = group("Versioned volumes: what jobs read and write.")
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many versions, newest first.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; each reason is a pin of its own.")]
-Why = Annotated[str, typer.Option("--reason", help="Why; whoever names the version is told.")]
+Why = Annotated[str, typer.Option("--reason", help="Why; shown where the version is named.")]
 
 
 @app.command("ls", epilog=example("muster volumes ls", "muster volumes ls --json | jq -r '.[].volume'"))
@@ -47,6 +48,9 @@ def _latest(store: Store, name: str) -> Version | None:
     try:
         return store.resolve(name)[0]
     except NotFound:
+        return None
+    except Corrupt as error:
+        note(str(error), style="yellow")
         return None
 
 
@@ -74,8 +78,8 @@ def log(
     from muster.cli import lineage
 
     store = open_store()
-    versions = store.resolve(volume) if "@" in volume else _all(store, volume)
-    chosen = [(store.record(version.address), version) for version in versions[::-1][:limit]]
+    versions, count = _newest(store, volume, limit)
+    chosen = [(store.record(version.address), version) for version in versions]
     if as_json:
         emit([lineage.document(record, version) for record, version in chosen])
         return
@@ -83,13 +87,18 @@ def log(
         if index:
             say()
         lineage.show(record, version)
-    if len(versions) > limit:
-        note(f"{len(versions) - limit} older versions: --limit {len(versions)} shows them")
+    if len(versions) == limit < count:
+        note(f"{count - limit} older versions: --limit {count} shows them")
 
 
-def _all(store: Store, volume: str) -> tuple[Version, ...]:
-    """Return every version of a volume; where there is none, the store's own error says what there is."""
-    return tuple(store.versions(Address.parse(volume).volume)) or store.resolve(volume)
+def _newest(store: Store, where: str, limit: int) -> tuple[Sequence[Version], int]:
+    """Return the newest versions of what is named, newest first, and how many there are in all."""
+    if "@" not in where:
+        volume = Address.parse(where).volume
+        if found := store.newest(volume, limit=limit):
+            return found, store.count(volume)
+    versions = store.resolve(where)  # of a volume without versions the error says what there is
+    return versions[::-1][:limit], len(versions)
 
 
 @app.command(
@@ -161,6 +170,14 @@ def reinstate(address: Where) -> None:
 
 
 app.command("diff", epilog=example("muster volumes diff flights/model@1 flights/model@2"))(diff)
+app.command(
+    "code",
+    epilog=example(
+        "muster volumes code flights/model@7",
+        "muster volumes code flights/model@7 train.py",
+        "muster volumes code b3:46ada269 train.py",
+    ),
+)(code.code)
 app.command("put", epilog=example("muster volumes put ./rows raw/flights --partition 2013-03"))(transfer.put)
 app.command(
     "get",
@@ -169,7 +186,10 @@ app.command(
         "muster volumes get flights/model@7/model.onnx ./model.onnx",
     ),
 )(transfer.get)
-app.command("fsck", epilog=example("muster volumes fsck", "muster volumes fsck --deep"))(upkeep.fsck)
+app.command(
+    "fsck",
+    epilog=example("muster volumes fsck", "muster volumes fsck --deep", "muster volumes fsck --protect"),
+)(upkeep.fsck)
 app.command(
     "gc",
     epilog=example(

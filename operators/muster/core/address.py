@@ -66,6 +66,11 @@ class Address:
         if not isinstance(text, str) or not text:
             raise SpecError(f"address {text!r}: expected text such as 'volume://flights/features@7'")
         rest = text.removeprefix(SCHEME)
+        if "://" in rest:
+            raise SpecError(
+                f"address {text!r:.120}: expected a version of a volume, such as 'volume://flights/features@7', found the "
+                "address of something else. Let a job of its own fetch it into an output, or `muster volumes put` it"
+            )
         volume, at, tail = rest.partition("@")
         check_volume(volume)
         selector, slash, path = tail.partition("/")

@@ -94,7 +94,7 @@ class DeploymentSpec:
         if self.most_replicas is not None and self.most_replicas < self.replicas:
             raise SpecError(f"most_replicas is {self.most_replicas!r}, below its {self.replicas} replicas")
         if not self.load_timeout_seconds > 0:
-            raise SpecError(f"load_timeout_seconds is {self.load_timeout_seconds!r}: need seconds above 0")
+            raise SpecError(f"load_timeout is {self.load_timeout_seconds!r} seconds: need more than 0")
 
     def runs_as(self, other: DeploymentSpec) -> bool:
         """Whether one revision can be both: they differ at most in what is asked before it takes traffic."""
@@ -158,6 +158,7 @@ class DeploymentStatus:
     :param revisions: newest first, those that are over among them.
     :param release: what is under way; None where all is settled.
     :param token: changes with every write of the route: :meth:`muster.backends.base.Deployments.shift` takes it.
+    :param drift: what of it is not as muster left it, and the command that brings it back; empty where all is.
     """
 
     name: str
@@ -167,6 +168,7 @@ class DeploymentStatus:
     revisions: tuple[Revision, ...] = ()
     release: Release | None = None
     reason: str = ""
+    drift: str = ""
 
     @property
     def champion(self) -> Revision | None:

@@ -15,6 +15,7 @@ from muster.core.address import Address, Select
 from muster.core.errors import SpecError
 from muster.core.names import (
     check_identifier,
+    check_job_id,
     check_label,
     check_partition,
     check_variable,
@@ -24,6 +25,7 @@ from muster.core.resources import Resources
 
 DAY_SECONDS = 86_400.0
 EVERY_PARTITION = "*"
+MUSTER_RUN = "muster__"  # how ids of runs begin that `muster run` makes, in a database of its own
 RESERVED = frozenset({"checkpoints"})
 
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
@@ -140,6 +142,18 @@ class Origin:
     task_id: str = ""
     map_index: int = -1
 
+    @property
+    def by_muster_run(self) -> bool:
+        """Whether ``muster run`` asked: no other Airflow knows the run."""
+        return self.run_id.startswith(MUSTER_RUN)
+
+    @property
+    def again(self) -> str:
+        """What runs the task again, in a verdict's words; empty where no Airflow is involved."""
+        if not self.run_id:
+            return ""
+        return f"`muster run {self.dag_id} --resume`" if self.by_muster_run else "clear the task"
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
@@ -157,6 +171,7 @@ class JobSpec:
     :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
     :param pod_override: a pod in the Kubernetes API's own form, merged over every replica's pod; a machine
         has no pods and does not look at it.
+    :param follows: the job that has ended and whose checkpoints its first attempt begins with.
     """
 
     name: str
@@ -180,6 +195,7 @@ class JobSpec:
     require_gpus: bool = False
     pod_override: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
+    follows: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():
@@ -188,6 +204,8 @@ class JobSpec:
         check_digest("image", self.image_digest)
         if self.code is not None:
             check_digest("code snapshot", self.code)
+        if self.follows is not None:
+            check_job_id(self.follows)
         self._check_roles()
         self._check_names()
         self._check_params()
@@ -249,11 +267,14 @@ class JobSpec:
         for what in ("run_timeout_seconds", "queue_timeout_seconds"):
             seconds = getattr(self, what)
             if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
-                raise SpecError(f"{what} is {seconds!r}: need seconds above 0; no job runs or waits for ever")
+                word = what.removesuffix("_seconds")
+                raise SpecError(
+                    f"{word} is {seconds!r} seconds: need more than 0; no job runs or waits for ever"
+                )
         for what in ("hang_timeout_seconds", "grace_seconds"):
             seconds = getattr(self, what)
             if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
-                raise SpecError(f"{what} is {seconds!r}: need seconds, 0 or more")
+                raise SpecError(f"{what.removesuffix('_seconds')} is {seconds!r} seconds: need 0 or more")
         if (
             isinstance(self.max_restarts, bool)
             or not isinstance(self.max_restarts, int)

@@ -7,6 +7,7 @@ the narrowest of those: nothing that a shell, a path or a manifest could read as
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from muster.core.errors import SpecError
 
@@ -99,6 +100,13 @@ def check_variable(name: str) -> str:
     if name.startswith("MUSTER_"):
         raise SpecError(f"environment variable {_shown(name)}: the prefix MUSTER_ is muster's own")
     return name
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of `known` that `name` is most likely a slip of, or None."""
+    from difflib import get_close_matches  # here: only a refusal needs it
+
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
 
 
 def make_job_id(*, instance: str, task: str, nonce: str, attempt: int) -> str:

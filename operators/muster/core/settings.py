@@ -6,6 +6,7 @@
 ``MUSTER_IMAGES``      more folders of images, ``:`` between them              none
 ``MUSTER_REQUIRE_GPUS`` ``1``: a gang never falls back to CPUs                 ``0``
 ``MUSTER_CLUSTER``     a file that says which cluster jobs go to               this machine
+``MUSTER_COMPARE``     ``1``: a commit reads each file that it shares again    ``0``
 =====================  ======================================================  =======================
 """
 
@@ -26,6 +27,8 @@ class Settings:
     """Where this process finds the store, the jobs and the caches. All paths are absolute.
 
     :param cluster: the file that says which cluster jobs go to; None is this machine.
+    :param compare: whether a commit reads each file of the version before that it shares, though it seems
+        unchanged: against bits that flipped on the disk.
     """
 
     home: Path
@@ -33,6 +36,7 @@ class Settings:
     images: tuple[Path, ...] = field(default=())
     require_gpus: bool = False
     cluster: Path | None = None
+    compare: bool = False
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, *, start: Path | None = None) -> Settings:
@@ -45,24 +49,33 @@ class Settings:
         home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _nearest(here)
         base = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else Path.home() / ".cache"
         cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else base / "muster"
-        require = env.get("MUSTER_REQUIRE_GPUS", "0")
-        if require not in ("0", "1"):
-            raise SpecError(f"MUSTER_REQUIRE_GPUS is {require!r:.40}: expected 0 or 1")
         folders = [Path(part).absolute() for part in env.get("MUSTER_IMAGES", "").split(":") if part]
         return cls(
             home=home.expanduser().absolute(),
             cache=cache.expanduser().absolute(),
             images=tuple(folders),
-            require_gpus=require == "1",
+            require_gpus=_switch(env, "MUSTER_REQUIRE_GPUS"),
+            compare=_switch(env, "MUSTER_COMPARE"),
             cluster=Path(env["MUSTER_CLUSTER"]).expanduser().absolute()
             if env.get("MUSTER_CLUSTER")
             else None,
         )
 
+    def make_home(self) -> None:
+        """Make the home where there is none; only its owner may enter it then."""
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     @property
     def store(self) -> Path:
         """The folder that holds the volumes."""
         return self.home / "store"
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "0")
+    if value not in ("0", "1"):
+        raise SpecError(f"{name} is {value!r:.40}: expected 0 or 1")
+    return value == "1"
 
 
 def _nearest(here: Path) -> Path:

@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def shipped(name: str) -> Path:
-    """Return the folder ``images``, ``serving`` or ``dags`` that came with this muster.
+    """Return the folder ``images``, ``serving``, ``dags`` or ``starter`` that came with this muster.
 
     :raises SpecError: this installation lacks it.
     """

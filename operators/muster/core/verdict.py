@@ -7,7 +7,7 @@ matches the same numbers as the supervisor on one machine.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 
@@ -43,7 +43,9 @@ class Cause(str, Enum):
     never scheduled   no                    no                   no machine is big enough
     queue timeout     no                    yes                  there may be room at another time
     run timeout       no                    yes                  a slow or stuck machine looks like that
-    commit failed     no                    yes                  somebody may have made room on the disk
+    timeout           no                    yes                  Airflow's limit of a task or run, likewise
+    disk full         no                    yes                  there may be room by then
+    commit failed     no                    yes                  a disk or network that failed may be back
     backend error     no                    yes                  not the author's fault
     cancelled         no                    no                   somebody wanted that
     ================  ====================  ===================  ==========================================
@@ -63,6 +65,8 @@ class Cause(str, Enum):
     UNSCHEDULABLE = "can never be scheduled"
     QUEUE_TIMEOUT = "queue timeout"
     RUN_TIMEOUT = "run timeout"
+    TIMEOUT = "timeout"
+    DISK_FULL = "disk full"
     COMMIT_FAILED = "commit failed"
     BACKEND_ERROR = "backend error"
     CANCELLED = "cancelled"
@@ -95,6 +99,7 @@ _FINAL = frozenset(
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 LINE_LENGTH = 400
 VERDICT_LINES = 4
+_RUN_AGAIN = "run again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,15 @@ class Verdict:
     def __post_init__(self) -> None:
         for field in ("message", "advice"):
             object.__setattr__(self, field, one_line(getattr(self, field)))
+
+    def going_on(self, again: str) -> Verdict:
+        """The same verdict, with the task's own next step in place of "run again".
+
+        Whoever records a job's end says it so, and all who show the verdict show that.
+
+        :param again: :attr:`muster.core.job.Origin.again`; empty changes nothing.
+        """
+        return replace(self, advice=self.advice.replace(_RUN_AGAIN, again)) if again else self
 
     def render(self, *, job_id: str) -> str:
         """Four lines: cause and rank, message, what to do, where the full log is."""

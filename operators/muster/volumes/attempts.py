@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from muster.core import wire
-from muster.core.errors import Conflict, SpecError, StoreError
+from muster.core.errors import Conflict, NotFound, SpecError, StoreError
 from muster.core.replica import PartManifest
-from muster.volumes.base import Staging
-from muster.volumes.catalog import committed
+from muster.core.status import JobState
+from muster.volumes.base import Saved, Staging
+from muster.volumes.commit_records import committed
 from muster.volumes.durability import is_free, locked, read_whole, rename, sync_all, sync_tree, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.tree import copy_tree, remove, unlock
+from muster.volumes.tree import copy_tree, held_files_of, holds_files, remove, unlock
 
 SETTLED_SECONDS = 60.0
 
@@ -67,15 +69,59 @@ class Attempts:
         """Make the next attempt's staging and fence the one before; call it :meth:`alone`."""
         self._refuse_settled(job_id)
         before = self.latest(job_id)
+        source = before or self._followed(job_id)
         attempt = 1 if before is None else before.attempt + 1
         new = Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
         remove(new.root)  # left by a crash before its number was written
         (new.root / "sealed").mkdir(parents=True)
-        _fill(self.layout, new, before)
+        _fill(self.layout, new, source)
         write_whole(self.layout.job(job_id) / "attempt", str(attempt))
         if before is not None:
             self.layout.delete(before.root)
+        elif source is not None and self.ledger.status(source.job_id).state.ended:
+            self.layout.delete(source.checkpoints)  # what else it staged may still be fetched
         return new
+
+    def saved(self, job_id: str) -> Saved | None:
+        """The checkpoints that a job left, or a job that it follows; None where there are none."""
+        staging = self.last_saved(job_id)
+        if staging is None:
+            return None
+        found = [entry.stat(follow_symlinks=False) for _, entry in held_files_of(staging.checkpoints)]
+        return Saved(
+            job_id=staging.job_id,
+            files=len(found),
+            size_bytes=sum(stat.st_size for stat in found),
+            newest=max((stat.st_mtime for stat in found), default=0.0),
+        )
+
+    def last_saved(self, job_id: str | None) -> Staging | None:
+        """The staging whose checkpoints a job goes on from: its own, or where it saved none, that of a job it follows."""
+        seen = set[str]()
+        while job_id is not None and job_id not in seen:
+            seen.add(job_id)
+            try:
+                if self.ledger.status(job_id).state is JobState.SUCCEEDED:
+                    return None
+                staging, follows = self.latest(job_id), self.ledger.spec(job_id).follows
+            except NotFound:  # gc has taken it away, and its checkpoints with it
+                return None
+            if staging is not None and _holds_files(staging.checkpoints):
+                return staging
+            job_id = follows
+        return None
+
+    def _followed(self, job_id: str) -> Staging | None:
+        return self.last_saved(self.ledger.spec(job_id).follows)
+
+    def beside_checkpoints(self, job_id: str) -> list[Path]:
+        """All that a job staged but its checkpoints: what gc takes of one that left some."""
+        folder, staging = self.layout.staging(job_id), self.latest(job_id)
+        found = [entry for entry in folder.iterdir() if entry.name != "lock"]
+        if staging is None or staging.root not in found:
+            return found
+        found.remove(staging.root)
+        return found + [entry for entry in staging.root.iterdir() if entry != staging.checkpoints]
 
     def current(self, job_id: str, attempt: int) -> Staging:
         """The staging of `attempt`. :raises Conflict: it is not the current one, or the job was ended."""
@@ -106,6 +152,14 @@ class Attempts:
                 parts.append(_part(text, staging, role.name, index))
         return tuple(parts)
 
+    def sealed_at(self, staging: Staging) -> float:
+        """When the last replica sealed, in Unix seconds: every machine that commits the attempt says the same."""
+        return max(
+            staging.sealed(role.name, index).stat().st_mtime
+            for role in self.ledger.spec(staging.job_id).roles
+            for index in range(role.replicas)
+        )
+
     def clear(self, staging: Staging) -> None:
         """Give a committed attempt's disk back, but keep its seal: it says that it must not run again."""
         for entry in list(staging.root.iterdir()):
@@ -119,6 +173,12 @@ class Attempts:
         state = self.ledger.status(job_id).state
         if state.ended:
             raise Conflict(f"job {job_id} has ended ({state.value}): submit it under a new job_id")
+
+
+def _holds_files(checkpoints: Path) -> bool:
+    with suppress(PermissionError):  # it is for NFS' listings
+        unlock(checkpoints)
+    return holds_files(checkpoints)
 
 
 def _fill(layout: Layout, new: Staging, before: Staging | None) -> None:

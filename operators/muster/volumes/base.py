@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.core.job import JobSpec, Origin, Pinned
 from muster.core.replica import PartManifest
+from muster.core.room import Room
 from muster.core.status import JobStatus
 from muster.volumes.manifest import Entry
 
@@ -27,7 +28,7 @@ class Version:
     """One immutable directory: its volume, number, digest and perhaps a partition.
 
     :param digest: ``b3:`` and the BLAKE3 hash of its manifest: the same content, the same digest.
-    :param created: seconds since the epoch.
+    :param created: when its job's last replica sealed, or when it was put; in seconds since the epoch.
     :param retired: why no selector finds it any more; None where it is live.
     """
 
@@ -109,6 +110,34 @@ class Staging:
     def checkpoints(self) -> Path:
         """Shared by the replicas of this attempt."""
         return self.root / "checkpoints"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What one job that ended still holds of the disk.
+
+    :param ended: when, in seconds since the epoch.
+    :param outputs_bytes: of outputs that no commit could take.
+    """
+
+    job_id: str
+    ended: float
+    outputs_bytes: int
+    checkpoints_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """The checkpoints that a job left which did not succeed.
+
+    :param job_id: whose they are: the job that was asked for, or one that it follows.
+    :param newest: when the newest file was written, in seconds since the epoch.
+    """
+
+    job_id: str
+    files: int
+    size_bytes: int
+    newest: float
 
 
 class Ledger(Protocol):
@@ -209,11 +238,18 @@ class Store(Protocol):
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt of a job that the ledger holds: an empty staging of its own, with checkpoints.
 
-        Every earlier attempt is fenced: it can no longer be committed.
+        Those are a copy of what the attempt before left; for a job's first attempt, of what the job left
+        that it follows. Every earlier attempt is fenced: it can no longer be committed.
         """
 
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
+
+    def saved(self, job_id: str) -> Saved | None:
+        """Return the checkpoints that a job left, or a job that it follows, None where there are none.
+
+        A job that succeeded leaves none. :raises NotFound: no such job.
+        """
 
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
@@ -255,7 +291,7 @@ class Store(Protocol):
     def reinstate(self, address: str) -> Version:
         """Let selectors find a retired version again; idempotent."""
 
-    def check(self, *, deep: bool = False, progress: Progress | None = None) -> Report:
+    def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
         """Check every committed version where the store is; see :func:`muster.volumes.fsck.check`."""
 
     def plan(
@@ -265,8 +301,12 @@ class Store(Protocol):
         keep_last: int = 3,
         job_days: float = 30.0,
         young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
     ) -> Plan:
-        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`."""
+        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`.
+
+        :raises Corrupt: the store is damaged, and gc takes nothing.
+        """
 
     def collect(
         self,
@@ -275,8 +315,28 @@ class Store(Protocol):
         keep_last: int = 3,
         job_days: float = 30.0,
         young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
     ) -> Collected:
         """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
+
+    def room(self) -> Room:
+        """Say how much room is left where the versions are kept."""
+
+    def held(self) -> tuple[Held, ...]:
+        """Say what jobs that have ended still hold of the disk, oldest first."""
+
+    def let_go(self, job_ids: Collection[str]) -> int:
+        """Delete all that these ended jobs hold; return its size in bytes.
+
+        :raises SpecError: one has not ended.
+        """
+
+    def salvage(self, job_id: str, target: Path) -> int:
+        """Copy what an ended job staged, and could not be committed, to ``TARGET/REPLICA/OUTPUT/``; count files.
+
+        :param target: a folder that is not there yet, or is empty.
+        :raises NotFound: it holds nothing.
+        """
 
     def close(self) -> None:
         """Give back the connections that are held open; the store is asked no more."""

@@ -1,38 +1,55 @@
 """What is in a folder store: versions, their records, and which one an address means.
 
-A version is visible when the commit record of its job is there; before that no reader sees any
-part of the commit. Nothing here changes the store.
+A version is visible when a commit record names it (:mod:`muster.volumes.commit_records`); before that no
+reader sees any part of the commit. Nothing here changes the store.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.base import Record, Version
+from muster.volumes.commit_records import CommitRecord, check_record, is_buried, is_committed, read_commit
 from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
 
+RECORDS = 1_000
+
 _SETTLED_NS = 2_000_000_000  # two changes within one tick of a file system's clock look like one
 
 
+class _Facts(NamedTuple):
+    """What of a version never changes and every look at it says: some hundred bytes."""
+
+    head: Head
+    created: float
+    partition: str | None
+
+
 class Catalog:
-    """Reads the versions of one store. What never changes is read once."""
+    """Reads the versions of one store.
+
+    What never changes is read once, but for records, which may be large: the last :data:`RECORDS` are kept.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._known: dict[tuple[str, int], tuple[Head, Record]] = {}
+        self._known: dict[tuple[str, int], _Facts] = {}
+        self._read = lru_cache(RECORDS)(self._read_now)
         self._counts: dict[str, tuple[tuple[int, int], int]] = {}
+        self._commits: dict[str, CommitRecord] = {}
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
@@ -60,53 +77,52 @@ class Catalog:
     def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
         """The newest versions whose data is there, newest first; reads no others."""
         numbers = (n for n in reversed(self._layout.numbers(volume)) if before is None or n < before)
-        found = (self._readable(volume, number) for number in numbers)
+        found = (self.readable(volume, number) for number in numbers)
         return list(islice((version for version in found if version is not None), limit))
 
     def live(self, volume: str) -> list[Version]:
         """Every version whose data is there, oldest first, retired ones included, damaged ones left out."""
-        found = (self._readable(volume, number) for number in self._layout.numbers(volume))
+        found = (self.readable(volume, number) for number in self._layout.numbers(volume))
         return [version for version in found if version is not None]
 
     def damaged(self, volume: str) -> list[Version]:
-        """Every version whose data is there and of which nobody can tell what it is, as far as it is known."""
-        return [
-            self._remains(volume, number)
-            for number in self._layout.numbers(volume)
-            if self._is_damaged(volume, number) and (self._layout.version(volume, number) / "data").is_dir()
-        ]
+        """Every version whose record cannot be trusted, or whose data is gone though gc did not delete it."""
+        numbers = self._layout.numbers(volume)
+        return [self.remains(volume, number) for number in numbers if self.is_damaged(volume, number)]
 
     def version(self, volume: str, number: int) -> Version | None:
         """One visible version whose data is there, or None. :raises Corrupt: it is damaged."""
-        if not (self._layout.version(volume, number) / "data").is_dir():
-            return None
-        return None if self._facts(volume, number) is None else self.described(volume, number)
+        folder = self._layout.version(volume, number)
+        if (folder / "data").is_dir():
+            return None if self._facts(volume, number) is None else self.described(volume, number)
+        if not is_buried(folder) and is_committed(self._layout, volume, number):
+            raise Corrupt(_damaged(volume, number, "its data is gone, and gc did not delete it"))
+        return None
 
     def described(self, volume: str, number: int) -> Version:
         """A committed version, whether its data is still there or not. :raises NotFound: there is none."""
         facts = self._facts(volume, number)
         if facts is None:
             raise NotFound(self._no_number(volume, number))
-        head, record = facts
         folder = self._layout.version(volume, number)
         return Version(
             volume=volume,
             number=number,
-            digest=head.digest,
-            size_bytes=head.size_bytes,
-            files=head.files,
-            created=record.created,
-            partition=record.partition,
+            digest=facts.head.digest,
+            size_bytes=facts.head.size_bytes,
+            files=facts.head.files,
+            created=facts.created,
+            partition=facts.partition,
             retired=_text(folder / "RETIRED"),
             pins=pins(folder),
         )
 
     def record(self, volume: str, number: int) -> Record:
         """Where a visible version comes from, also one whose data is deleted."""
-        facts = self._facts(volume, number)
-        if facts is None:
+        whole = self._whole(volume, number)
+        if whole is None:
             raise NotFound(self._no_number(volume, number))
-        return facts[1]
+        return whole[1]
 
     def resolve(self, address: str) -> tuple[Version, ...]:
         """See :meth:`muster.volumes.base.Store.resolve`."""
@@ -141,51 +157,67 @@ class Catalog:
             raise NotFound(self._no_number(volume, number))
         return version
 
-    def _facts(self, volume: str, number: int) -> tuple[Head, Record] | None:
-        """What never changes of a visible version; None where it is not committed."""
-        key = (volume, number)
-        if key not in self._known:
-            folder = self._layout.version(volume, number)
-            try:
-                record = wire.loads(Record, (folder / "RECORD.json").read_bytes())
-                if not self._layout.commit(record.job_id).is_file():
-                    return None
-                self._known[key] = (read_head(folder / "MANIFEST"), record)
-            except (FileNotFoundError, NotADirectoryError):
+    def _facts(self, volume: str, number: int) -> _Facts | None:
+        """What never changes of a visible version; None where it is not committed. :raises Corrupt: it is damaged."""
+        known = self._known.get((volume, number))
+        if known is None:
+            whole = self._whole(volume, number)
+            if whole is None:
                 return None
-            except (SpecError, Corrupt, OSError) as error:
-                if not self._promised(volume, number):
-                    return None
-                raise Corrupt(
-                    f"{volume}@{number} is damaged ({error}): no selector finds it; retire it (`muster volumes "
-                    f"retire {volume}@{number}`) and run the stage that wrote it again, or restore the store "
-                    "from a backup"
-                ) from error
-        return self._known[key]
+            head, record = whole
+            known = self._known[volume, number] = _Facts(head, record.created, record.partition)
+        return known
 
-    def _readable(self, volume: str, number: int) -> Version | None:
-        return None if self._is_damaged(volume, number) else self.version(volume, number)
+    def _whole(self, volume: str, number: int) -> tuple[Head, Record] | None:
+        """A visible version's manifest's head and record; None where it is not committed. :raises Corrupt: it is damaged."""
+        try:
+            return self._read(volume, number)
+        except (SpecError, Corrupt, OSError):
+            if not is_committed(self._layout, volume, number):
+                return None
+        try:
+            return self._read(volume, number)  # it may have been committed while we looked
+        except (SpecError, Corrupt, OSError) as error:
+            raise Corrupt(_damaged(volume, number, str(error))) from error
+
+    def _read_now(self, volume: str, number: int) -> tuple[Head, Record]:
+        folder = self._layout.version(volume, number)
+        text = (folder / "RECORD.json").read_bytes()
+        record = wire.loads(Record, text)
+        check_record(text, record, (volume, number), self._commit(record.job_id))
+        head = read_head(folder / "MANIFEST")
+        if head.digest != record.digest:
+            raise Corrupt("its MANIFEST is not the one that its RECORD.json names")
+        return head, record
+
+    def _commit(self, job_id: str) -> CommitRecord | None:
+        """A job's commit record; a job of a thousand versions has one, which is read once."""
+        commit = self._commits.get(job_id) or read_commit(self._layout, job_id)
+        if commit is not None:
+            self._commits = {job_id: commit}
+        return commit
+
+    def readable(self, volume: str, number: int) -> Version | None:
+        """One visible version whose data is there, or None where it is not, or is damaged."""
+        with suppress(Corrupt):
+            return self.version(volume, number)
+        return None
 
     def _there(self, volume: str, number: int) -> bool:
-        return self._is_damaged(volume, number) or self._facts(volume, number) is not None
-
-    def _is_damaged(self, volume: str, number: int) -> bool:
         try:
-            self._facts(volume, number)
+            return self._facts(volume, number) is not None
+        except Corrupt:
+            return True
+
+    def is_damaged(self, volume: str, number: int) -> bool:
+        """Whether :meth:`version` raises Corrupt."""
+        try:
+            self.version(volume, number)
         except Corrupt:
             return True
         return False
 
-    def _promised(self, volume: str, number: int) -> bool:
-        """Whether a commit record names a version that cannot say itself whose it is."""
-        for path in (self._layout.root / "commits").glob("*.json"):
-            with suppress(Corrupt):  # fsck names it
-                made = committed(self._layout, path.stem) or {}
-                if any((volume, number) in places for places in made.values()):
-                    return True
-        return False
-
-    def _remains(self, volume: str, number: int) -> Version:
+    def remains(self, volume: str, number: int) -> Version:
         """What is known of a damaged version: where it is, since when, and whether it was retired."""
         folder = self._layout.version(volume, number)
         return Version(
@@ -194,13 +226,17 @@ class Catalog:
             digest="",
             size_bytes=0,
             files=0,
-            created=folder.stat().st_ctime,
+            created=folder.stat().st_ctime if folder.is_dir() else 0.0,
             retired=_text(folder / "RETIRED"),
             pins=pins(folder),
         )
 
     def _no_volume(self, volume: str) -> str:
-        known = sorted(name for name in self._layout.volumes() if self.live(name))
+        above = next((name for name in _above(volume) if self.holds(name)), None)
+        if above is not None:
+            inner = volume[len(above) + 1 :]
+            return f"no volume {volume}; {above} is one: a file of it is named {above}@latest/{inner}"
+        known = sorted(name for name in self._layout.volumes() if self.holds(name))
         close = difflib.get_close_matches(volume, known, 3) or known[:5]
         if volume in self._layout.volumes() and self.numbers(volume):
             return f"every version of {volume} was deleted by gc: run the stage that writes it again"
@@ -217,6 +253,14 @@ class Catalog:
         return f"no version {volume}@{number}; there are {_some(numbers)}: `muster volumes log {volume}` lists them"
 
 
+def _damaged(volume: str, number: int, why: str) -> str:
+    return (
+        f"{volume}@{number} is damaged ({why}): no selector finds it; retire it (`muster volumes "
+        f"retire {volume}@{number}`) and run the stage that wrote it again, or restore the store "
+        "from a backup"
+    )
+
+
 def pins(folder: Path) -> tuple[str, ...]:
     """The reasons for which the version in `folder` is kept."""
     reasons = []
@@ -228,30 +272,10 @@ def pins(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(reasons))
 
 
-def committed(layout: Layout, job_id: str) -> dict[str, list[tuple[str, int]]] | None:
-    """The versions of a job's commit, per output, or None where it has not been committed."""
-    try:
-        document = json.loads(read_whole(layout.commit(job_id)))
-        return {
-            output: [(v, int(n)) for v, n in versions] for output, versions in document["outputs"].items()
-        }
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(
-            f"{layout.commit(job_id)} cannot be read ({error}): restore it from a backup"
-        ) from error
-
-
-def uncommitted(layout: Layout) -> Iterator[tuple[Path, str]]:
-    """The folders of versions whose commit never became visible, each with its job_id."""
-    for volume in layout.volumes():
-        for number in layout.numbers(volume):
-            folder = layout.version(volume, number)
-            with suppress(FileNotFoundError, SpecError):
-                job_id = wire.loads(Record, (folder / "RECORD.json").read_bytes()).job_id
-                if not layout.commit(job_id).is_file():
-                    yield folder, job_id
+def _above(volume: str) -> Iterator[str]:
+    """Every volume that `volume` may lie in, the nearest first."""
+    while volume := volume.rpartition("/")[0]:
+        yield volume
 
 
 def _by_digest(wanted: Address, versions: Sequence[Version]) -> Version:

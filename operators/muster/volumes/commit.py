@@ -2,7 +2,7 @@
 
 ::
 
-    staging/<job>/<attempt>/ready/<k>/     one version to be: data/ MANIFEST RECORD.json
+    staging/<job>/<attempt>/ready/<k>/     one version to be: data/ MANIFEST RECORD.json KNOWN
     staging/<job>/<attempt>/ready/PLAN     written when all of them are whole, with their numbers
     v/<volume>/.<n>                        a link that reserves the number for this job
     v/<volume>/<n>/                        then <k> is renamed to here
@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,47 +25,47 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, StoreError
-from muster.volumes import manifest
+from muster.volumes import manifest, numbers, sharing
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
+from muster.volumes.commit_records import CommitRecord, Place, write_commit
 from muster.volumes.durability import (
     TEMPORARY,
     rename,
-    symlink,
     sync_all,
     sync_folder,
     sync_tree,
     sync_upward,
-    temporary,
     write_whole,
 )
 from muster.volumes.gather import Draft
-from muster.volumes.hashing import freeze_files
+from muster.volumes.hashing import Frozen, freeze_files
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
 from muster.volumes.tree import (
     copy_tree,
     files_of,
     folders_of,
-    held,
     held_files_of,
-    link_over,
     remove,
     set_modes,
     unlock,
 )
 
-_KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Where one draft goes; a line of PLAN."""
+    """Where one draft goes; a line of PLAN.
+
+    :param record: the digest of its RECORD.json; empty in a PLAN of the first musters.
+    """
 
     folder: str
     output: str
     volume: str
     number: int
+    partition: str | None = None
+    record: str = ""
 
 
 def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
@@ -85,8 +84,11 @@ def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
             )
 
 
-def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
-    """Make a draft's files read-only, hash them, share those that `previous` holds; return the manifest."""
+def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool = False) -> list[Frozen]:
+    """Make a draft's files read-only, hash them, share those that `previous` holds; return them.
+
+    :param compare: whether a file of `previous` is hashed before it is shared though it seems unchanged.
+    """
     if draft.folder.is_symlink():
         raise StoreError(f"output {draft.output!r} was replaced by a link: nothing is committed")
     folders = unlock(draft.folder)  # they are the store's now, and a crash may have left them 0555
@@ -94,9 +96,12 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None) -> str:
     entries = list(freeze_files(_own_files(draft), spare=spare))
     _check_sizes(draft, entries)
     if previous is not None and layout.links:
-        _share(draft.folder, entries, previous)
+        with suppress(Corrupt):  # fsck names it; the new version has bytes of its own
+            # What an NFS client knows of a file's times may be old.
+            before = sharing.Previous(previous, trusted=layout.syncfs and not compare)
+            entries = sharing.share(draft.folder, entries, before)
     set_modes(draft.folder, folders, 0o555)
-    return manifest.render(entries)
+    return entries
 
 
 def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -108,87 +113,64 @@ def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
             yield entry.path, path
 
 
-def _share(folder: Path, entries: Sequence[Entry], previous: Path) -> None:
-    """Hard-link files that equal one of the version before; where that fails, keep one's own bytes."""
-    try:
-        known = {entry.hash: entry for entry in manifest.read(previous / "MANIFEST").values()}
-    except Corrupt:
-        return  # it is damaged, which fsck says, and no reason to keep a new version out
-    replaced = temporary(folder.parent)
-    replaced.mkdir()
-    for number, entry in enumerate(entries):
-        same = known.get(entry.hash)
-        if same is None or same.size_bytes != entry.size_bytes:
-            continue
-        try:
-            inner, _, name = entry.path.rpartition("/")
-            with held(folder, inner) as here:
-                link_over(f"{previous}/data/{same.path}", f"{here}/{name}", spare=f"{replaced}/{number}")
-        except OSError as error:
-            if error.errno not in _KEEP_OWN_BYTES:
-                raise
+def assemble(
+    layout: Layout, catalog: Catalog, drafts: Sequence[Draft], *, record: Record, compare: bool = False
+) -> list[Placed]:
+    """Give each draft its manifest, number and record; :func:`decide` makes all of it durable.
 
-
-def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None) -> Path | None:
-    """The folder of the version whose files a new one is likely to share; never a retired one, it may be damaged."""
-    same = [v for v in catalog.live(volume) if v.partition == partition and v.retired is None]
-    return layout.version(volume, same[-1].number) if same else None
-
-
-def reserve(layout: Layout, volume: str, *, claim: str) -> int:
-    """Take the next number of a volume for `claim`, or find the one that it took before a crash.
-
-    A number is taken by a symbolic link ``.<n>`` that leads nowhere and names who took it: made in
-    one step, by one of us only. It outlives a job that is given up, so the number is never reused.
+    :param compare: see :func:`freeze`.
     """
-    home = layout.volume(volume)
-    home.mkdir(parents=True, exist_ok=True)
-    taken = layout.taken(volume)
-    for number, holder in taken.items():
-        if holder == claim:
-            return number
-    number = max([0, *taken, *layout.numbers(volume)]) + 1
-    while not _take(home, number, claim):
-        number += 1
-    return number
-
-
-def _take(home: Path, number: int, claim: str) -> bool:
-    mark = home / f".{number}"
-    try:
-        symlink(claim, mark)
-    except FileExistsError:
-        return False
-    if (home / str(number)).exists():  # taken, published and its mark removed since we looked
-        mark.unlink(missing_ok=True)
-        return False
-    return True
-
-
-def assemble(layout: Layout, catalog: Catalog, drafts: Sequence[Draft], *, record: Record) -> list[Placed]:
-    """Give each draft its manifest, number and record; make all of it durable."""
-    manifests = [
-        freeze(layout, draft, previous=newest(catalog, layout, draft.volume, draft.partition))
+    frozen = [
+        freeze(
+            layout,
+            draft,
+            previous=numbers.newest(catalog, layout, draft.volume, draft.partition),
+            compare=compare,
+        )
         for draft in drafts
     ]
-    numbers = [reserve(layout, draft.volume, claim=f"{record.job_id}:{k}") for k, draft in enumerate(drafts)]
-    addresses = [pinned(draft.volume, number) for draft, number in zip(drafts, numbers, strict=True)]
-    for draft, number, text, address in zip(drafts, numbers, manifests, addresses, strict=True):
-        own = replace(
-            record,
-            volume=draft.volume,
-            number=number,
-            digest=text.partition("\n")[0],
-            output=draft.output,
-            partition=draft.partition,
-            siblings=tuple(other for other in addresses if other != address),
+    taken = [
+        numbers.reserve(
+            layout,
+            draft.volume,
+            claim=f"{record.job_id}:{k}",
+            note=draft.folder.parent.with_name(f"number-{k}"),
         )
-        write_whole(draft.folder.parent / "MANIFEST", text, durable=False)
-        write_whole(draft.folder.parent / "RECORD.json", wire.dumps(own), durable=False)
-    return [
-        Placed(folder=draft.folder.parent.name, output=draft.output, volume=draft.volume, number=number)
-        for draft, number in zip(drafts, numbers, strict=True)
+        for k, draft in enumerate(drafts)
     ]
+    addresses = [pinned(draft.volume, number) for draft, number in zip(drafts, taken, strict=True)]
+    return [
+        _describe(draft, number, entries, record=record, addresses=addresses)
+        for draft, number, entries in zip(drafts, taken, frozen, strict=True)
+    ]
+
+
+def _describe(
+    draft: Draft, number: int, entries: Sequence[Frozen], *, record: Record, addresses: Sequence[str]
+) -> Placed:
+    """Write a draft's MANIFEST, KNOWN and RECORD.json."""
+    folder, text = draft.folder.parent, manifest.render(entries)
+    digest = text.partition("\n")[0]
+    own = replace(
+        record,
+        volume=draft.volume,
+        number=number,
+        digest=digest,
+        output=draft.output,
+        partition=draft.partition,
+        siblings=tuple(other for other in addresses if other != pinned(draft.volume, number)),
+    )
+    known, said = sharing.render(digest, entries), wire.dumps(own)
+    for name, data in (("MANIFEST", text), (sharing.KNOWN, known), ("RECORD.json", said)):
+        write_whole(folder / name, data, durable=False, mode=0o444)
+    return Placed(
+        folder=folder.name,
+        output=draft.output,
+        volume=draft.volume,
+        number=number,
+        partition=draft.partition,
+        record=manifest.digest_of(said.encode()),
+    )
 
 
 def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
@@ -211,9 +193,7 @@ def read_plan(ready: Path) -> list[Placed] | None:
         return None
 
 
-def publish(
-    layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str
-) -> dict[str, list[tuple[str, int]]]:
+def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str) -> dict[str, list[Place]]:
     """Rename every version to its place and then, in one step, make them all visible; say where they are."""
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
@@ -222,14 +202,22 @@ def publish(
         if not (target / "MANIFEST").is_file():
             raise StoreError(f"{target} was promised to job {job_id} and its files are gone: run it again")
         sync_folder(target.parent)
-    outputs: dict[str, list[tuple[str, int]]] = {}
+    outputs: dict[str, list[Place]] = {}
     for placed in plan:
         outputs.setdefault(placed.output, []).append((placed.volume, placed.number))
-    write_whole(layout.commit(job_id), json.dumps({"outputs": outputs, "at": time.time()}))
+    records = {
+        (placed.volume, placed.number): placed.record or _digest_now(layout, placed) for placed in plan
+    }
+    write_commit(layout, job_id, CommitRecord(outputs, records))
     with suppress(OSError):  # all is visible: a mark that stays is no reason to fail
         for placed in plan:
+            numbers.remember(layout, placed.volume, placed.partition, placed.number)
             _tidy(ready / placed.folder, layout.version(placed.volume, placed.number))
     return outputs
+
+
+def _digest_now(layout: Layout, placed: Placed) -> str:
+    return manifest.digest_of((layout.version(placed.volume, placed.number) / "RECORD.json").read_bytes())
 
 
 def _place(draft: Path, target: Path) -> None:

@@ -31,14 +31,15 @@ def temporary(beside: Path) -> Path:
     return beside.parent / f"{TEMPORARY}{os.urandom(8).hex()}"
 
 
-def write_whole(path: Path, data: str | bytes, *, durable: bool = True) -> None:
+def write_whole(path: Path, data: str | bytes, *, durable: bool = True, mode: int = 0o644) -> None:
     """Replace `path` by `data`: a reader sees the old file or the new one, never a part.
 
     :param durable: return only when it survives a power cut.
+    :param mode: who may read and write it (open(2)).
     """
     new = temporary(path)
     try:
-        _write(new, data.encode() if isinstance(data, str) else data, durable=durable)
+        _write(new, data.encode() if isinstance(data, str) else data, durable=durable, mode=mode)
         rename(new, path)
     except BaseException:
         with suppress(OSError):
@@ -236,8 +237,8 @@ def _start_afresh() -> None:
 os.register_at_fork(after_in_child=_start_afresh)
 
 
-def _write(path: Path, data: bytes, *, durable: bool) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+def _write(path: Path, data: bytes, *, durable: bool, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)
         while view:

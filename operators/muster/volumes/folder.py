@@ -5,6 +5,7 @@ On disk as :mod:`muster.volumes.layout` draws it. Any number of processes may op
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,15 +16,17 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from muster.core.address import Address
-from muster.core.errors import Conflict, MusterError, NotFound, SpecError
+from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError
 from muster.core.job import JobSpec, check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
-from muster.volumes import manifest, snapshot
+from muster.core.room import Room
+from muster.volumes import held, manifest, snapshot
 from muster.volumes.attempts import Attempts
-from muster.volumes.base import Record, Staging, Version
-from muster.volumes.catalog import Catalog, committed
+from muster.volumes.base import Held, Record, Saved, Staging, Version
+from muster.volumes.catalog import Catalog
 from muster.volumes.commit import assemble, decide, publish, read_plan
+from muster.volumes.commit_records import committed, has_content, is_named
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.gather import Draft, draft_copy, gather, plan_drafts, union
 from muster.volumes.layout import open_layout
@@ -37,10 +40,13 @@ if TYPE_CHECKING:
 class FolderStore:
     """Volumes, code snapshots and the job ledger below `root`, which is made if it is not there.
 
+    :param compare: whether a commit reads each file of the version before that it shares, though it seems
+        unchanged: against bits that flipped on the disk.
     :raises StoreError: `root` is something else, cannot be made, or is a newer muster's.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, compare: bool = False) -> None:
+        self.compare = compare
         self.layout = open_layout(Path(root))
         self.catalog = Catalog(self.layout)
         self._ledger = FolderLedger(self.layout)
@@ -116,6 +122,12 @@ class FolderStore:
         """Return the current attempt's staging, or None before the first."""
         return self.attempts.latest(job_id)
 
+    def saved(self, job_id: str) -> Saved | None:
+        """Return the checkpoints that a job left, or a job that it follows."""
+        self.ledger.check(job_id)
+        with translated(f"look at the checkpoints of job {job_id}"):
+            return self.attempts.saved(job_id)
+
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
         staging = self.attempts.latest(job_id)
@@ -156,7 +168,7 @@ class FolderStore:
             try:
                 with self.attempts.alone(job_id):
                     draft = draft_copy(ready, Path(source), volume=volume, partition=partition)
-                    plan = assemble(self.layout, self.catalog, [draft], record=record)
+                    plan = assemble(self.layout, self.catalog, [draft], record=record, compare=self.compare)
                     decide(self.layout, plan, ready=ready)
                     publish(self.layout, plan, ready=ready, job_id=job_id)
             finally:
@@ -195,7 +207,9 @@ class FolderStore:
         """Hide a version from every selector; a damaged one goes with the next gc then."""
         version = self._any(address)
         with translated(f"retire {address}"):
-            write_whole(self.layout.version(version.volume, version.number) / "RETIRED", reason)
+            folder = self.layout.version(version.volume, version.number)
+            folder.mkdir(parents=True, exist_ok=True)  # all of it may be gone
+            write_whole(folder / "RETIRED", reason)
         return self._any(version.address)
 
     def reinstate(self, address: str) -> Version:
@@ -207,11 +221,11 @@ class FolderStore:
             sync_folder(folder)
         return self._any(version.address)
 
-    def check(self, *, deep: bool = False, progress: Progress | None = None) -> Report:
+    def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
         """Check every committed version."""
         from muster.volumes import fsck  # what is done once a day need not be read by every process
 
-        return fsck.check(self, deep=deep, progress=progress)
+        return fsck.check(self, deep=deep, protect=protect, progress=progress)
 
     def plan(
         self,
@@ -220,12 +234,19 @@ class FolderStore:
         keep_last: int = 3,
         job_days: float = 30.0,
         young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
     ) -> Plan:
         """Say what :meth:`collect` would take away now."""
-        from muster.volumes import retention
+        from muster.volumes import damage, retention
 
+        damage.refuse(self)
         return retention.plan(
-            self, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
+            self,
+            volumes=volumes,
+            keep_last=keep_last,
+            job_days=job_days,
+            young_days=young_days,
+            checkpoint_days=checkpoint_days,
         )
 
     def collect(
@@ -235,13 +256,38 @@ class FolderStore:
         keep_last: int = 3,
         job_days: float = 30.0,
         young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
     ) -> Collected:
         """Take away what :meth:`plan` names."""
         from muster.volumes import retention
 
         return retention.collect(
-            self, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
+            self,
+            volumes=volumes,
+            keep_last=keep_last,
+            job_days=job_days,
+            young_days=young_days,
+            checkpoint_days=checkpoint_days,
         )
+
+    def room(self) -> Room:
+        """Say how much room is left where the versions are kept."""
+        with translated(f"look at the disk of {self.layout.root}"):
+            return Room.of(self.layout.root)
+
+    def held(self) -> tuple[Held, ...]:
+        """Say what jobs that have ended still hold of the disk, oldest first."""
+        return held.held(self)
+
+    def let_go(self, job_ids: Collection[str]) -> int:
+        """Delete all that these ended jobs hold; return its size in bytes."""
+        with translated("give back what ended jobs hold"):
+            return held.let_go(self, job_ids)
+
+    def salvage(self, job_id: str, target: Path) -> int:
+        """Copy what an ended job staged, and could not be committed, below `target`."""
+        with translated(f"fetch what job {job_id} staged into {target}"):
+            return held.salvage(self, job_id, target)
 
     def close(self) -> None:
         """Do nothing: a folder holds nothing open."""
@@ -256,9 +302,10 @@ class FolderStore:
         """One version, also a damaged one where it is named by its number."""
         wanted = Address.parse(address)
         if wanted.value.isdigit():
-            for damaged in self.catalog.damaged(wanted.volume):
-                if damaged.number == int(wanted.value):
-                    return damaged
+            place = wanted.volume, int(wanted.value)
+            lost = not has_content(self.layout.version(*place)) and is_named(self.layout, *place)
+            if lost or self.catalog.is_damaged(*place):
+                return self.catalog.remains(*place)
         return self._one(address)
 
     def _one(self, address: str) -> Version:
@@ -285,8 +332,11 @@ class FolderStore:
         ready = staging.root / "ready"
         plan = read_plan(ready)
         if plan is None:
-            record = _record(self.ledger.spec(job_id), job_id, metrics, modules)
-            plan = assemble(self.layout, self.catalog, self._drafts(staging), record=record)
+            with _blaming_output():
+                drafts = self._drafts(staging)
+                sealed_at = self.attempts.sealed_at(staging)
+                record = _record(self.ledger.spec(job_id), job_id, metrics, modules, created=sealed_at)
+                plan = assemble(self.layout, self.catalog, drafts, record=record, compare=self.compare)
             decide(self.layout, plan, ready=ready)
         done = publish(self.layout, plan, ready=ready, job_id=job_id)
         with suppress(OSError):  # the versions are visible: what cannot go now is gc's, and no reason to fail
@@ -306,16 +356,39 @@ class FolderStore:
         return drafts
 
 
+@contextmanager
+def _blaming_output() -> Iterator[None]:
+    """Call a name that is too long, or a file that may not be changed, what it is: no later try helps."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EPERM):
+            raise
+        where = str(error.filename)[:200] if error.filename else "a file"
+        hint = (
+            "give it a shorter path"
+            if error.errno == errno.ENAMETOOLONG
+            else "it is immutable (chattr +i), or another user's"
+        )
+        raise BadOutput(f"an output cannot be committed: {where}: {error.strerror}: {hint}") from error
+
+
 def _record(
-    spec: JobSpec, job_id: str, metrics: Mapping[str, float], modules: Sequence[str] | None
+    spec: JobSpec,
+    job_id: str,
+    metrics: Mapping[str, float],
+    modules: Sequence[str] | None,
+    *,
+    created: float,
 ) -> Record:
+    """The record of a job's versions, the same whichever machine writes it, and whenever."""
     runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
     entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
     return Record(
         volume="",
         number=0,
         digest="",
-        created=time.time(),
+        created=created,
         job_id=job_id,
         output="",
         job_name=spec.name,

@@ -1,55 +1,29 @@
 """Checking a store: whether every committed version is what was committed, and what lies about.
 
-A quick check compares manifests with the files that are there and their sizes; a deep one hashes
-every file again. Nothing is changed.
+What is damaged is found by :mod:`muster.volumes.damage`. Nothing is changed, but that the digests of records
+which an earlier release committed are written where that is asked for.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from muster.core import wire
-from muster.core.address import pinned
-from muster.core.errors import MusterError
-from muster.volumes import manifest
-from muster.volumes.base import Record
-from muster.volumes.catalog import committed, uncommitted
-from muster.volumes.hashing import hash_file
-from muster.volumes.manifest import Entry
-from muster.volumes.retention import leftovers
-from muster.volumes.tree import files_of
+from muster.core.errors import Corrupt
+from muster.volumes.commit_records import Place, read_commit, uncommitted, write_commit
+from muster.volumes.damage import Problem, Progress, look
+from muster.volumes.retention import leftovers, resumable
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
-_RESTORE = "retire this version and run the stage that wrote it again, or restore the store from a backup"
-_RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One thing that is not as it should be.
-
-    :param where: an address, or a path below the store.
-    :param harmless: no version is touched by it; gc takes it away.
-    """
-
-    where: str
-    what: str
-    advice: str
-    harmless: bool = False
+__all__ = ["Problem", "Progress", "Report", "check"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a check found. `clean`: every committed version is whole."""
+    """What a check found. `clean`: every committed version is whole, and every job's entry can be read."""
 
     versions: int
     files: int
@@ -58,103 +32,50 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether no committed version is damaged; leftovers that gc takes away do not count."""
+        """Whether nothing is damaged; leftovers and unprotected records do not count."""
         return all(problem.harmless for problem in self.problems)
 
 
-def check(store: FolderStore, *, deep: bool = False, progress: Progress | None = None) -> Report:
+def check(
+    store: FolderStore, *, deep: bool = False, protect: bool = False, progress: Progress | None = None
+) -> Report:
     """Check every committed version, and look for what crashes left behind.
 
     :param deep: hash every file again.
+    :param protect: write the digests of records that have none; of those with which nothing is wrong.
     :param progress: called with an address, how many versions are checked and how many there are.
     """
-    problems: list[Problem] = []
-    versions = sorted(_committed(store, problems))
-    files = size_bytes = 0
-    for done, (volume, number) in enumerate(versions):
-        address = pinned(volume, number)
-        if progress is not None:
-            progress(address, done, len(versions))
-        with store.steady():  # gc takes nothing away while we look
-            entries = _check_version(store.layout.version(volume, number), address, problems, deep=deep)
-        files += len(entries)
-        size_bytes += sum(entry.size_bytes for entry in entries.values())
-    problems += _leftovers(store)
-    return Report(versions=len(versions), files=files, size_bytes=size_bytes, problems=tuple(problems))
+    found = look(store, deep=deep, progress=progress)
+    if protect:
+        _protect(store, found.unprotected)
+    else:
+        found.problems += _unprotected(store, found.unprotected)
+    found.problems += _leftovers(store)
+    return Report(
+        versions=len(found.commits),
+        files=found.files,
+        size_bytes=found.size_bytes,
+        problems=tuple(found.problems),
+    )
 
 
-def _committed(store: FolderStore, problems: list[Problem]) -> Iterator[tuple[str, int]]:
-    """Every version that a commit record names, whether its folder is there or not."""
-    for path in (store.layout.root / "commits").glob("*.json"):
-        try:
-            for places in (committed(store.layout, path.stem) or {}).values():
-                yield from places
-        except MusterError as error:
-            problems.append(Problem(where=str(path), what=str(error), advice=_RESTORE))
+def _protect(store: FolderStore, unprotected: Mapping[str, Mapping[Place, str]]) -> None:
+    for job_id, digests in unprotected.items():
+        commit = read_commit(store.layout, job_id)
+        if commit is not None:
+            write_commit(store.layout, job_id, replace(commit, records={**commit.records, **digests}))
 
 
-def _check_version(folder: Path, address: str, problems: list[Problem], *, deep: bool) -> Mapping[str, Entry]:
-    """Add what is wrong with one version to `problems`; return the files it should hold."""
-    try:
-        entries = manifest.read(folder / "MANIFEST")
-        record = wire.loads(Record, (folder / "RECORD.json").read_bytes())
-    except FileNotFoundError as error:
-        problems.append(Problem(where=address, what=f"missing: {error.filename}", advice=_RESTORE))
-        return {}
-    except MusterError as error:
-        gone = _is_buried(folder)
-        advice = _RESTORE_RECORD if gone else _RESTORE
-        problems.append(Problem(where=address, what=f"torn: {error}", advice=advice, harmless=gone))
-        return {}
-    except OSError as error:
-        what = f"cannot be read ({error.strerror}): {error.filename}"
-        problems.append(Problem(where=address, what=what, advice=_RESTORE))
-        return {}
-    if record.digest != manifest.read_head(folder / "MANIFEST").digest:
-        problems.append(Problem(where=address, what="manifest and record name two digests", advice=_RESTORE))
-    if _is_buried(folder):
-        return {}
-    problems += _check_data(folder / "data", entries, address, deep=deep)
-    return entries
-
-
-def _is_buried(folder: Path) -> bool:
-    """Whether gc took the version's data away."""
-    return (folder / "TOMBSTONE").is_file() and not (folder / "data").is_dir()
-
-
-def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
-    base = len(str(data)) + 1
-    there = {entry.path[base:] for entry in files_of(data)} if data.is_dir() else set()
-    for path in sorted(there - entries.keys()):
-        yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
-    for path, entry in sorted(entries.items()):
-        what = _compare(f"{data}/{path}", entry, deep=deep)
-        if what:
-            yield Problem(where=address, what=f"{what}: {path!r:.200}", advice=_RESTORE)
-
-
-def _compare(file: str, entry: Entry, *, deep: bool) -> str:
-    """What is wrong with a file, which is asked for by its name: NFS lists late what another machine wrote."""
-    try:
-        return _difference(file, entry, deep=deep)
-    except (FileNotFoundError, NotADirectoryError):
-        return "missing file"
-    except OSError as error:  # a disk that fails: what else is damaged shall be known too
-        return f"cannot be read ({error.strerror})"
-
-
-def _difference(file: str, entry: Entry, *, deep: bool) -> str:
-    status = os.lstat(file)
-    if not stat.S_ISREG(status.st_mode):
-        return "no regular file"
-    if status.st_size != entry.size_bytes:
-        return f"{status.st_size} bytes instead of {entry.size_bytes}"
-    if status.st_mode & 0o222:
-        return "writable file"
-    if deep and hash_file(file) != entry.hash:
-        return "changed content"
-    return ""
+def _unprotected(store: FolderStore, unprotected: Mapping[str, Mapping[Place, str]]) -> Iterator[Problem]:
+    count = sum(map(len, unprotected.values()))
+    if count:
+        yield Problem(
+            where=str(store.layout.root / "commits"),
+            what=f"the records of {count} version{'s' * (count != 1)} are unprotected: an earlier muster committed "
+            "them without a digest",
+            advice="`muster volumes fsck --protect` writes the digests of the records as they are now",
+            harmless=True,
+        )
 
 
 def _leftovers(store: FolderStore) -> Iterator[Problem]:
@@ -165,7 +86,13 @@ def _leftovers(store: FolderStore) -> Iterator[Problem]:
             advice="submit the job again to complete it; gc takes it away once the job has ended",
             harmless=True,
         )
-    for job_id in leftovers(store):
+    try:
+        left = list(leftovers(store, but=resumable(store)))
+    except Corrupt as error:
+        advice = "mend it first: gc takes nothing meanwhile"
+        yield Problem(where=str(store.layout.root / "jobs"), what=str(error), advice=advice)
+        return
+    for job_id in left:
         staging = store.layout.staging(job_id)
         if any(path.name != "sealed" for path in staging.glob("*/*")):
             what = f"files that job {job_id} staged and that nobody will commit"

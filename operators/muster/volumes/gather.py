@@ -15,8 +15,9 @@ from muster.core.errors import BadOutput, SpecError, StoreError
 from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
+from muster.core.wording import one_replica
 from muster.volumes.base import Staging
-from muster.volumes.tree import copy_file, files_of, graft, held_files_of, prune, unlock
+from muster.volumes.tree import copy_file, files_of, graft, held_files_of, make_folders, prune, unlock
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
@@ -53,7 +54,7 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
             for path in files:
                 other = owners.setdefault((output, check_path(path, output=output)), replica)
                 if other != replica:
-                    raise BadOutput(_both(other, replica, path, output))
+                    raise BadOutput(f"{_both(other, replica, path, output)}; {one_replica(spec)}")
             sizes[output].update(files)
     for output, files in sizes.items():
         if not files:
@@ -186,7 +187,7 @@ def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None)
     data.mkdir(parents=True)
     files = sources(source, volume=volume)
     for name, path in files.items():
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        make_folders((data / name).parent)
         copy_file(str(path), str(data / name))
     sizes = {name: (data / name).stat().st_size for name in files}
     return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=sizes)

@@ -14,6 +14,7 @@ import signal
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from blake3 import blake3
 
@@ -26,6 +27,14 @@ BIG_BYTES = 1 << 20
 AHEAD_FILES = 32
 
 
+@dataclass(frozen=True)
+class Frozen(Entry):
+    """A file as it was when it had been hashed: its inode, and when that last changed (ctime)."""
+
+    inode: int
+    ctime_ns: int
+
+
 def hash_file(path: str) -> str:
     """Return the BLAKE3 of one file in hex."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -35,7 +44,7 @@ def hash_file(path: str) -> str:
         os.close(fd)
 
 
-def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Entry]:
+def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Frozen]:
     """Make files read-only, make sure that nobody writes them any more, and hash them.
 
     A file that has another name somewhere gets bytes of its own first: who holds that name could
@@ -60,28 +69,35 @@ def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[En
             os.close(opened[0])
 
 
-def _freeze(fd: int, before: os.stat_result, name: str) -> Entry:
+def _freeze(fd: int, before: os.stat_result, name: str) -> Frozen:
     try:
         os.fchmod(fd, 0o444)
         _refuse_writer(fd, name)
         digest = _hash(fd, before.st_size)
         after = os.fstat(fd)
+    except OSError as error:
+        error.filename = name  # an open file has none
+        raise
     finally:
         os.close(fd)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise StoreError(f"{name} changed while it was committed: a process still writes it; end it first")
-    return Entry(name, digest, after.st_size)
+    return Frozen(name, digest, after.st_size, after.st_ino, after.st_ctime_ns)
 
 
 def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-        return fd, found
-    os.close(fd)
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"{name} is no regular file: outputs hold files and folders only")
-    own_bytes(path, spare=spare)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return fd, found
+        os.close(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{name} is no regular file: outputs hold files and folders only")
+        own_bytes(path, spare=spare)
+    except OSError as error:
+        error.filename = name  # `path` is good only now
+        raise
     return _open_own(path, name, spare)
 
 

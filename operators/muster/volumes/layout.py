@@ -4,9 +4,10 @@
 
     STORE/VOLUME.json                      uuid, format, abilities
     STORE/v/<volume>/<n>/data/             one version; files 0444, folders 0555
-                         MANIFEST  RECORD.json  RETIRED  TOMBSTONE  pins/<key>
+                         MANIFEST  RECORD.json  KNOWN  RETIRED  TOMBSTONE  pins/<key>
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
+    STORE/hints/<volume>/                  what a commit need not list a volume for; may be deleted (``:`` for ``/``)
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, attempt

@@ -171,7 +171,7 @@ class FolderLedger:
         """Return a job's folder. :raises NotFound: no such job."""
         folder = self._layout.job(job_id)
         if not folder.is_dir():
-            raise NotFound(f"no job {job_id} in {self._layout.root}: `muster jobs ls` lists what is there")
+            raise NotFound(f"no job {job_id} in this store: `muster jobs ls` lists what is there")
         return folder
 
 

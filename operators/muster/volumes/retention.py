@@ -11,18 +11,22 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec
-from muster.core.wire import loads
+from muster.core.job import JobSpec, Origin
+from muster.core.room import Room
+from muster.core.status import JobState
+from muster.volumes import damage
 from muster.volumes.base import Record, Version
-from muster.volumes.catalog import uncommitted
+from muster.volumes.commit_records import holder, is_committed, uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
+from muster.volumes.held import is_fetchable
+from muster.volumes.sharing import KNOWN, kept_known
 from muster.volumes.tree import files_of, remove, unlock
 
 if TYPE_CHECKING:
@@ -30,8 +34,8 @@ if TYPE_CHECKING:
 
 HOUR_SECONDS = 3_600.0
 DAY_SECONDS = 24 * HOUR_SECONDS
+CHECKPOINT_DAYS = 7.0
 
-_RECORD = "RECORD.json"
 _TRASHED = re.compile(r"(\d+)-[0-9a-f]+\Z")
 
 
@@ -41,6 +45,7 @@ class Plan:
 
     :param versions: they go; `kept` says of every other one why it stays.
     :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
+    :param resumable: job ids whose checkpoints stay, since their task may go on from them; what else they staged goes.
     :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
     """
 
@@ -50,6 +55,7 @@ class Plan:
     torn: tuple[Path, ...] = ()
     code: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
+    resumable: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -59,10 +65,15 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What a collection took away. `freed_bytes` counts what was unlinked, not what waits in the trash."""
+    """What a collection took away.
+
+    :param freed_bytes: counts what was unlinked, not what waits in the trash.
+    :param at_once: whether the disk is nearly full, so that the files of its versions did not wait there.
+    """
 
     plan: Plan
     freed_bytes: int
+    at_once: bool = False
 
 
 def plan(
@@ -72,6 +83,7 @@ def plan(
     keep_last: int = 3,
     job_days: float = 30.0,
     young_days: float = 0.0,
+    checkpoint_days: float = CHECKPOINT_DAYS,
 ) -> Plan:
     """Say what :func:`collect` would take away now.
 
@@ -81,10 +93,11 @@ def plan(
     :param job_days: how long an ended job's ledger entry and log are kept.
     :param young_days: versions that were made since then stay: a run that goes on may have named one
         for a task to come, which no job waits for yet.
-    :raises SpecError: `keep_last` is below 1, `job_days` or `young_days` below 0.
+    :param checkpoint_days: how long the checkpoints of a task that did not succeed are kept.
+    :raises SpecError: `keep_last` is below 1, `job_days`, `young_days` or `checkpoint_days` below 0.
     :raises NotFound: one of `volumes` is none.
     """
-    check(keep_last=keep_last, job_days=job_days, young_days=young_days)
+    check(keep_last=keep_last, job_days=job_days, young_days=young_days, checkpoint_days=checkpoint_days)
     known = store.volumes()
     _check_volumes(volumes, known)
     damaged = {version.address: version for volume in known for version in store.catalog.damaged(volume)}
@@ -96,10 +109,12 @@ def plan(
     if volumes:
         return Plan(versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in volumes})
     jobs = tuple(_old_jobs(store, time.time() - job_days * DAY_SECONDS))
+    stay = resumable(store, days=checkpoint_days)
     return Plan(
         versions=gone,
         kept=kept,
-        staging=tuple(leftovers(store)),
+        staging=tuple(leftovers(store, but=stay)),
+        resumable=stay,
         torn=tuple(folder for folder, job_id in uncommitted(store.layout) if _given_up(store, job_id)),
         code=tuple(_unused_code(store, kept, set(jobs))),
         jobs=jobs,
@@ -113,12 +128,12 @@ def _check_volumes(volumes: Iterable[str], known: Collection[str]) -> None:
             raise NotFound(f"no volume {name!r:.120}: name a whole volume, without @ and version ({there})")
 
 
-def check(*, keep_last: int, job_days: float, young_days: float) -> None:
+def check(*, keep_last: int, job_days: float, young_days: float, checkpoint_days: float) -> None:
     """Refuse what is no rule to keep by. :raises SpecError: it says which and what is needed."""
-    if keep_last < 1 or job_days < 0 or young_days < 0:
+    if keep_last < 1 or min(job_days, young_days, checkpoint_days) < 0:
         raise SpecError(
-            f"keep_last is {keep_last}, job_days {job_days:g}, young_days {young_days:g}: "
-            "need 1 or more, and 0 or more"
+            f"keep_last is {keep_last}, job_days {job_days:g}, young_days {young_days:g}, "
+            f"checkpoint_days {checkpoint_days:g}: need 1 or more, and 0 or more"
         )
 
 
@@ -129,48 +144,65 @@ def collect(
     keep_last: int = 3,
     job_days: float = 30.0,
     young_days: float = 0.0,
+    checkpoint_days: float = CHECKPOINT_DAYS,
     grace_seconds: float = HOUR_SECONDS,
 ) -> Collected:
     """Take away what :func:`plan` names, and unlink what has lain in the trash for `grace_seconds`.
 
-    Who reads a version without a lease has that long to finish. Leases and pins wait for the moment
-    in which it is decided, so none comes too late.
+    Who reads a version without a lease has that long to finish, unless the disk is nearly full: then what goes now is
+    unlinked at once. Leases and pins wait for the moment in which it is decided, so none comes too late.
+
+    :raises Corrupt: fsck would find damage that no retired version explains; nothing is taken away.
     """
     failed: OSError | None = None
     with translated("collect garbage"):
+        damage.refuse(store)
         with locked(store.layout.root / "gc.lock"):
             decided = plan(
-                store, volumes=volumes, keep_last=keep_last, job_days=job_days, young_days=young_days
+                store,
+                volumes=volumes,
+                keep_last=keep_last,
+                job_days=job_days,
+                young_days=young_days,
+                checkpoint_days=checkpoint_days,
             )
+            scarce, buried = Room.of(store.layout.root).scarce, list[Path]()
             try:
                 for version in decided.versions:
-                    _bury(store, version)
+                    buried += _bury(store, version)
                 for digest in decided.code:
                     store.layout.discard(store.layout.code(digest))
             except OSError as error:  # a full disk, say: a tombstone needs room, which all below makes
                 failed = error
         for folder in decided.torn:
             _empty(store, folder)
-        staged = sum(_delete(store, store.layout.staging(job_id)) for job_id in decided.staging)
-        for holder in _named(store.layout.root / "leases"):
-            if _ended(store, holder.name):
-                store.release(holder.name)
+        staged = sum(delete(store, store.layout.staging(job_id)) for job_id in decided.staging)
+        staged += sum(
+            delete(store, path)
+            for job_id in decided.resumable
+            if not _is_fetchable(store, job_id)
+            for path in store.attempts.beside_checkpoints(job_id)
+        )
+        for reader in _named(store.layout.root / "leases"):
+            if _ended(store, reader.name):
+                store.release(reader.name)
         for job_id in decided.jobs:
             store.layout.discard(store.layout.job(job_id))
-        freed_bytes = staged + _empty_trash(store, before=time.time() - grace_seconds)
+        freed_bytes = staged + (_removed(store, buried) if scarce else 0)
+        freed_bytes += _empty_trash(store, before=time.time() - grace_seconds)
         if failed is not None:
             raise failed
-        return Collected(plan=decided, freed_bytes=freed_bytes)
+        return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
 
 
 def leased(store: FolderStore) -> dict[str, str]:
     """Every leased address and one of its holders; a job that has ended holds nothing any more."""
     found: dict[str, str] = {}
-    for holder in _named(store.layout.root / "leases"):
+    for reader in _named(store.layout.root / "leases"):
         with suppress(FileNotFoundError):  # given back meanwhile
-            if not _ended(store, holder.name):
+            if not _ended(store, reader.name):
                 found |= {
-                    f"volume://{lease.name.replace(':', '/')}": holder.name for lease in holder.iterdir()
+                    f"volume://{lease.name.replace(':', '/')}": reader.name for lease in reader.iterdir()
                 }
     return found
 
@@ -256,16 +288,65 @@ def _ended(store: FolderStore, job_id: str) -> bool:
 
 
 def _given_up(store: FolderStore, job_id: str) -> bool:
-    """Whether nobody will commit this job any more: it ended, or no ledger knows it and nobody works on it."""
+    """Whether this job will not be committed any more: it ended, or no ledger knows it and its lock is free."""
     known = store.layout.job(job_id).is_dir()
     return (_ended(store, job_id) or not known) and store.attempts.idle(job_id)
 
 
-def leftovers(store: FolderStore) -> Iterator[str]:
-    """The job ids whose staging nobody needs any more."""
+def leftovers(store: FolderStore, *, but: Collection[str]) -> Iterator[str]:
+    """The job ids whose staging is not needed any more.
+
+    :param but: those whose checkpoints are kept, as :func:`resumable` returns them.
+    """
     for folder in _named(store.layout.root / "staging"):
+        if folder.name in but or _is_fetchable(store, folder.name):
+            continue
         if _given_up(store, folder.name):
             yield folder.name
+
+
+def resumable(store: FolderStore, *, days: float = CHECKPOINT_DAYS) -> tuple[str, ...]:
+    """The ended jobs whose checkpoints stay, sorted.
+
+    These are the checkpoints of a task that ended less than `days` ago and has not succeeded since, and those
+    of which a job that has not ended yet is going to begin with a copy.
+    """
+    since, ledger = time.time() - days * DAY_SECONDS, store.ledger
+    folders = [folder.name for folder in _named(store.layout.root / "staging")]
+    left = [job_id for job_id in folders if _ended(store, job_id) and _saved_by(store, job_id)]
+    saved = {job_id: _task(spec) for job_id, spec in ledger.specs(left).items()}
+    kept, needed = set[str](), set[str]()
+    for status in ledger.statuses(ledger.jobs() if saved else ()):  # the oldest first
+        job_id, ended = status.job_id, status.ended or status.submitted
+        if not status.state.ended:
+            followed = store.attempts.last_saved(ledger.spec(job_id).follows)
+            needed |= {followed.job_id} if followed is not None else set()
+        elif job_id in saved and saved[job_id][0].dag_id and ended >= since:
+            kept.add(job_id)
+        elif status.state is JobState.SUCCEEDED and kept:
+            task = _task(ledger.spec(job_id))
+            kept -= {each for each in kept if saved[each] == task}
+    return tuple(sorted(kept | needed))
+
+
+def _task(spec: JobSpec) -> tuple[Origin, str]:
+    """The task and run that a job is of, and which of its jobs."""
+    return spec.origin, spec.name
+
+
+def _saved_by(store: FolderStore, job_id: str) -> bool:
+    try:
+        staging = store.attempts.last_saved(job_id)
+    except Corrupt:  # nobody can tell what it was, so nothing goes on from it
+        return False
+    return staging is not None and staging.job_id == job_id
+
+
+def _is_fetchable(store: FolderStore, job_id: str) -> bool:
+    try:
+        return is_fetchable(store, store.ledger.status(job_id))
+    except NotFound:
+        return False
 
 
 def _named(folder: Path) -> list[Path]:
@@ -285,58 +366,60 @@ def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> It
             yield f"b3:{folder.name}"
 
 
-def _bury(store: FolderStore, version: Version) -> None:
+def _bury(store: FolderStore, version: Version) -> list[Path]:
+    """Take a version's data away; return where it lies in the trash, if it does."""
     folder = store.layout.version(version.volume, version.number)
+    (folder / KNOWN).unlink(missing_ok=True)  # first: on a full disk it makes room for the tombstone
     write_whole(folder / "TOMBSTONE", json.dumps({"at": time.time(), "digest": version.digest}))
-    store.layout.discard(folder / "data")
+    taken = store.layout.discard(folder / "data")
     sync_folder(folder)
+    return [taken] if taken is not None else []
 
 
 def _empty(store: FolderStore, folder: Path) -> None:
     """Take what a commit that was given up left behind; the folder stays, so its number is never reused.
 
-    Not where it was committed since that was decided, or somebody is at it again.
+    Not where it was committed since that was decided, or a commit is under way again.
     """
-    try:
-        job_id = loads(Record, (folder / _RECORD).read_bytes()).job_id
-    except FileNotFoundError:  # another collection was here first
+    job_id = holder(folder)
+    if job_id is None or not store.attempts.idle(job_id):
         return
-    if not store.attempts.idle(job_id):
-        return
+    volume, number = folder.parent.relative_to(store.layout.root / "v").as_posix(), int(folder.name)
     with store.attempts.alone(job_id):
-        if (folder / _RECORD).is_file() and not store.layout.commit(job_id).is_file():
-            # Its record last: that is how whoever goes on with this finds it.
-            for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _RECORD):
+        if holder(folder) == job_id and not is_committed(store.layout, volume, number):
+            for entry in folder.iterdir():
                 store.layout.discard(entry)
             store.layout.delete(store.layout.staging(job_id))
 
 
-def _delete(store: FolderStore, folder: Path) -> int:
+def delete(store: FolderStore, folder: Path) -> int:
     """Delete at once what nobody reads any more, and return its size in bytes.
 
     It is moved first: from then on no other collection finds it, and no rank that lives on writes it.
     """
     taken = store.layout.discard(folder)
-    return _removed(taken) if taken is not None else 0
+    return _removed(store, [taken]) if taken is not None else 0
 
 
 def _empty_trash(store: FolderStore, *, before: float) -> int:
+    matches = ((entry, _TRASHED.match(entry.name)) for entry in store.layout.trash.iterdir())
+    return _removed(store, [entry for entry, match in matches if match and int(match[1]) <= before])
+
+
+def _removed(store: FolderStore, trashed: Sequence[Path]) -> int:
+    """Remove what lies in the trash, and return its size in bytes; what cannot go waits for the next time."""
     freed = 0
-    for entry in list(store.layout.trash.iterdir()):
-        match = _TRASHED.match(entry.name)
-        if match and int(match[1]) <= before:
-            freed += _removed(entry)
+    for entry in trashed:
+        with suppress(OSError):  # what a job left there may be shut even for who owns it
+            unlock(entry)
+    with kept_known(store.layout, trashed):
+        for entry in trashed:
+            # a reader has a file of it open, and NFS keeps that; or another collection removes it too
+            with suppress(OSError):
+                size_bytes = _unlinked_bytes(entry)
+                remove(entry)
+                freed += size_bytes
     return freed
-
-
-def _removed(trashed: Path) -> int:
-    """Remove what lies in the trash, and return its size in bytes; 0 where it has to wait for the next time."""
-    with suppress(OSError):  # somebody has a file of it open, and NFS keeps that; or removes it with us
-        unlock(trashed)  # what a job left there may be shut even for who owns it
-        size_bytes = _unlinked_bytes(trashed)
-        remove(trashed)
-        return size_bytes
-    return 0
 
 
 def _unlinked_bytes(path: Path) -> int:

@@ -21,7 +21,7 @@ from muster.volumes.durability import rename, sync_all, sync_folder, sync_tree, 
 from muster.volumes.hashing import hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
-from muster.volumes.tree import copy_file, folders_of, remove, set_modes
+from muster.volumes.tree import copy_file, folders_of, make_folders, remove, set_modes
 
 if TYPE_CHECKING:  # it is only needed where a snapshot is made
     from pathspec import GitIgnoreSpec
@@ -196,7 +196,7 @@ def _check_plain(root: Path, path: str) -> None:
 def _write(new: Path, path: str, text: str) -> str:
     """Write one file and return its line of the digest."""
     target = new / path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent)
     target.write_text(text, encoding="utf-8", newline="")
     target.chmod(0o444)
     return _line(path, target, runs=False)
@@ -206,7 +206,7 @@ def _copy(base: Path, new: Path, path: str) -> str:
     """Copy one file, a link as what it leads to, and return its line of the digest."""
     real = (base / path).resolve()
     target = new / path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent)
     copy_file(str(real), str(target))
     runs = _runs(real)
     target.chmod(0o555 if runs else 0o444)

@@ -1,8 +1,8 @@
 """Folders as the store moves them: walked, joined, copied and taken away, never through a link.
 
-Whoever wrote a folder may still be writing it, and may swap one of its folders for a link to the store's
-own files between two calls of ours. So each folder is opened, from its parent and not through a link
-(openat(2), O_NOFOLLOW), and what is done in it is done below :func:`held`'s name for what was opened.
+The job that wrote a folder may still be writing it, and may swap one of its folders for a link to the store's
+own files between two calls of ours. So what is done in a folder is done below the name that
+:func:`~muster.volumes.holding.held` gives for what was opened.
 
 Paths are text here: for a small file, building a Path costs more than hashing it.
 """
@@ -14,44 +14,27 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import stat
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from muster.volumes.durability import rename, symlink, temporary
+from muster.volumes.holding import held
 
 _AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWAPPED = (FileNotFoundError, NotADirectoryError)  # it was taken away, or something else is there now
 _NOT_REGULAR = frozenset({errno.ELOOP, errno.ENXIO})  # a link; a socket
 _NO_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
 
 
-@contextmanager
-def held(folder: Path | str, inner: str = "") -> Iterator[str]:
-    """A name for `inner` below `folder`, good for as long as this lasts, whatever takes its place meanwhile.
-
-    :raises NotADirectoryError: it is a link or a file, or one of them is on the way from `folder`.
-    """
-    fd = os.open(folder, _FOLDER)
-    try:
-        for name in inner.split("/") if inner else ():
-            fd, before = os.open(name, _FOLDER, dir_fd=fd), fd
-            os.close(before)
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)
-
-
 def files_of(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Every entry below `folder` that is no folder, links and devices included; no link is followed.
 
-    It is for folders that nobody else writes.
+    It is for folders that no other process writes.
     """
     waiting = [str(folder)]
     while waiting:
@@ -77,6 +60,13 @@ def held_files_of(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                     waiting.append(_below(inner, entry.name))
                 else:
                     yield _below(inner, entry.name), entry
+
+
+def holds_files(folder: Path) -> bool:
+    """Whether anything but folders lies below `folder`, which others may write."""
+    with suppress(*_SWAPPED):
+        return any(True for _ in held_files_of(folder))
+    return False
 
 
 def folders_of(folder: Path) -> list[str]:
@@ -192,7 +182,7 @@ def copy_file(source: str, target: str) -> None:
 
     :raises FileNotFoundError: there is none, or something else.
     """
-    reading = _open_regular(source)
+    reading = open_regular(source)
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -204,7 +194,8 @@ def copy_file(source: str, target: str) -> None:
         os.close(reading)
 
 
-def _open_regular(path: str) -> int:
+def open_regular(path: str) -> int:
+    """Open a file to read it. :raises FileNotFoundError: there is none, or something else, such as a link."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -232,18 +223,6 @@ def own_bytes(path: str, *, spare: str) -> None:
         os.unlink(spare)
     copy_file(path, spare)
     move_file(spare, path)
-
-
-def link_over(theirs: str, mine: str, *, spare: str) -> None:
-    """Let the name `mine` stand for the file `theirs` if they are equally long.
-
-    :param spare: a free name on the same file system; it gets what `mine` was, to be deleted when
-        there is time: ext4 needs four times as long to delete a small file as to link one.
-    """
-    old, new = os.lstat(theirs), os.lstat(mine)
-    if old.st_size == new.st_size and old.st_ino != new.st_ino:
-        os.link(theirs, spare, follow_symlinks=False)
-        exchange(spare, mine)
 
 
 def exchange(one: str, other: str) -> None:
@@ -293,14 +272,29 @@ def _copied(entry: os.DirEntry[str], target: str) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Take a tree away, read-only folders included; what is gone already is no error."""
+    """Take a tree away, read-only folders included, however deep it is; what is gone already is no error."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir() or folder.is_symlink():
-        folder.unlink()
+        folder.unlink(missing_ok=True)
         return
-    unlock(folder)
-    shutil.rmtree(folder)
+    for inner in reversed(unlock(folder)):
+        with suppress(*_SWAPPED):
+            with held(folder, inner) as here:
+                for entry in list(os.scandir(here)):
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+            _remove_empty(folder, inner)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and all that lead to it, however many they are (``Path.mkdir`` recurs for each)."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
 
 
 def _clone(source: int, target: int) -> bool:

@@ -7,6 +7,7 @@ The snapshot in the store is shared and never changes; scripts write beside them
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 
 def copy_code(source: str, target: str) -> str:
@@ -19,6 +20,26 @@ def copy_code(source: str, target: str) -> str:
         for entry in entries:
             _copy(entry, os.path.join(target, entry.name))
     return target
+
+
+def left_behind(source: str, copy: str) -> list[str]:
+    """Name what was made in a copy: files, and whole folders with a ``/`` at their end, sorted.
+
+    Links are left out: what they name lies elsewhere. So is bytecode.
+    """
+    return sorted(_made(source, copy, ""))
+
+
+def _made(source: str, copy: str, below: str) -> Iterator[str]:
+    with os.scandir(os.path.join(copy, below)) as entries:
+        for entry in entries:
+            if entry.is_symlink() or entry.name == "__pycache__":
+                continue
+            path, is_folder = below + entry.name, entry.is_dir()
+            if not os.path.lexists(os.path.join(source, path)):
+                yield f"{path}/" if is_folder else path
+            elif is_folder:
+                yield from _made(source, copy, f"{path}/")
 
 
 def _copy(entry: os.DirEntry[str], target: str) -> None:

@@ -10,7 +10,7 @@ from muster.worker.store import Stale, StoreService
 
 SPACING_SECONDS = 0.5  # between two requests, unless so much waits that one is full
 _BATCH_BYTES = 1 << 20
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 5.0, 2.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 1.0, 2.0
 
 
 class Courier:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.core.room import make_room
 from muster.core.verdict import Cause, ExitCode, Verdict
-from muster.worker.last_words import LastWords, last_words, read_json, stack
+from muster.worker.last_words import LastWords, last_line, last_words, read_json, stack
 from muster.worker.ranks import Rank
 
 EXIT_CODES = {
@@ -17,6 +19,7 @@ EXIT_CODES = {
     Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
     Cause.GPU_OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
     Cause.RANK_LOST: ExitCode.RANK_LOST,
+    Cause.DISK_FULL: ExitCode.SEAL_FAILED,  # to what watches the gang both are one: none of its doing
     Cause.COMMIT_FAILED: ExitCode.SEAL_FAILED,
     Cause.CANCELLED: ExitCode.STOPPED,
 }
@@ -37,12 +40,23 @@ _LOST_PEER = (
     "Horovod has been shut down",
 )
 _GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "HIP out of memory")
+# What torch, CUDA and JAX say where there is no card, or none that the process may see.
+_NO_GPU = (
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "Torch not compiled with CUDA enabled",
+    "no CUDA-capable device is detected",
+    "CUDA driver version is insufficient",
+    "torch.cuda.is_available() is False",
+)
+_TOO_FEW_GPUS = "invalid device ordinal"
 _MEMORY = (
     "MemoryError",
     "numpy.core._exceptions._ArrayMemoryError",
     "numpy._core._exceptions._ArrayMemoryError",
 )
 _SHUTDOWN = " while Python was shutting down"
+_BARE_EXIT = re.compile(r"SystemExit: \d+\Z")
 _MODULE = "ModuleNotFoundError: No module named "
 
 _ADVICE = {
@@ -50,6 +64,7 @@ _ADVICE = {
     Cause.SPEC_ERROR: "mend the Dag or the entrypoint; asking again cannot help",
     Cause.OUT_OF_MEMORY: "give the stage more memory_gib, or hold less at once{place}",
     Cause.GPU_OUT_OF_MEMORY: "make the batch smaller{place}, or ask for a GPU class with more memory",
+    Cause.DISK_FULL: make_room(),
     Cause.RANK_LOST: "it was started as often as max_restarts allows: look for who kills it (kill -9, too little memory)",
     Cause.HANG: "every rank's stack is in the log; often one rank waits in a collective that another never enters",
 }
@@ -61,6 +76,8 @@ class Fault:
 
     :param at: when, in seconds since the epoch.
     :param follower: it failed only because a peer was gone, or after it was told to stop.
+    :param printed: the rank printed its traceback itself.
+    :param advice: what to do about it, where its cause does not say.
     """
 
     rank: int | None
@@ -70,14 +87,26 @@ class Fault:
     traceback: tuple[str, ...] = ()
     where: str = ""
     follower: bool = False
+    printed: bool = False
+    advice: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """What a task's log ends with."""
-        advice = _ADVICE[self.cause].format(place=f" at {self.where}" if self.where else "")
+        advice = self.advice or _ADVICE[self.cause].format(place=f" at {self.where}" if self.where else "")
         if self.message.startswith(_MODULE):
             name = self.message.removeprefix(_MODULE).strip("'").split("'")[0].split(".")[0]
             advice = f"add {name} to the image's requirements.in and lock it again, or mend the import"
+        elif _TOO_FEW_GPUS in self.message:
+            advice = (
+                "the code wants a GPU that its replica does not have: give its task resources=Resources(gpus=N), a GPU for each "
+                "of its ranks, and let the code take the one of its LOCAL_RANK"
+            )
+        elif any(text in self.message for text in _NO_GPU):
+            advice = (
+                "the code wants a GPU: give its task resources=Resources(gpus=1), and an image whose libraries are built "
+                "for CUDA; `muster gpus` shows what there is"
+            )
         elif _SHUTDOWN in self.message:
             advice = (
                 "its code had run to the end, and libraries crash there at times (torch does): call "
@@ -102,6 +131,7 @@ def hang(ranks: Sequence[Rank], *, seconds: float) -> Fault:
         message=f"no line and no progress for {seconds:g} s: {', '.join(places[:8]) or 'no stack is known'}",
         at=min(rank.ended for rank in ranks),
         traceback=next((words.traceback for _, words in stacks if words.where), ()),
+        printed=True,
     )
 
 
@@ -125,17 +155,23 @@ def _fault(rank: Rank, *, world_size: int) -> Fault:
     return Fault(
         rank=rank.number,
         cause=Cause.RANK_LOST if lost else _cause(rank, said),
-        message=_message(rank.status or 0, said),
+        message=_message(rank, said),
         at=at,
         traceback=said.traceback,
         where=said.where,
         follower=lost or stopped,
+        printed=said.printed,
     )
 
 
-def _message(status: int, said: LastWords) -> str:
+def _message(rank: Rank, said: LastWords) -> str:
+    status = rank.status or 0
     if said.kind == "shutdown":
         return f"{_ending(status)}{_SHUTDOWN}" + (f": {said.message}" if said.message else "")
+    if said.message and not _BARE_EXIT.match(said.message):
+        return said.message
+    if status > 0 and (line := last_line(rank)):
+        return f"{said.message or f'ended with exit status {status}'}; its last line: {line}"
     return said.message or _ending(status)
 
 

@@ -14,6 +14,7 @@ from muster.worker.lines import clean
 from muster.worker.ranks import TRACE_START, Rank
 
 TRACE_LINES = 15
+PARAGRAPH_LINES = 8
 NEAR_THE_END = 60  # an older traceback was logged and survived, it did not end the rank
 
 _NO_FRAME = "  <no Python frame>"
@@ -21,6 +22,11 @@ _CRASH = "Fatal Python error: "
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
 _WORKER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _OURS = re.compile(rf'  File "(?:{re.escape(_WORKER)}/|<frozen )')
+_SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
+# What libraries and the interpreter say of themselves after an exception, on their way out.
+_AFTER = re.compile(
+    r"\[?[EWIF]\d{4} |Exception ignored|During handling|The above exception|terminate called|.*Warning: "
+)
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 
 
@@ -32,6 +38,7 @@ class LastWords:
         where the interpreter crashed when no code of Python's was left to run.
     :param at: seconds since the epoch, where the account says it.
     :param where: ``train.py:42``, the author's line that was last on the stack.
+    :param printed: the rank printed it itself, so that the log has it.
     """
 
     message: str = ""
@@ -39,6 +46,7 @@ class LastWords:
     kind: str = ""
     at: float | None = None
     where: str = ""
+    printed: bool = False
 
 
 def last_words(rank: Rank) -> LastWords:
@@ -103,6 +111,7 @@ def _recorded(rank: Rank) -> LastWords | None:
         traceback=bounded(lines),
         at=rank.traced,
         where=_place(lines),
+        printed=rank.traced is not None,
     )
 
 
@@ -110,7 +119,7 @@ def _printed(rank: Rank) -> LastWords | None:
     lines = _shortened(rank, list(rank.tail)[-NEAR_THE_END:])
     starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
     if not starts:
-        return None
+        return _syntax_error(lines)
     if len(starts) > 1 and lines[starts[-1]].startswith(_CRASH) and _NO_FRAME in lines[starts[-1] :]:
         lines, starts = lines[: starts[-1]], starts[:-1]  # it crashed on its way out, of what it had raised
     block = lines[starts[-1] :]
@@ -123,9 +132,41 @@ def _printed(rank: Rank) -> LastWords | None:
     end = next(
         (i for i, line in enumerate(block[1:], 1) if line and not line.startswith(" ")), len(block) - 1
     )
+    words = _paragraph(block[end:])
     return LastWords(
-        message=block[end], traceback=bounded(block[: end + 1]), at=rank.traced, where=_place(block[:end])
+        message=" ".join(line.strip() for line in words),
+        traceback=bounded([*block[:end], *words]),
+        at=rank.traced,
+        where=_place(block[:end]),
+        printed=True,
     )
+
+
+def _paragraph(lines: Sequence[str]) -> list[str]:
+    """An exception's line and what belongs to it: all to the next empty line."""
+    said = list(lines[:1])
+    for line in lines[1:PARAGRAPH_LINES]:
+        if not line.strip() or line.startswith(TRACE_START) or _AFTER.match(line):
+            break
+        said.append(line)
+    return said
+
+
+def _syntax_error(lines: Sequence[str]) -> LastWords | None:
+    """Read what Python prints of a script that it cannot parse: a place, but no traceback."""
+    ends = [i for i, line in enumerate(lines) if _SYNTAX.match(line)]
+    places = [i for i, line in enumerate(lines[: ends[-1]]) if _FRAME.match(line)] if ends else []
+    if not places:
+        return None
+    block = lines[places[-1] : ends[-1] + 1]
+    return LastWords(message=block[-1], traceback=bounded(block), where=_place(block[:1]), printed=True)
+
+
+def last_line(rank: Rank) -> str:
+    """The last line that is not empty of all that a rank printed."""
+    lines = _shortened(rank, reversed(rank.tail))
+    folder = f"{rank.plan.code}/" if rank.plan.code else ""
+    return next((line.strip().replace(folder, "") for line in lines if line.strip()), "")
 
 
 def _what(lines: Iterable[str]) -> str:
@@ -142,7 +183,7 @@ def _crash(block: Sequence[str]) -> LastWords:
     while frames and _OURS.match(frames[-1]):  # the outermost ones: how we came to call the author's
         frames.pop()
     frames = frames[: TRACE_LINES - 1]
-    return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)))
+    return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)), printed=True)
 
 
 def _shortened(rank: Rank, lines: Iterable[str]) -> list[str]:

@@ -3,6 +3,9 @@
 Files of a version have modes that keep everybody but root from writing; what root opens by mistake
 would change a version for all who read it. From mount_namespaces(7) and mount(2): a process that may
 (CAP_SYS_ADMIN) gets a view of the mounts that it alone and its children see, which ends with them.
+
+An input lies in its version's folder, ``<n>/data``. All of that folder is protected: its manifest and its
+RECORD.json, which say what it is and where it comes from, are no more the job's to change than its data.
 """
 
 from __future__ import annotations
@@ -15,13 +18,23 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MS_REC, _MS_SLAVE = 16384, 1 << 19
 
 
+def version_folder(path: str) -> str:
+    """Return the folder of the version that an input lies in; of an input that is in none itself."""
+    folder = path
+    while (above := os.path.dirname(folder)) != folder:
+        if os.path.basename(folder) == "data" and os.path.isfile(os.path.join(above, "RECORD.json")):
+            return above
+        folder = above
+    return path
+
+
 def protect(folders: Iterable[str]) -> bool:
     """Make folders read-only for this process, which has one thread, and for all that it starts.
 
     :returns: whether the kernel let us. Where it does not, we are not root as a rule, and the files'
         modes say the same.
     """
-    wanted = sorted(set(folders))
+    wanted = sorted({version_folder(folder) for folder in folders})
     if not wanted or os.geteuid() != 0:
         return False
     import ctypes

@@ -39,7 +39,7 @@ OWN_SECONDS = 4.0  # of what a pod gets to end beyond its ranks' grace
 _OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # the rank was killed, or raised since its helper was
 _READ_BYTES = 1 << 20
 _LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from muster.worker.doubles import Doubles
 from muster.worker.lines import LineBuffer
 from muster.worker.processes import Forked, adopt_orphans, end_descendants, has_children, spawn
 from muster.worker.silence import Silence
@@ -89,6 +90,7 @@ class Ranks:
     :param grace_seconds: between SIGTERM to the worker and the end of everything.
     :param silence: tells when the whole gang hangs.
     :param follows: whether a rank that failed only lost a peer.
+    :param doubles: tells of files that other replicas write too.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Ranks:
         grace_seconds: float,
         silence: Silence,
         follows: Callable[[Rank], bool] = lambda _: False,
+        doubles: Doubles | None = None,
     ) -> None:
         self.ranks: list[Rank] = []
         self.interrupted_at: float | None = None
@@ -104,6 +107,7 @@ class Ranks:
         self._grace = grace_seconds
         self._silence = silence
         self._follows = follows
+        self._doubles = doubles
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -169,6 +173,8 @@ class Ranks:
 
     def _turn(self) -> None:
         self._wait(self._patience())
+        if self._doubles is not None:
+            self._doubles.look()
         now = time.time()
         self._mind_hang(now)
         if self.interrupted_at is not None and self._kill_at is None:
@@ -190,6 +196,8 @@ class Ranks:
         due = [at - now for at in (self._stop_at, self._kill_at) if at is not None]
         if not self.hung:
             due.append(self._silence.left(now))
+        if self._doubles is not None:
+            due.append(self._doubles.left())
         return max(0.05, min([LONGEST_SLEEP_SECONDS, *due]))
 
     def _reap(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,10 +20,13 @@ from typing import NoReturn
 from muster.core.errors import SpecError
 from muster.core.job import Launcher
 from muster.core.replica import Replica, Report
+from muster.core.room import is_full
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
-from muster.worker.code import copy_code
+from muster.worker.code import copy_code, left_behind
+from muster.worker.disks import IN_POD, Disks
+from muster.worker.doubles import Doubles
 from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers import LOOPBACK, rank_environment
@@ -33,6 +37,8 @@ from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
 
 FOLLOWER_LENGTH = 160
+MOST_LEFT = 5
+_NEVER = frozenset({errno.ENAMETOOLONG, errno.E2BIG, errno.EPERM})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,21 +50,26 @@ def main(arguments: Sequence[str]) -> int:
     except (IndexError, OSError, SpecError) as error:
         say(f"the worker cannot read what to do: {error}\nusage: python WORKER REPLICA.json")
         return ExitCode.SPEC_ERROR
-    if "MUSTER_STORE_URL" in os.environ:
+    in_pod = IN_POD in os.environ
+    if in_pod:
         from muster.worker.pod import Ways, attend
 
         attend(replica, Ways.take(os.environ))
+    snapshot = replica.code
     try:
         replica = _own_folder(replica)
         protect(path for paths in replica.inputs.values() for path in paths)
-        report = _run_ranks(replica)
+        report = _run_ranks(replica, Disks(replica, claim=in_pod))
     except InRank as here:
         plan = here.plan
     except SpecError as error:
         _conclude(replica, _refused(Cause.SPEC_ERROR, str(error)))
     except OSError as error:
-        _conclude(replica, _refused(_disk_or(Cause.RANK_LOST, error), f"cannot start the ranks: {error}"))
+        cause = _cause(error, else_cause=Cause.RANK_LOST, authors=Cause.SPEC_ERROR)
+        _conclude(replica, _unable(cause, f"cannot start the ranks: {error}", Disks(replica, claim=in_pod)))
     else:
+        if report.exit_code is ExitCode.SEALED and snapshot and replica.code:
+            _tell_left_behind(snapshot, replica.code)
         _conclude(replica, report)
     return entrypoint.run(replica, outcome_file=plan.outcome)  # after except: its errors have no context
 
@@ -71,10 +82,11 @@ def _own_folder(replica: Replica) -> Replica:
     return replace(replica, scratch=scratch, code=code)
 
 
-def _run_ranks(replica: Replica) -> Report:
+def _run_ranks(replica: Replica, disks: Disks) -> Report:
     spec = replica.spec
     plans = plan_ranks(replica)
     aside = _meet(replica, plans)  # before the ranks' silence is measured: this is no hang of theirs
+    doubles = Doubles(replica, say=say)
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
         silence=Silence(
@@ -83,11 +95,12 @@ def _run_ranks(replica: Replica) -> Report:
             watched=(replica.checkpoints, *replica.staging.values()),
         ),
         follows=lost_peer,
+        doubles=doubles,
     )
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
-    found = faults(ended, world_size=spec.world_size)
+    found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size)]
     if ranks.interrupted_at is not None:
         # what failed by itself before it was told to stop is the reason that counts
         found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
@@ -97,7 +110,10 @@ def _run_ranks(replica: Replica) -> Report:
             else _refused(Cause.CANCELLED, f"replica {replica.role}-{replica.index} was told to stop")
         )
     whole = spec.world_size == replica.job_role.ranks
-    return _failed(found, whole=whole) if found else _succeeded(replica, ended)
+    if found:
+        return _failed(found, whole=whole)
+    doubles.look(now=True)
+    return _succeeded(replica, ended, disks)
 
 
 def _meet(replica: Replica, plans: Sequence[RankPlan]) -> list[int]:
@@ -138,7 +154,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
     )
 
 
-def _succeeded(replica: Replica, ended: Sequence[Rank]) -> Report:
+def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
     """Seal. The report is on disk before: a sealed replica is committed even if nobody saw it end."""
     first = next((rank for rank in ended if rank.number == 0), None)
     outcome = (read_json(first.plan.outcome) if first else None) or {}
@@ -154,8 +170,23 @@ def _succeeded(replica: Replica, ended: Sequence[Rank]) -> Report:
     except SpecError as error:
         return _refused(Cause.SPEC_ERROR, str(error))
     except OSError as error:
-        return _refused(_disk_or(Cause.COMMIT_FAILED, error), f"cannot seal what was staged: {error}")
+        cause = _cause(error, else_cause=Cause.COMMIT_FAILED, authors=Cause.USER_ERROR)
+        return _unable(cause, f"cannot seal what was staged: {error}", disks)
     return report
+
+
+def _tell_left_behind(snapshot: str, copy: str) -> None:
+    try:
+        left = left_behind(snapshot, copy)
+    except OSError:  # a rank took folders away, or made some that cannot be read
+        return
+    if left:
+        more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
+        names = ", ".join(f"{name!r:.120}"[1:-1] for name in left[:MOST_LEFT])
+        say(
+            f"[muster] warning: left behind in the code's copy: {names}{more} (not kept); what is to be kept "
+            "belongs into an output's folder: {outputs.NAME} in a command"
+        )
 
 
 def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
@@ -169,8 +200,9 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
     lines = [_followed(each) for each in (found if elsewhere else followers)]
     if not elsewhere:
         who = "" if culprit.rank is None else f"rank {culprit.rank}: "
-        # No line of an exception's own text may pass for one of muster's or of another rank.
-        lines += [f" {line}" if line.startswith("[") else line for line in culprit.traceback]
+        if not culprit.printed:
+            # No line of an exception's own text may pass for one of muster's or of another rank.
+            lines += [f" {line}" if line.startswith("[") else line for line in culprit.traceback]
         lines.append(f"{who}{culprit.verdict.message}")
     say("\n".join(lines))
     return Report(
@@ -190,26 +222,48 @@ def _followed(fault: Fault) -> str:
 _ADVICE = {
     Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
     Cause.SPEC_ERROR: "mend the Dag or the code; asking again cannot help",
-    Cause.COMMIT_FAILED: "make room on the disk that holds the store and the jobs, then run again",
+    Cause.USER_ERROR: "mend the code that writes it; asking again cannot help",
+    Cause.COMMIT_FAILED: "mend what the message names, then run again",
     Cause.RANK_LOST: "look at the machine's processes and memory: it was tried as often as max_restarts allows",
 }
 
 
-def _refused(cause: Cause, message: str) -> Report:
-    verdict = Verdict(cause=cause, message=message, advice=_ADVICE[cause])
+def _refused(cause: Cause, message: str, *, advice: str = "") -> Report:
+    verdict = Verdict(cause=cause, message=message, advice=advice or _ADVICE[cause])
     say(verdict.message)
     return Report(exit_code=EXIT_CODES[cause], verdict=verdict, at=time.time())
 
 
-def _disk_or(cause: Cause, error: OSError) -> Cause:
-    return Cause.COMMIT_FAILED if error.errno in (errno.ENOSPC, errno.EDQUOT) else cause
+def _cause(error: OSError, *, else_cause: Cause, authors: Cause) -> Cause:
+    """Say whether a disk is full, what was asked for can never be, or it may go well another time."""
+    if is_full(error):
+        return Cause.DISK_FULL
+    return authors if error.errno in _NEVER else else_cause
+
+
+def _unable(cause: Cause, message: str, disks: Disks) -> Report:
+    if cause is Cause.DISK_FULL:
+        return _refused(cause, disks.told(message), advice=disks.advice)
+    return _refused(cause, message)
 
 
 def _conclude(replica: Replica, report: Report) -> NoReturn:
     """Write why it failed, and end. Nothing is buffered, and an interpreter's own end takes 5 ms."""
     if report.exit_code is not ExitCode.SEALED:
         try:
-            write_durably(replica.report, dumps(report))
+            _write(replica, report)
         except OSError as error:
             say(f"the report cannot be written to {replica.report}: {error}")
     os._exit(report.exit_code)
+
+
+def _write(replica: Replica, report: Report) -> None:
+    """Write the report of a replica that failed, on a full disk in the room that it gives back."""
+    try:
+        write_durably(replica.report, dumps(report))
+    except OSError as error:
+        if not is_full(error):
+            raise
+        for folder in replica.staging.values():
+            shutil.rmtree(folder, ignore_errors=True)
+        write_durably(replica.report, dumps(report))

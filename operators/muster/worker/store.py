@@ -10,6 +10,7 @@ import json
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, keep_alive
 from muster.core.replica import Replica
 
 _ANSWER_SECONDS = 20.0
@@ -67,8 +68,11 @@ class StoreService:
         """Send one request, through no proxy and after no redirect: the token goes to nobody else."""
         https = self._url.scheme == "https"
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
-        connection = kind(self._url.hostname or "", self._url.port, timeout=seconds)
+        connection = kind(self._url.hostname or "", self._url.port, timeout=CONNECT_SECONDS)
         try:
+            connection.connect()
+            keep_alive(connection.sock, small=len(body) <= SMALL_BYTES)
+            connection.sock.settimeout(seconds)
             connection.request(method, f"{self._path}/{what}", body=body, headers=self._headers)
             response = connection.getresponse()
             answer = response.read()

@@ -66,6 +66,8 @@ def _last_words(error: BaseException) -> list[str]:
 
 
 def _where(error: BaseException, code: str | None) -> str:
+    if isinstance(error, SyntaxError) and code and (error.filename or "").startswith(code.rstrip("/") + "/"):
+        return f"{shorten(error.filename or '', code)}:{error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if code is not None and frame.filename.startswith(code.rstrip("/") + "/"):
             return f"{shorten(frame.filename, code)}:{frame.lineno}"

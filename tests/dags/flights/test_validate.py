@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 from tests.dags.flights.conftest import Probe
+
+from muster.core.shipped import shipped
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +50,31 @@ def test_data_docs_ask_no_other_host_for_anything(answers: dict[str, Any]) -> No
     assert "default-src 'none'" in page
 
 
+def test_data_docs_begin_with_what_failed(answers: dict[str, Any]) -> None:
+    page = answers["fails"]["docs"]
+    body = page[page.index("<body") :]
+    assert "<h1>3 of 6 expectations failed</h1>" in body
+    first = body[: body.index("Overview")]
+    assert [first.count(text) for text in ("</i>Failed", "42 of 1,000 values unexpected, such as 0")] == [
+        3,
+        1,
+    ]
+    assert "all 3 expectations hold" in answers["holds"]["docs"]
+    # The marks are letters of a font that the page does not have, and a script that it must not run.
+    assert '.fa-times::before { content: "\\2717 "; }' in page
+    assert not re.search(r"""<a\b[^>]*href\s*=\s*["']?(?!#)[^"'#]""", page)
+
+
+def test_csv_files_are_read_beside_parquet(answers: dict[str, Any]) -> None:
+    assert answers["csv"]["success"] is True
+    assert sorted(answers["csv"]["columns"]) == ["hour", "key"]
+
+
+def test_the_catalogue_is_of_what_is_installed(answers: dict[str, Any]) -> None:
+    """A new lock needs a new catalogue: `python images/validate/muster_validate.py` in the image writes it."""
+    assert json.loads((shipped("images") / "validate" / "catalogue.json").read_text()) == answers["catalogue"]
+
+
 @pytest.mark.parametrize(
     ("case", "said"),
     [
@@ -57,7 +85,8 @@ def test_data_docs_ask_no_other_host_for_anything(answers: dict[str, Any]) -> No
             "expectation 2 of the suite, expect_miracles, cannot be understood: expect_miracles not found",
         ),
         ("misspelt", "expectation 1 of the suite, expect_column_values_to_not_be_null, cannot be understood"),
-        ("no data", "no Parquet file in "),
+        ("no data", "no Parquet or CSV file in "),
+        ("broken data", "the data cannot be read: "),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(answers: dict[str, Any], case: str, said: str) -> None:

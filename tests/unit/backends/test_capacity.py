@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,16 +77,17 @@ def test_cards_that_jobs_hold(capacity: LocalCapacity, settings: Settings) -> No
 def test_what_waits_with_its_place_and_why(capacity: LocalCapacity, settings: Settings) -> None:
     store = FolderStore(settings.store)
     started = hold(settings, "runs-1", gpus=2)
-    for job_id in ("waits-1", "first-1"):
-        store.ledger.create(job_id, SPEC)
+    store.ledger.create("waits-1", SPEC)
+    store.ledger.create("first-1", replace(SPEC, queue="blue"))
     started.queue.enter(ticket("waits-1", gpus=1, submitted=1000.0))
     started.queue.enter(ticket("first-1", gpus=2, priority="high", submitted=2000.0))
     found = capacity.queues()
     assert found.lines == (Line(name="local", waiting=2, running=1),)
     first, second = found.waiting
     assert (first.job_id, first.title, first.place) == ("first-1", "flights.train", Place(number=1, of=2))
+    assert (first.queue, second.queue) == ("blue", "local")  # as the page has it
     assert (first.why, first.since) == ("waits for 2 GPUs: 0 of 2 free", 2000.0)
     assert first.needs == {"memory": GIB, "nvidia.com/gpu": 2.0}
     assert (second.job_id, second.priority, first.priority) == ("waits-1", 0, 1)
-    assert second.why == "waits for 1 GPU: 0 of 2 free; 1 job before it"
+    assert second.why == "waits for 1 GPU: 0 of 2 free, kept for first-1; 1 job before it"
     started.close()

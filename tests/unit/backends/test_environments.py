@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from muster.airflow.authoring.code import DagFolder
 from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.core.errors import ImageError, SpecError
 from muster.core.settings import Settings
+from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
 
 DIGEST = "b3:" + "ab" * 32
@@ -50,8 +52,54 @@ def test_the_shipped_images_come_last(tmp_path: Path) -> None:
 
 def test_an_unknown_image_is_refused_with_those_that_are_there(tmp_path: Path) -> None:
     image(tmp_path / "etl")
-    with pytest.raises(SpecError, match=r"'trian'.*known are: etl.*MUSTER_IMAGES"):
+    with pytest.raises(SpecError, match=r"'trian' is not there; known are: etl; looked.*MUSTER_IMAGES"):
         find_image("trian", [tmp_path])
+    with pytest.raises(SpecError, match=r"'pyton' is not there; did you mean python\?") as caught:
+        find_image("pyton", [tmp_path, shipped("images")])
+    assert "airflow" not in str(caught.value).partition("looked for")[0]
+
+
+def test_an_image_of_another_dag_is_told_with_where_to_move_it(tmp_path: Path) -> None:
+    image(tmp_path / "dags" / "other" / "images" / "vision")
+    dag = DagFolder(file=tmp_path / "dags" / "mine" / "dag.py", bundle=tmp_path / "dags")
+    with pytest.raises(
+        SpecError, match=r"is another Dag's own, .*/other/images/vision: move it to .*/dags/images,"
+    ):
+        dag.image("vision", Settings(home=tmp_path, cache=tmp_path))
+
+
+def test_images_beside_the_folder_of_the_dags_are_found(tmp_path: Path) -> None:
+    rooted = image(tmp_path / "images" / "vision")
+    dag = DagFolder(file=tmp_path / "dags" / "mine" / "dag.py", bundle=tmp_path / "dags")
+    assert dag.image("vision", Settings(home=tmp_path, cache=tmp_path)) == rooted
+
+
+def test_what_could_not_be_built_leaves_nothing(environments: Environments, tmp_path: Path) -> None:
+    broken = image(tmp_path / "broken", lock="no-such-package-of-all==1.0 --hash=sha256:" + "0" * 64 + "\n")
+    with pytest.raises(ImageError):
+        environments.ensure("broken", broken, DIGEST)
+    assert environments.ls() == []
+
+
+def test_a_build_that_is_cancelled_leaves_nothing(environments: Environments, tmp_path: Path) -> None:
+    def cancel(_: str) -> None:
+        raise InterruptedError("cancelled")
+
+    lock = "no-such-package-of-all==1.0 --hash=sha256:" + "0" * 64 + "\n"
+    with pytest.raises(InterruptedError):
+        environments.ensure("cut", image(tmp_path / "cut", lock=lock), DIGEST, cancel)
+    assert environments.ls() == []
+
+
+def test_a_lock_with_comments_and_options_of_another_tool_is_a_lock(tmp_path: Path) -> None:
+    lock = (
+        "--index-url https://a.example/simple\n\nx==1.0 \\\n    --hash=sha256:"
+        + "0" * 64
+        + "\n    # via -r requirements.in\n"
+    )
+    folder = image(tmp_path / "foreign", lock=lock)
+    (folder / "requirements.in").write_text("x\n")
+    assert find_image("foreign", [tmp_path]) == folder
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "a\nb", ""])

@@ -50,10 +50,23 @@ class Started:
             self.crash(job_id)
 
 
-def ticket(job_id: str, *, memory_gib: float = 1, gpus: int = 0, rank: int = 1, wait: float = 1000) -> Ticket:
+def ticket(
+    job_id: str,
+    *,
+    memory_gib: float = 1,
+    gpus: int = 0,
+    rank: int = 1,
+    wait: float = 1000,
+    waited: float = 0.0,
+) -> Ticket:
     now = time.time()
     return Ticket(
-        job_id=job_id, submitted=now, deadline=now + wait, memory_gib=memory_gib, gpus=gpus, rank=rank
+        job_id=job_id,
+        submitted=now - waited,
+        deadline=now + wait,
+        memory_gib=memory_gib,
+        gpus=gpus,
+        rank=rank,
     )
 
 
@@ -88,14 +101,35 @@ def test_a_gang_starts_whole_or_not_at_all(queue: Queue, started: Started) -> No
     assert queue.reasons()["two"] == "waiting for 2 GPUs: 1 of 2 free"
 
 
-def test_what_waits_is_not_overtaken_by_what_would_delay_it(queue: Queue, started: Started) -> None:
+def test_small_jobs_pass_a_big_one_at_first(queue: Queue, started: Started) -> None:
     queue.enter(ticket("running", memory_gib=6))
     queue.enter(ticket("big", memory_gib=8))
     queue.enter(ticket("small", memory_gib=1))
+    queue.enter(ticket("middle", memory_gib=4))
+    assert started.admit() == ["running", "small"]
+    assert queue.reasons() == {
+        "big": "waiting for 8 GiB of memory: 3 of 10 free",
+        "middle": "waiting for 4 GiB of memory: 3 of 10 free; 1 job before it",
+    }
+
+
+def test_what_has_waited_for_five_minutes_is_overtaken_by_nothing_that_delays_it(
+    queue: Queue, started: Started
+) -> None:
+    queue.enter(ticket("running", memory_gib=4, gpus=1, waited=400))
+    queue.enter(ticket("big", memory_gib=8, waited=301))
+    queue.enter(ticket("early", memory_gib=9, waited=299))
+    queue.enter(ticket("small", memory_gib=0.5))
+    queue.enter(ticket("gang", memory_gib=0.5, gpus=2))
     assert started.admit() == ["running"]
-    assert queue.reasons()["small"] == "waiting for 1 GiB of memory: 0 of 10 free; 1 job before it"
+    assert queue.reasons() == {
+        "big": "waiting for 8 GiB of memory: 6 of 10 free",
+        "early": "waiting for 9 GiB of memory: 6 of 10 free, kept for big; 1 job before it",
+        "small": "waiting for 0.5 GiB of memory: 6 of 10 free, kept for big; 2 jobs before it",
+        "gang": "waiting for 2 GPUs: 1 of 2 free; 3 jobs before it",
+    }
     started.crash("running")
-    assert started.admit() == ["running", "big", "small"]
+    assert started.admit() == ["running", "big", "small", "gang"]
 
 
 def test_what_delays_nobody_runs_beside_what_waits(queue: Queue, started: Started) -> None:

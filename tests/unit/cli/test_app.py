@@ -65,10 +65,10 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo run up gpus queue tensorboard doctor",
-        ("jobs",): "ls show logs cancel",
-        ("volumes",): "ls log show diff put get pin unpin retire reinstate fsck gc",
-        ("deployments",): "ls show promote rollback retire",
+        (): "demo init run up gpus queue tensorboard mlflow doctor",
+        ("jobs",): "ls show logs cancel gc get",
+        ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
+        ("deployments",): "ls show promote rollback repair retire",
         ("images",): "ls lock build",
     }
     assert set(ALL) == {(*path, name) for path, names in wanted.items() for name in names.split()}
@@ -86,10 +86,13 @@ def test_every_command_that_reads_speaks_json() -> None:
         "retire",
         "reinstate",
         "promote",
+        "repair",
         "rollback",
         "tensorboard",
+        "mlflow",
         "lock",
         "demo",
+        "init",
         "up",
     }
     assert {path[-1] for path in ALL} - {path[-1] for path in READS} == writes

@@ -27,6 +27,8 @@ from muster.backends.kubernetes.api.kinds import (
     WORKLOAD_PRIORITY_CLASS,
     Kind,
 )
+from muster.cli.cluster_checks import room_check
+from muster.core.room import Room
 from muster.volumes.service.tokens import operator_token, read_keys
 
 Run = Callable[..., Any]
@@ -129,6 +131,16 @@ class TestStore:
     def test_what_is_no_token(self, site: Site) -> None:
         (site.folder / "token").write_text("hello")
         assert site.check("store token")["found"] == "it is no token"
+
+    def test_a_claim_that_is_nearly_full(self, site: Site) -> None:
+        assert site.check("room")["state"] == "ok"
+        checks = [
+            room_check(Room(disk="the store's claim", free_bytes=free, total_bytes=10 << 30), "muster")
+            for free in (1 << 30, 1 << 20)
+        ]
+        assert [check.state for check in checks] == ["warn", "bad"]
+        assert checks[1].found == "the store's claim has 1.0 MiB free of 10.0 GiB (claim muster)"
+        assert "`muster jobs gc`" in checks[1].advice
 
     def test_jobs_are_counted(self, site: Site) -> None:
         from tests.unit.cli.conftest import make_spec

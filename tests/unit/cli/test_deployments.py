@@ -163,6 +163,37 @@ def test_promote_gives_everything_to_what_is_named_or_under_way(
     assert world.called("r2").kept
 
 
+@pytest.mark.parametrize("command", ["promote", "rollback"])
+def test_what_does_not_answer_yet_is_waited_for_and_said(
+    muster: Run, world: World, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    looks = itertools.count(1)
+
+    def pause(_: float) -> None:
+        world.ready = next(looks) == 3
+
+    world.ready = False
+    monkeypatch.setattr("muster.cli.deployments._pause", pause)
+    answer = muster("deployments", command, NAME)
+    assert answer.code == 0
+    assert "which does not answer yet; waiting" in answer.err
+    assert (next(looks), answer.err.count("waiting")) == (4, 1)
+
+
+@pytest.mark.parametrize("command", ["promote", "rollback"])
+def test_what_never_answers_is_not_said_to_serve(
+    muster: Run, world: World, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    clock = itertools.count(0.0, 25.0)
+    world.ready = False
+    monkeypatch.setattr("muster.cli.deployments._pause", lambda _: None)
+    monkeypatch.setattr("muster.cli.deployments.time.monotonic", lambda: next(clock))
+    answer = muster("deployments", command, NAME)
+    assert answer.code == 1
+    assert "of the traffic" not in answer.err
+    assert f"`muster deployments show {NAME} --watch` says when it does" in answer.err
+
+
 def test_promote_names_what_there_is(muster: Run, world: World) -> None:
     there = "there is r3 (lines/model@3), r2 (lines/model@2), r1 (lines/model@1)"
     assert there in muster("deployments", "promote", NAME, "r9").err

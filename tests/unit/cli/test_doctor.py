@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,21 @@ def test_for_people_each_check_is_a_line(muster: Run) -> None:
     assert any(line.split()[1] == "Python" for line in lines[1:])
 
 
+@pytest.mark.parametrize(("counts", "state"), [(0, "warn"), (1, "ok")])
+def test_a_pool_that_does_not_count_deferred_tasks_is_named(
+    muster: Run, home: Path, counts: int, state: str
+) -> None:
+    (home / "up").mkdir(parents=True)
+    with closing(sqlite3.connect(home / "up" / "airflow.db")) as airflow:
+        airflow.execute("CREATE TABLE slot_pool (pool TEXT, slots INTEGER, include_deferred BOOLEAN)")
+        airflow.execute("INSERT INTO slot_pool VALUES ('default_pool', 128, 0), ('gpu', 1, ?)", (counts,))
+        airflow.commit()
+    (found,) = [each for each in muster("doctor", "--json").json()["checks"] if each["name"] == "pools"]
+    assert found["state"] == state
+    assert ("gpu" in found["found"]) is (state == "warn")
+    assert ("Include Deferred" in found["advice"]) is (state == "warn")
+
+
 def test_a_damaged_store_is_bad_and_the_exit_code_says_so(muster: Run, history: FolderStore) -> None:
     path = history.path("flights/model@1") / "card.md"
     path.chmod(0o644)
@@ -49,6 +66,18 @@ def test_a_store_that_is_no_store_is_one_line_of_the_report(muster: Run, home: P
     (home / "store" / "VOLUME.json").write_text("{}")
     store = next(check for check in muster("doctor", "--json").json()["checks"] if check["name"] == "store")
     assert store["state"] == "bad"
+
+
+def test_a_home_that_others_may_enter_is_told(muster: Run, home: Path, history: FolderStore) -> None:
+    def rights() -> dict[str, str]:
+        return next(
+            check for check in muster("doctor", "--json").json()["checks"] if check["name"] == "rights"
+        )
+
+    home.chmod(0o755)
+    assert (rights()["state"], rights()["advice"].split(":")[0]) == ("warn", f"chmod 700 {home}")
+    home.chmod(0o700)
+    assert rights()["state"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -74,3 +103,53 @@ def test_a_full_disk_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     check = checks._home_disk(Settings.load())
     assert (check.state, check.found) == ("bad", f"0.1 GiB free at {home}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "found"),
+    [
+        ([], "ok", "has no Dag muster_maintenance"),
+        ([("muster_maintenance", True)], "warn", "muster_maintenance is paused"),
+        ([("muster_maintenance", False)], "ok", "runs once an hour"),
+    ],
+)
+def test_it_says_whether_anything_deletes_old_versions(
+    muster: Run, home: Path, rows: list[tuple[str, bool]], state: str, found: str
+) -> None:
+    (home / "up").mkdir(parents=True)
+    with closing(sqlite3.connect(home / "up" / "airflow.db")) as database, database:
+        database.execute("CREATE TABLE dag (dag_id TEXT, is_paused BOOLEAN, is_stale BOOLEAN DEFAULT 0)")
+        database.executemany("INSERT INTO dag (dag_id, is_paused) VALUES (?, ?)", rows)
+    checks = muster("doctor", "--json").json()["checks"]
+    line = next(check for check in checks if check["name"] == "maintenance")
+    assert line["state"] == state
+    assert found in line["found"]
+    assert ("airflow dags unpause muster_maintenance" in line["advice"]) == (state == "warn")
+
+
+@pytest.mark.parametrize("name", ["maintenance", "pools"])
+def test_a_database_of_airflow_s_that_is_none_is_one_line_of_the_report(
+    muster: Run, home: Path, name: str
+) -> None:
+    (home / "up").mkdir(parents=True)
+    (home / "up" / "airflow.db").write_text("no database" * 100)
+    checks = muster("doctor", "--json").json()["checks"]
+    (line,) = [check for check in checks if check["name"] == name]
+    assert line["state"] == "warn"
+    assert "cannot be read" in line["found"]
+
+
+def test_airflow_s_database_is_found_in_a_home_of_any_name(
+    muster: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "which? 100%23 #1"
+    (home / "up").mkdir(parents=True)
+    with closing(sqlite3.connect(home / "up" / "airflow.db")) as airflow, airflow:
+        airflow.execute("CREATE TABLE dag (dag_id TEXT, is_paused BOOLEAN, is_stale BOOLEAN DEFAULT 0)")
+        airflow.execute("INSERT INTO dag VALUES ('muster_maintenance', 1, 0)")
+        airflow.execute("CREATE TABLE slot_pool (pool TEXT, slots INTEGER, include_deferred BOOLEAN)")
+    monkeypatch.setenv("MUSTER_HOME", str(home))
+    checks = muster("doctor", "--json").json()["checks"]
+    found = {check["name"]: check for check in checks}
+    assert (found["maintenance"]["state"], found["pools"]["state"]) == ("warn", "ok")
+    assert f"AIRFLOW_HOME='{home / 'up'}' airflow dags unpause" in found["maintenance"]["advice"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,4 +84,87 @@ def test_lock_of_what_is_not_there_is_refused(name: str, muster: Run, tmp_path: 
 def test_lock_names_each_folder_in_which_it_looked_once(muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shipped("images").parent)
     said = muster("images", "lock", "nothing").err
-    assert said.count(str(shipped("images") / "nothing")) == 1
+    assert said.count(f"{shipped('images')};") == 1
+    assert f"{shipped('images')}," not in said
+
+
+@pytest.mark.parametrize("name", ["airflow", "muster"])
+def test_an_image_in_which_no_job_runs_is_built_as_a_container_only(muster: Run, name: str) -> None:
+    answer = muster("images", "build", name)
+    assert (answer.code, answer.error) == (1, None)
+    assert f"`muster images build {name} --container`" in " ".join(answer.err.split())
+
+
+def test_images_lie_at_the_project_s_root_too(muster: Run, tmp_path: Path, home: Path) -> None:
+    for folder in (tmp_path / "images" / "rooted", tmp_path / "dags" / "images" / "shared"):
+        folder.mkdir(parents=True)
+        (folder / "requirements.in").write_text("")
+        assert "is locked, 0 packages" in muster("images", "lock", folder.name).out
+        assert "built in" in muster("images", "build", folder.name).out
+    said = muster("images", "lock", "nothing").err
+    assert str(tmp_path / "dags" / "images" / "images") not in said
+    for words in (("lock", "nothing"), ("build", "nothing")):
+        said = muster("images", *words).err
+        assert [str(folder) in said for folder in (tmp_path / "images", tmp_path / "dags" / "images")] == [
+            True,
+            True,
+        ]
+
+
+def test_requirements_without_hashes_are_no_lock(muster: Run, bare: Path) -> None:
+    (bare / "requirements.txt").write_text("torch\ntqdm>=4  # bars\n")
+    cure = "holds 'torch' without a hash, so it is no lock: rename it to requirements.in, and run `muster images lock bare`"
+    listed = muster("images", "ls")
+    assert [cure in listed.err, "none" in listed.out] == [True, True]
+    (image,) = (each for each in muster("images", "ls", "--json").json() if each["name"] == "bare")
+    assert [image["digest"], cure in image["trouble"]] == [None, True]
+    assert cure in muster("images", "build", "bare").err
+    assert cure in muster("images", "lock", "bare").err
+    assert cure in muster("doctor").out
+
+
+def test_a_lock_that_is_out_of_date_is_told_and_not_built(muster: Run, bare: Path) -> None:
+    hashed = "six==1.17.0 \\\n    --hash=sha256:" + "0" * 64 + "\n"
+    for wanted, lock, says in (
+        ("six\npyarrow  # rows\n", hashed, "requirements.in names pyarrow, which the lock does not hold"),
+        ("Six>=2\n", hashed, "requirements.in asks for Six>=2, and the lock holds 1.17.0"),
+        ("six\n", None, "it is not locked"),
+    ):
+        (bare / "requirements.in").write_text(wanted)
+        (bare / "requirements.txt").unlink()
+        if lock:
+            (bare / "requirements.txt").write_text(lock)
+        answer = muster("images", "build", "bare")
+        assert (answer.code, answer.error) == (1, None)
+        assert f"image 'bare': {says}: run `muster images lock bare`" in answer.err
+        (bare / "requirements.txt").touch()
+
+
+def test_a_package_of_one_s_own_is_built_and_hashed(muster: Run, bare: Path) -> None:
+    package = bare / "my-lib"
+    (package / "my_lib").mkdir(parents=True)
+    (package / "my_lib" / "__init__.py").write_text("ANSWER = 42\n")
+    build = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+    (package / "pyproject.toml").write_text(f'{build}[project]\nname = "my-lib"\nversion = "1.0"\n')
+    (bare / "requirements.in").write_text("./my-lib\n")
+    assert "bare is locked, 1 packages" in muster("images", "lock", "bare").out
+    lock = (bare / "requirements.txt").read_text()
+    assert re.search(r"^./wheels/my_lib-1.0-\S+\.whl \\\n    --hash=sha256:", lock, re.MULTILINE)
+    assert str(bare) not in lock
+    assert "bare built in" in muster("images", "build", "bare").out
+    (image,) = (each for each in muster("images", "ls", "--json").json() if each["name"] == "bare")
+    python = [str(Path(image["path"], "bin", "python")), "-c", "import my_lib; print(my_lib.ANSWER)"]
+    assert subprocess.run(python, capture_output=True, text=True, check=True).stdout == "42\n"
+    (package / "my_lib" / "__init__.py").write_text("ANSWER = 43\n")
+    assert (
+        "./my-lib has changed since its wheel was built: run `muster images lock bare`"
+        in muster("images", "build", "bare").err
+    )
+
+
+@pytest.mark.parametrize("line", ["mylib @ file:///opt/mylib", "../mylib", "-e ./mylib", "/opt/mylib"])
+def test_a_package_outside_of_the_image_is_refused(line: str, muster: Run, bare: Path) -> None:
+    (bare / "requirements.in").write_text(f"{line}\n")
+    answer = muster("images", "lock", "bare")
+    assert (answer.code, answer.error) == (1, None)
+    assert "which does not travel with the image: put the package's folder or wheel into" in answer.err

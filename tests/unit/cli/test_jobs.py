@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -204,6 +205,20 @@ class TestPrefixes:
 
 @pytest.mark.usefixtures("jobs")
 class TestCancel:
+    def test_a_user_without_a_name_cancels_too(
+        self, muster: Run, jobs: FolderStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unnamed(uid: int) -> NoReturn:
+            raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+        monkeypatch.setattr("pwd.getpwuid", unnamed)  # as in a container that runs under any user's id
+        for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(variable, raising=False)
+        assert muster("jobs", "cancel", RUNNING).out == f"{RUNNING}: cancelled\n"
+        verdict = jobs.ledger.status(RUNNING).verdict
+        assert verdict is not None
+        assert verdict.message == f"user {os.getuid()} cancelled it with `muster jobs cancel`"
+
     def test_a_job_without_supervisor_is_cancelled(self, muster: Run, jobs: FolderStore) -> None:
         assert muster("jobs", "cancel", RUNNING).out == f"{RUNNING}: cancelled\n"
         assert jobs.ledger.status(RUNNING).state is JobState.CANCELLED

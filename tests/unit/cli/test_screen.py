@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from muster.cli.screen import Table, complain, fields, safe, seconds, size
@@ -82,3 +85,20 @@ def test_an_error_keeps_its_lines_and_loses_its_controls(capsys: pytest.CaptureF
 def test_fields_leave_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
     fields([("state", "ok"), ("reason", ""), ("output model", "volume://m@1"), ("owner", None)])
     assert capsys.readouterr().out == "state         ok\noutput model  volume://m@1\n"
+
+
+def test_stdout_is_the_document_s_alone_whoever_prints() -> None:
+    program = """
+import os, subprocess
+from muster.cli.screen import emit, kept_for_the_document
+with kept_for_the_document():
+    print("a library")
+    os.write(1, b"a C library\\n")
+    subprocess.run(["echo", "a program"])
+    emit({"state": "success"})
+    print("at its end")
+print("after it")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == '{"state": "success"}\nafter it\n'
+    assert set(done.stderr.splitlines()) == {"a library", "a C library", "a program", "at its end"}

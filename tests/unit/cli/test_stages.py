@@ -12,11 +12,13 @@ import pytest
 import typer
 from rich.console import Console
 
-from muster.airflow.embedded.result import Deployed, Listener, RunResult, Stage
+from muster.airflow.embedded.result import Deployed, Instance, Listener, RunResult, Stage
 from muster.cli import closing
+from muster.cli.progress import Seldom
 from muster.cli.run import finish, read_param
 from muster.cli.stages import LiveView, PlainView, versions
 from muster.core.errors import SpecError
+from muster.core.status import JobState, JobStatus
 
 FEATURES = Stage(
     task_id="features",
@@ -50,6 +52,12 @@ SUCCESS = RunResult(
     deployments=(DEPLOYED,),
 )
 VERDICT = "user error, rank 1\nValueError: [bold]no[/bold] \x1b[2J\nmend train.py\nfull log: muster jobs logs train-1"
+
+
+def status(state: JobState, reason: str) -> JobStatus:
+    return JobStatus(job_id="train-1", state=state, submitted=1.0, reason=reason)
+
+
 FAILURE = replace(
     SUCCESS,
     state="failed",
@@ -66,7 +74,10 @@ def play(listener: Listener) -> None:
     listener.note("image train: installing 80 packages, 12 s")
     listener.run_started("muster__1", ["features", "train", "deploy"])
     listener.task_ended(FEATURES)
-    listener.task_started("train", 2)
+    listener.task_started("train", 2, runs_a_job=True)
+    listener.job("train", status(JobState.QUEUED, "waiting for 2 GPUs: 1 of 2 free"))
+    listener.job("train", status(JobState.PREPARING, ""))
+    listener.job("train", status(JobState.RUNNING, ""))
     listener.lines("train", ["[rank 3] epoch 1", "[bold]x[/bold] \x1b[31mred\x1b[0m \x1b[2J"])
     listener.warning("fewer GPUs than asked for")
     listener.task_ended(TRAIN)
@@ -91,6 +102,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "image train: installing 80 packages, 12 s",
         "run muster__1: features, train, deploy",
         "features: kept, 8.4 s, flights/features@1…@12",
+        "train: queued: waiting for 2 GPUs: 1 of 2 free",
         "train: started again, try 2",
         "train | [rank 3] epoch 1",
         r"train | [bold]x[/bold] red \x1b[2J",
@@ -117,9 +129,113 @@ def test_a_running_stage_shows_its_clock(terminal: Console) -> None:
     view = LiveView(terminal)
     with view as listener:
         listener.run_started("muster__1", ["train"])
-        listener.task_started("train", 1)
+        listener.task_started("train", 1, runs_a_job=True)
         terminal.print(view._render())
     assert any(line.split()[:2] == ["train", "running"] for line in drawn(terminal).splitlines())
+
+
+def test_a_stage_whose_job_waits_says_what_for(terminal: Console) -> None:
+    view = LiveView(terminal)
+    with view as listener:
+        listener.run_started("muster__1", ["train"])
+        listener.task_started("train", 1, runs_a_job=True)
+        listener.job("train", status(JobState.QUEUED, "queue gpus: 2 before it"))
+        terminal.print(view._render())
+        assert any(
+            "train  queued" in line and "queue gpus: 2 before it" in line
+            for line in drawn(terminal).splitlines()
+        )
+        before = len(drawn(terminal))
+        listener.job("train", status(JobState.RUNNING, ""))
+        terminal.print(view._render())
+        after = drawn(terminal)[before:].splitlines()
+    assert any(line.split()[:2] == ["train", "running"] for line in after)
+
+
+def test_a_rank_s_first_line_may_come_before_the_state_that_tells_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with PlainView() as listener:
+        listener.task_started("train", 1, runs_a_job=True)
+        listener.lines("train", ["[muster] fewer GPUs", "[rank 0] here"])
+        listener.job("train", status(JobState.RUNNING, ""))
+        listener.task_started("say", 1, runs_a_job=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "train | [muster] fewer GPUs",
+        "train: started",
+        "train | [rank 0] here",
+        "say: started",
+    ]
+
+
+def test_the_first_of_many_is_told_on_a_machine_that_has_just_started() -> None:
+    said = list[str]()
+    seldom = Seldom(said.append, clock=lambda: 5.0)
+    for number in (1, 2, 3):
+        seldom(f"{number}/3 flights/model@{number}")
+    assert said == ["1/3 flights/model@1", "3/3 flights/model@3"]
+
+
+def test_a_build_in_a_log_is_told_now_and_then() -> None:
+    clock, said = [0.0], list[str]()
+    seldom = Seldom(said.append, clock=lambda: clock[0])
+    for second in range(336):
+        clock[0] = second
+        seldom(f"image hvd: building horovod, {second} s")
+    seldom("image etl: installing 80 packages")
+    seldom("image etl: installing 81 packages")
+    assert said == [
+        *(f"image hvd: building horovod, {second} s" for second in (0, 60, 120, 180, 240, 300)),
+        "image etl: installing 80 packages",
+        "image etl: installing 81 packages",
+    ]
+
+
+FITS = replace(
+    TRAIN,
+    task_id="fit",
+    metrics={},
+    versions={"model": ("volume://try/m@1", "volume://try/m@2")},
+    instances=tuple(
+        Instance(
+            map_index=number,
+            label=f"fit[{number}] rate={rate}",
+            state="success",
+            arguments={"rate": rate},
+            seconds=4.0 + number,
+            overhead_seconds=0.5,
+            versions={"model": (f"volume://try/m@{number + 1}",)},
+            metrics={"loss": rate / 4},
+        )
+        for number, rate in enumerate((0.1, 0.3))
+    ),
+)
+
+
+def test_the_instances_of_a_mapped_task_are_told_apart(
+    terminal: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for listener in (PlainView(), LiveView(terminal)):
+        listener.run_started("muster__1", ["fit"])
+        for instance in FITS.instances:
+            listener.task_started(instance.label, 1, runs_a_job=True)
+            listener.lines(instance.label, ["[rank 0] epoch=1/8"])
+            listener.instance_ended(instance)
+        listener.task_ended(FITS)
+    plain = capsys.readouterr().err.splitlines()
+    assert plain[1:5] == [
+        "fit[0] rate=0.1: started",
+        "fit[0] rate=0.1 | [rank 0] epoch=1/8",
+        "fit[0] rate=0.1: success, 4.0 s, try/m@1",
+        "fit[1] rate=0.3: started",
+    ]
+    assert "fit[1] rate=0.3 │ [rank 0] epoch=1/8" in drawn(terminal)
+    assert "fit[1] rate=0.3 success, 5.0 s, try/m@2" in drawn(terminal)
+
+    finish(replace(SUCCESS, stages=(FITS,), deployments=()))
+    out = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["[1]", "rate=0.3", "success", "5.0", "s", "0.50", "s", "try/m@2"] in out
+    assert ["fit[1]", "rate=0.3", "loss", "0.0750"] in out
 
 
 def test_versions_are_written_shortly() -> None:
@@ -179,6 +295,14 @@ def test_an_interrupted_run_says_how_it_goes_on(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().err
     assert "muster: flights was interrupted; `muster run flights --resume` goes on from there" in said
     assert "user error" not in said, "that its job was ended is what was asked for"
+
+
+def test_the_verdict_of_a_mapped_task_names_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = FITS.instances
+    bad = replace(bad, state="failed", message=VERDICT)
+    stage = replace(FITS, state="failed", message=VERDICT, instances=(good, bad))
+    closing.complain_of(replace(FAILURE, stages=(stage,)))
+    assert "muster: fit[1] rate=0.3: user error, rank 1" in capsys.readouterr().err.splitlines()
 
 
 def test_a_failed_run_without_a_job_names_airflow_s_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,43 @@ class TestFsck:
         assert answer.json()["report"]["problems"][0]["where"] == "volume://flights/model@1"
         assert "4/4" in answer.err
 
+    def test_records_that_an_earlier_muster_committed_are_named_and_protected(
+        self, muster: Run, history: FolderStore
+    ) -> None:
+        for path in (history.layout.root / "commits").iterdir():
+            document = json.loads(path.read_text())
+            del document["records"]
+            path.write_text(json.dumps(document))
+        answer = muster("volumes", "fsck")
+        assert answer.code == 0
+        assert "the records of 4 versions are unprotected" in " ".join(answer.out.split())
+        assert "muster volumes fsck --protect" in answer.out
+        assert "unprotected" not in muster("volumes", "fsck", "--protect").out
+        assert muster("volumes", "fsck").out.startswith("4 versions")
+        record = history.layout.version("flights/model", 1) / "RECORD.json"
+        record.chmod(0o644)
+        record.write_text(record.read_text().replace("0.71", "0.91"))
+        assert "RECORD.json was changed" in " ".join(muster("volumes", "fsck").out.split())
+
 
 class TestGc:
+    @pytest.mark.parametrize("options", [[], ["--yes"]])
+    def test_it_takes_nothing_from_a_damaged_store(
+        self, muster: Run, history: FolderStore, options: list[str]
+    ) -> None:
+        damage(history, same_size=False)
+        answer = muster("volumes", "gc", "--keep", "1", *options)
+        assert answer.code == 1
+        said = " ".join(answer.err.split())
+        assert (
+            "gc takes nothing while the store is damaged: volume://flights/model@1: 6 bytes instead of 7"
+            in said
+        )
+        assert "muster volumes fsck" in said
+        for number in (1, 2):  # they share the file
+            muster("volumes", "retire", f"flights/model@{number}")
+        assert muster("volumes", "gc", "--keep", "1", *options).code == 0
+
     def test_without_yes_it_only_shows_the_plan(self, muster: Run, history: FolderStore) -> None:
         answer = muster("volumes", "gc", "--keep", "1")
         assert answer.code == 0
@@ -106,3 +142,13 @@ class TestGc:
         assert f"no volume '{name}'" in answer.err
         assert "flights/features, flights/model" in answer.err
         assert len(history.versions("flights/model")) == 2
+
+
+class TestGcOnAFullDisk:
+    """Where this process has the store: a service has it in another, which tests/cluster/test_full_claim.py fills."""
+
+    def test_on_a_disk_that_is_nearly_full_nothing_waits(
+        self, muster: Run, history: FolderStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("muster.core.room.SCARCE_BYTES", 1 << 62)
+        assert "their disk space is free" in muster("volumes", "gc", "--keep", "1", "--yes").err

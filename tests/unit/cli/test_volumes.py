@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli.conftest import make_spec, run_job
 
 from muster.volumes.folder import FolderStore
 
@@ -53,6 +54,14 @@ class TestReading:
         answer = muster("volumes", "log", "flights/model", "--limit", "1")
         assert "flights/model@1" not in answer.out
         assert "1 older version" in answer.err
+
+    def test_log_reads_no_more_than_it_shows(
+        self, muster: Run, history: FolderStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("versions", "resolve"):
+            monkeypatch.setattr(FolderStore, name, lambda *_: pytest.fail("all versions are read"))
+        (only,) = muster("volumes", "log", "flights/model", "--limit", "1", "--json").json()
+        assert only["record"]["number"] == 2
 
     def test_log_takes_a_selector(self, muster: Run) -> None:
         found = muster("volumes", "log", "flights/features@<2013-02", "--json").json()
@@ -103,6 +112,79 @@ class TestReading:
         assert answer.out == ""
         assert "the same" in answer.err
 
+    def test_ls_goes_on_beside_a_volume_of_which_all_is_damaged(
+        self, muster: Run, history: FolderStore
+    ) -> None:
+        for number in (1, 2):
+            record = history.layout.version("flights/model", number) / "RECORD.json"
+            record.chmod(0o644)
+            record.write_text(record.read_text().replace('"job_id":"train', '"job_id":"other'))
+        answer = muster("volumes", "ls")
+        assert answer.code == 0
+        assert [line.split()[:3] for line in answer.out.splitlines()[1:]] == [
+            ["flights/features", "2", "@2"],
+            ["flights/model", "2", "-"],
+        ]
+        assert "flights/model@1 is damaged" in " ".join(answer.err.split())
+
+
+class TestCode:
+    @pytest.fixture
+    def trained(self, store: FolderStore, tmp_path: Path) -> list[str]:
+        """The code of two versions: one file of it changed, one is new, one is the same."""
+        digests = []
+        for number in (1, 2):
+            code = tmp_path / f"code-{number}"
+            (code / "lib").mkdir(parents=True)
+            (code / "train.py").write_text(f"epochs = {number}\n")
+            (code / "lib" / "same.py").write_text("same\n")
+            (code / f"only{number}.py").write_text("")
+            digests.append(store.put(code, ["train.py", "lib/same.py", f"only{number}.py"]))
+            spec = make_spec(code=digests[-1])
+            run_job(store, f"train-{number}", spec, {"model": {"m": b"m"}})
+        return digests
+
+    def test_the_code_of_a_version_is_listed_and_printed(self, muster: Run, trained: list[str]) -> None:
+        listed = [line.split()[-1] for line in muster("volumes", "code", "flights/model@1").out.splitlines()]
+        assert listed == ["file", "lib/same.py", "only1.py", "train.py"]
+        for named in ("flights/model@2", trained[1], trained[1][:11]):
+            assert muster("volumes", "code", named, "train.py").out == "epochs = 2\n"
+        document = muster("volumes", "code", "flights/model", "--json").json()
+        assert document == {"code": trained[1], "files": {"lib/same.py": 5, "only2.py": 0, "train.py": 11}}
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["flights/model", "none.py"], "holds no 'none.py'; it holds lib/same.py, only2.py, train.py"),
+            (["b3:0000"], "no code snapshot b3:0000"),
+            (["b3:"], "is no digest: expected b3: and the first digits"),
+            (["b3:../"], "is no digest"),
+        ],
+    )
+    @pytest.mark.usefixtures("trained")
+    def test_what_is_not_there_is_said(self, muster: Run, words: list[str], message: str) -> None:
+        answer = muster("volumes", "code", *words)
+        assert answer.code == 1
+        assert message in " ".join(answer.err.split())
+
+    @pytest.mark.usefixtures("history")
+    def test_a_version_that_no_code_made_says_so(self, muster: Run) -> None:
+        assert "was made by no code" in muster("volumes", "code", "flights/features@1").err
+
+    @pytest.mark.usefixtures("trained")
+    def test_diff_names_the_files_of_the_code_that_differ(self, muster: Run) -> None:
+        lines = muster("volumes", "diff", "flights/model@1", "flights/model@2").out.splitlines()
+        assert lines[0].startswith("  code: b3:")
+        assert lines[1:4] == ["    only1.py (gone)", "    only2.py (new)", "    train.py (changed)"]
+        document = muster("volumes", "diff", "flights/model@1", "flights/model@2", "--json").json()
+        assert document["code"] == ["only1.py (gone)", "only2.py (new)", "train.py (changed)"]
+
+    def test_diff_says_where_code_is_gone(self, muster: Run, store: FolderStore, trained: list[str]) -> None:
+        store.layout.delete(store.layout.code(trained[0]))
+        answer = muster("volumes", "diff", "flights/model@1", "flights/model@2")
+        assert answer.code == 0
+        assert "which files of the code differ is not known" in " ".join(answer.err.split())
+
 
 class TestPutAndGet:
     def test_a_folder_goes_in_and_comes_out(self, muster: Run, tmp_path: Path) -> None:
@@ -128,6 +210,25 @@ class TestPutAndGet:
     def test_one_file_comes_out(self, muster: Run, tmp_path: Path) -> None:
         muster("volumes", "get", "flights/model@1/card.md", tmp_path / "card.md")
         assert (tmp_path / "card.md").read_bytes() == b"a model"
+
+    @pytest.mark.parametrize("address", ["flights/model@1", "flights/model@1/card.md"])
+    def test_get_gives_out_no_bytes_that_were_not_committed(
+        self, muster: Run, history: FolderStore, tmp_path: Path, address: str
+    ) -> None:
+        card = history.path("flights/model@1") / "card.md"
+        card.chmod(0o644)
+        card.write_bytes(b"a mODEL")
+        answer = muster("volumes", "get", address, tmp_path / "out")
+        assert answer.code == 1
+        assert "'card.md' is not what was committed: nothing was copied" in " ".join(answer.err.split())
+        assert not (tmp_path / "out").exists()
+        assert muster("volumes", "get", "flights/model@1/model.onnx", tmp_path / "out").code == 0
+
+    @pytest.mark.usefixtures("history")
+    def test_get_says_how_a_file_is_named(self, muster: Run, tmp_path: Path) -> None:
+        answer = muster("volumes", "get", "flights/model/card.md", tmp_path / "out")
+        assert "a file of it is named flights/model@latest/card.md" in " ".join(answer.err.split())
+        assert muster("volumes", "get", "flights/model@latest/card.md", tmp_path / "out").code == 0
 
     @pytest.mark.usefixtures("history")
     def test_get_never_writes_over_what_is_there(self, muster: Run, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Output, Pinned, Role, SecretRef
+from muster.core.job import Input, JobSpec, Origin, Output, Pinned, Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.status import check_metrics
 from muster.core.verdict import Cause, Verdict
@@ -123,6 +123,21 @@ def test_a_verdict_is_four_clean_lines():
     assert len(lines[1]) == 400
     assert lines[2:] == ["do this", "full log: muster jobs logs j-1"]
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("run_id", "words"),
+    [
+        ("muster__2026-11-23", "`muster run loop --resume`"),
+        ("scheduled__2026-11-23", "clear the task"),
+        ("", "run again"),
+    ],
+)
+def test_the_next_step_is_right_as_it_stands(run_id, words):
+    advice = "mend the code at t.py:3 and run again; earlier stages are kept"
+    verdict = Verdict(cause=Cause.USER_ERROR, message="no", advice=advice)
+    said = verdict.going_on(Origin(dag_id="loop", run_id=run_id).again).advice
+    assert said == f"mend the code at t.py:3 and {words}; earlier stages are kept"
 
 
 def test_causes_say_who_tries_again():

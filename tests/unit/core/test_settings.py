@@ -26,3 +26,19 @@ def test_the_environment_wins_and_paths_are_absolute(tmp_path, monkeypatch):
 def test_a_flag_that_is_neither_is_refused():
     with pytest.raises(SpecError, match="expected 0 or 1"):
         Settings.load({"MUSTER_REQUIRE_GPUS": "yes"})
+
+
+def test_a_new_home_is_its_owners_alone_and_one_that_is_there_stays_as_it_is(tmp_path):
+    for name, before, after in (("new/.muster", None, 0o700), ("old", 0o755, 0o755)):
+        if before is not None:
+            (tmp_path / name).mkdir()
+            (tmp_path / name).chmod(before)
+        Settings(home=tmp_path / name, cache=tmp_path).make_home()
+        assert (tmp_path / name).stat().st_mode & 0o777 == after
+
+
+def test_what_a_commit_compares_is_a_setting():
+    assert Settings.load({"MUSTER_COMPARE": "1"}).compare
+    assert not Settings.load({}).compare
+    with pytest.raises(SpecError, match="MUSTER_COMPARE is 'yes': expected 0 or 1"):
+        Settings.load({"MUSTER_COMPARE": "yes"})

@@ -1,6 +1,7 @@
 """Jobs as the worker leaves them: staged and sealed, ready for the store."""
 
 import ctypes
+import sys
 import time
 
 import pytest
@@ -72,6 +73,13 @@ class Work:
         self.end(job_id)
         return version
 
+    def cut_off(self, job_id, volume="flights/features", number=1):
+        """Leave what a crash before the commit record does: the version in its place, and the mark of its number."""
+        aside = self.store.layout.trash / "x"
+        self.store.layout.commit(job_id).rename(aside)
+        (self.store.layout.volume(volume) / f".{number}").symlink_to(f"{job_id}:0")
+        return aside
+
     def end(self, job_id, *, at=None):
         self.store.ledger.update(
             JobStatus(job_id=job_id, state=JobState.SUCCEEDED, submitted=1.0, ended=at or time.time())
@@ -86,6 +94,32 @@ def work(tmp_path):
 @pytest.fixture
 def store(work):
     return work.store
+
+
+_watching = []
+
+
+def _watch(event, arguments):
+    if _watching and event in ("open", "os.listdir", "os.scandir"):
+        _watching[-1].append(str(arguments[0]))
+
+
+sys.addaudithook(_watch)  # it cannot be taken away again
+
+
+@pytest.fixture
+def opened():
+    """Call something, and return every file that it opened and every folder that it listed."""
+
+    def watch(act):
+        _watching.append([])
+        try:
+            act()
+            return _watching[-1]
+        finally:
+            _watching.pop()
+
+    return watch
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
-"""Counting versions: looked at again only where one came or went, and never wrong for it."""
+"""What a look at versions reads, and what it keeps: it reads again only what may have changed."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from muster.volumes import catalog
+from muster.volumes.base import Record
 from muster.volumes.folder import FolderStore
 
 
@@ -51,6 +55,39 @@ def test_a_count_of_what_has_just_changed_is_not_kept(store: FolderStore) -> Non
     for folder, before in times:
         os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert store.count("raw/rows") == 2
+
+
+def test_of_many_records_the_last_ones_are_kept_in_memory_and_no_version_is_read_twice(
+    store: FolderStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[Callable[[], object]], list[str]],
+) -> None:
+    for _ in range(9):
+        store.add("raw/rows", tmp_path / "rows")
+    monkeypatch.setattr(catalog, "RECORDS", 5)
+    again = FolderStore(store.layout.root)
+    before = records_in_memory()
+    assert len(again.versions("raw/rows")) == 12
+    assert records_in_memory() - before <= 5
+    assert not [path for path in opened(lambda: again.versions("raw/rows")) if "RECORD" in path]
+    assert again.record("raw/rows@1").number == 1
+
+
+def records_in_memory() -> int:
+    gc.collect()
+    return sum(type(each) is Record for each in gc.get_objects())
+
+
+def test_versions_that_gc_deleted_are_not_read_to_find_the_newest(
+    store: FolderStore, opened: Callable[[Callable[[], object]], list[str]]
+) -> None:
+    store.collect(keep_last=1)
+    again = FolderStore(store.layout.root)
+    seen = opened(lambda: (again.newest("raw/rows", limit=20), again.versions("raw/rows")))
+    assert [path for path in seen if path.endswith("RECORD.json")] == [
+        str(store.layout.version("raw/rows", 3) / "RECORD.json")
+    ]
 
 
 def test_no_such_volume(store: FolderStore) -> None:

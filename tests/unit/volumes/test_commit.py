@@ -9,12 +9,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.namespaces import on_a_small_disk
 
 from muster.core import wire
-from muster.core.errors import StoreError
+from muster.core.errors import BadOutput, StoreError
 from muster.core.job import Output, Role
 from muster.core.replica import PartManifest
-from muster.volumes import fsck
+from muster.volumes import commit, fsck
+from muster.volumes.retention import collect
+from muster.volumes.tree import make_folders, remove
 
 FAULTS = Path(__file__).parent / "commit_faults.py"
 
@@ -230,6 +233,25 @@ def test_a_commit_leaves_nothing_but_the_seal(work, store):
     assert [path.name for path in store.layout.volume("flights/features").iterdir()] == ["1"]
 
 
+def test_a_tree_deeper_than_python_recurs_is_committed_and_deleted(work, store, tmp_path):
+    path = "/".join([*"d" * 1_200, "x"])
+    staging = work.seal("a-1", work.spec(out="deep"), {"out": {"y": b"1"}})
+    make_folders((staging.output("main", 0, "out") / path).parent)
+    (staging.output("main", 0, "out") / path).write_bytes(b"deep")
+    staging.sealed("main", 0).unlink()
+    work.seal_one(staging, work.spec(out="deep"), 0)
+    ((version,),) = store.commit("a-1", attempt=1).values()
+    copy = store.add("deep", store.path(version.address))
+    assert copy.digest == version.digest
+    assert sorted(store.manifest(copy.address)) == [path, "y"]
+    work.end("a-1")
+    store.retire(version.address, reason="wrong")
+    assert collect(store, keep_last=1, grace_seconds=0).plan.versions[0].address == version.address
+    assert fsck.check(store, deep=True).problems == ()
+    remove(store.layout.root)  # pytest would recur
+    assert list(tmp_path.iterdir()) == []
+
+
 TEN = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
@@ -258,12 +280,33 @@ def test_ten_processes_commit_to_one_volume(work, store, tmp_path):
 @pytest.mark.soak
 def test_a_disk_that_is_really_full(tmp_path):
     script = Path(__file__).parent / "full_disk.py"
-    mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" "$3" "$1"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", mount, "sh"]
-    done = subprocess.run(
-        [*command, tmp_path, sys.executable, script], capture_output=True, text=True, check=False, timeout=60
-    )
+    command = on_a_small_disk(tmp_path, 2, sys.executable, script, tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.EPERM])
+def test_what_no_later_commit_can_take_is_the_author_s(work, store, monkeypatch, number):
+    work.seal("a-1", work.spec(out="v"), {"out": {"x": b"1"}})
+
+    def refuse(path, *_, **__):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(commit, "freeze_files", refuse)
+    with pytest.raises(BadOutput, match="an output cannot be committed: .*: " + os.strerror(number)):
+        store.commit("a-1", attempt=1)
+
+
+def test_a_file_that_may_not_be_changed_is_the_author_s(work, store):
+    work.seal("a-1", work.spec(out="v"), {"out": {"x": b"1"}})
+    path = store.staging("a-1").output("main", 0, "out") / "x"
+    if shutil.which("chattr") is None or subprocess.run(["chattr", "+i", path], check=False).returncode:
+        pytest.skip("no file can be made immutable here: chattr +i is refused")
+    try:
+        with pytest.raises(BadOutput, match="committed: x: Operation not permitted: it is immutable"):
+            store.commit("a-1", attempt=1)
+    finally:
+        subprocess.run(["chattr", "-R", "-i", store.layout.staging("a-1")], check=True)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

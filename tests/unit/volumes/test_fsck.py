@@ -124,8 +124,27 @@ def test_a_torn_commit_record_is_found(store, version):
     assert "a-1.json cannot be read" in report.problems[0].what
 
 
+@pytest.mark.parametrize("name", ["b-1.json", "a copy of it.json"])
+def test_a_commit_record_that_cannot_be_read_hides_no_other_damage(work, store, version, name):
+    (store.layout.root / "commits" / name).mkdir()
+    open_up(store.layout.version(version.volume, 1))
+    first, second = found(store)
+    assert f"{name} cannot be read (" in first
+    assert second == "writable file: 'y'"
+
+
+def test_a_job_that_cannot_be_read_hides_no_other_damage(work, store, version):
+    work.seal("b-1", work.spec(out="flights/x"), {"out": {"x": b"1"}})
+    write_whole(store.layout.job("b-1") / "status.json", "{")
+    open_up(store.layout.version(version.volume, 1))
+    first, second = found(store)
+    assert first == "writable file: 'y'"
+    assert "b-1/status.json cannot be read" in second
+    assert not fsck.check(store).clean, "gc takes nothing now"
+
+
 def test_a_commit_that_was_cut_off_is_harmless(work, store, version):
-    store.layout.commit("a-1").rename(store.layout.trash / "x")
+    work.cut_off("a-1")
     report = fsck.check(store)
     assert report.clean
     assert "the commit of job a-1 was cut off" in report.problems[0].what
@@ -171,7 +190,10 @@ def test_a_damaged_version_is_named_retired_and_taken_away(work, store, damage):
     with pytest.raises(Corrupt, match=r"features@2 is damaged .*retire"):
         again.resolve(second.address)
     assert "damaged" in plan(again).kept[second.address]
-    assert collect(again).plan.versions == ()
+    with pytest.raises(
+        Corrupt, match=r"gc takes nothing while the store is damaged: volume://flights/features@2: torn"
+    ):
+        collect(again)
     assert again.retire(second.address, reason="torn").retired == "torn"
     assert [version.number for version in collect(again).plan.versions] == [2]
     assert not again.layout.version(second.volume, 2).joinpath("data").exists()
@@ -179,6 +201,33 @@ def test_a_damaged_version_is_named_retired_and_taken_away(work, store, damage):
     assert type(work)(store.layout.root).run("a-3", {"x": b"2"}).number == 3, (
         "a number is never given out again"
     )
+
+
+def lose_record(folder):
+    (folder / "RECORD.json").unlink()
+
+
+@pytest.mark.parametrize("damage", [lose_data, lose_all, lose_record])
+def test_what_of_a_version_was_deleted_by_hand_can_be_given_up(work, store, damage):
+    work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    damage(store.layout.version("flights/features", 1))
+    again = FolderStore(store.layout.root)
+    with pytest.raises(Corrupt, match="volume://flights/features@1: missing"):
+        collect(again)
+    assert again.retire("flights/features@1", reason="deleted by hand").retired == "deleted by hand"
+    assert [version.number for version in collect(again).plan.versions] == [1]
+    assert fsck.check(again).clean
+    assert [version.number for version in again.versions("flights/features")] == [2]
+
+
+def test_gc_is_not_named_where_data_was_deleted_by_hand(store, version):
+    lose_data(store.layout.version(version.volume, 1))
+    for address in (version.address, "flights/features@latest"):
+        with pytest.raises(
+            Corrupt, match=r"features@1 is damaged .its data is gone, and gc did not delete it"
+        ):
+            FolderStore(store.layout.root).resolve(address)
 
 
 def test_a_volume_of_which_all_is_damaged_says_so(store, version):

@@ -9,8 +9,9 @@ import pytest
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
-from muster.core.job import Output
-from muster.volumes import fsck, retention
+from muster.core.job import Origin, Output
+from muster.core.status import JobState, JobStatus
+from muster.volumes import fsck, retention, sharing
 from muster.volumes.folder import FolderStore
 
 
@@ -141,6 +142,38 @@ def test_who_reads_without_a_lease_has_time_to_finish(work, store):
     assert list(store.layout.trash.iterdir()) == []
 
 
+def test_on_a_disk_that_is_nearly_full_what_goes_makes_room_at_once(work, store, monkeypatch):
+    """Jobs fail there; who reads without a lease can ask again. What else lies in the trash may be an upload that comes in."""
+    monkeypatch.setattr("muster.core.room.SCARCE_BYTES", 1 << 62)
+    work.run("a-1", {"x": b"1" * 9000})
+    work.run("a-2", {"x": b"2"})
+    retention.collect(store)
+    coming = store.layout.trash / f"{int(time.time())}-0123456789abcdef"
+    coming.mkdir()
+    collected = retention.collect(store, keep_last=1)
+    assert collected.at_once
+    assert collected.freed_bytes >= 9000
+    assert list(store.layout.trash.iterdir()) == [coming]
+
+
+def test_what_is_known_of_a_version_makes_room_for_its_tombstone(work, store, monkeypatch):
+    """On a disk without a free block: else gc could not free the first version, nor any other."""
+    first = work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    folder, there = store.layout.version(first.volume, first.number), []
+    assert (folder / sharing.KNOWN).exists()
+    write = retention.write_whole
+
+    def full(path, *given, **how):
+        if path.name == "TOMBSTONE":
+            there.append((path.parent / sharing.KNOWN).exists())
+        return write(path, *given, **how)
+
+    monkeypatch.setattr(retention, "write_whole", full)
+    retention.collect(store, keep_last=1)
+    assert there == [False]
+
+
 def test_shared_files_do_not_count_as_freed(work, store):
     for n in range(2):
         work.run(f"a-{n}", {"same": b"x" * 9000, "own": b"%d" % n})
@@ -160,10 +193,72 @@ def test_leftovers_of_ended_jobs_go_and_of_running_ones_stay(work, store):
     assert store.ledger.jobs() == ["ended-1", "running-1"]
 
 
+TASK = Origin(instance="i", dag_id="flights", run_id="r", task_id="train")
+
+
+def failed(work, job_id, *, ended=None, origin=TASK, **more):
+    """A job that saved a checkpoint, staged half an output and failed; `ended` is so many days ago."""
+    store, spec = work.store, replace(work.spec(out="flights/x"), origin=origin, **more)
+    store.ledger.create(job_id, spec)
+    staging = store.stage(job_id)
+    work.write(staging, spec, 0, {"out": {"half": bytes(9000)}})
+    (staging.checkpoints / "epoch-5").write_bytes(b"weights")
+    at = time.time() - (ended or 0) * 86_400
+    store.ledger.update(
+        JobStatus(
+            job_id=job_id, state=JobState.FAILED, submitted=store.ledger.status(job_id).submitted, ended=at
+        )
+    )
+    return staging
+
+
+def test_the_checkpoints_of_a_task_that_failed_stay_and_what_it_staged_beside_them_goes(work, store):
+    staging = failed(work, "a-1")
+    done = retention.collect(store)
+    assert (done.plan.resumable, done.plan.staging) == (("a-1",), ())
+    assert done.freed_bytes >= 9000
+    assert [path.name for path in staging.root.iterdir()] == ["checkpoints"]
+    assert store.saved("a-1").files == 1
+    assert fsck.check(store).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("made", "rules"),
+    [({"ended": 8}, {}), ({"ended": 0.5}, {"checkpoint_days": 0.25}), ({"origin": Origin()}, {})],
+    ids=["too old", "older than the rule", "of no task"],
+)
+def test_checkpoints_that_no_try_will_go_on_from_go(work, store, made, rules):
+    failed(work, "a-1", **made)
+    assert retention.collect(store, **rules).plan.staging == ("a-1",)
+    assert store.saved("a-1") is None
+
+
+def test_checkpoints_of_a_task_that_has_succeeded_since_go(work, store):
+    for job_id, task in (("a-1", TASK), ("b-1", replace(TASK, map_index=1))):
+        failed(work, job_id, origin=task)
+    spec = replace(work.spec(out="flights/x"), origin=TASK)
+    work.seal("a-2", spec, {"out": {"x": b"1"}})
+    store.commit("a-2", attempt=1)
+    work.end("a-2", at=time.time())
+    assert retention.collect(store).plan.resumable == ("b-1",)
+    assert (store.saved("a-1"), store.saved("b-1").files) == (None, 1)
+
+
+def test_checkpoints_that_a_waiting_job_goes_on_from_stay_however_old(work, store):
+    failed(work, "a-1", ended=20)
+    store.ledger.create("a-2", replace(work.spec(out="flights/x"), origin=TASK, follows="a-1"))
+    assert retention.collect(store).plan.resumable == ("a-1",)
+    assert contents(store.stage("a-2").checkpoints) == {"epoch-5": b"weights"}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_a_commit_under_way_is_left_alone(work, store):
     """Its version is in its place, its commit record is not there yet, and somebody holds its lock."""
     version = work.run("put-1", {"x": b"1"})
-    store.layout.commit("put-1").rename(store.layout.trash / "x")
+    work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     with store.attempts.alone("put-1"):
         assert retention.plan(store).torn == ()
@@ -177,8 +272,7 @@ def test_a_commit_under_way_is_left_alone(work, store):
 def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, store, monkeypatch):
     """Its commit record came while it was asked whether somebody would still commit it."""
     version = work.run("put-1", {"x": b"1"})
-    record, aside = store.layout.commit("put-1"), store.layout.trash / "x"
-    record.rename(aside)
+    record, aside = store.layout.commit("put-1"), work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     store.layout.delete(store.layout.staging("put-1"))
     given_up = retention._given_up
@@ -200,7 +294,7 @@ def test_two_collections_at_once_do_not_stop_each_other(work, store, monkeypatch
     work.seal("ended-1", work.spec(out="flights/x"), {"out": {"x": bytes(9000)}})
     work.end("ended-1")
     work.run("put-1", {"x": b"1"})
-    store.layout.commit("put-1").rename(store.layout.trash / "x")
+    work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     store.layout.delete(store.layout.staging("put-1"))
     decided = retention.plan(store)

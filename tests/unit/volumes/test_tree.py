@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.volumes import tree
+from muster.volumes import holding, tree
 
 
 @pytest.fixture(params=["renameat2", "replace"])
@@ -14,12 +14,107 @@ def exchange_by(request, monkeypatch):
     return request.param
 
 
-def test_a_link_takes_the_place_of_an_equal_file(tmp_path, exchange_by):
-    for name in ("theirs", "mine"):
-        (tmp_path / name).write_bytes(b"same")
-    tree.link_over(*(str(tmp_path / name) for name in ("theirs", "mine")), spare=str(tmp_path / "spare"))
-    assert (tmp_path / "mine").samefile(tmp_path / "theirs")
-    assert (tmp_path / "spare").exists() == (exchange_by == "renameat2")
+def test_two_names_are_swapped_or_one_replaces_the_other(tmp_path, exchange_by):
+    for name in ("one", "other"):
+        (tmp_path / name).write_text(name)
+    tree.exchange(str(tmp_path / "one"), str(tmp_path / "other"))
+    assert (tmp_path / "other").read_text() == "one"
+    assert (tmp_path / "one").exists() == (exchange_by == "renameat2")
+
+
+DEEP = 1_200
+
+
+@pytest.fixture
+def deep(tmp_path):
+    """A tree that is deeper than Python's own calls go, with a file at its end and one half-way."""
+    folder = tmp_path / "deep"
+    tree.make_folders(folder / "/".join("d" * DEEP))
+    for depth in (DEEP // 2, DEEP):
+        (folder / "/".join([*"d" * depth, "x"])).write_text("x")
+    yield folder
+    tree.remove(folder)  # pytest would recur
+
+
+def calls(monkeypatch, act):
+    """How many folders were opened for a call."""
+    count = 0
+
+    def counted(function):
+        def call(*arguments, **options):
+            nonlocal count
+            count += 1
+            return function(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", counted(os.open))
+        patch.setattr(holding, "_openat2", counted(holding._openat2))
+        act()
+    return count
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        tree.unlock,
+        tree.prune,
+        tree.remove,
+        lambda folder: list(tree.held_files_of(folder)),
+        lambda folder: tree.set_modes(folder, tree.folders_of(folder), 0o755),
+    ],
+)
+def test_each_folder_of_a_deep_tree_is_opened_a_few_times(deep, monkeypatch, act):
+    for folder in tree.folders_of(deep)[::100]:
+        (deep / folder).chmod(0o555)
+    assert calls(monkeypatch, lambda: act(deep)) <= 8 * DEEP
+    assert deep.exists() == (act is not tree.remove)
+
+
+def test_a_tree_is_walked_where_the_kernel_opens_one_folder_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(holding, "_openat2", lambda fd, path: None)
+    tree.make_folders(tmp_path / "top" / "a" / "b" / "c")
+    (tmp_path / "top" / "a" / "b" / "link").symlink_to("c")
+    assert tree.unlock(tmp_path / "top") == ["", "a", "a/b", "a/b/c"]
+    with pytest.raises(NotADirectoryError), holding.held(tmp_path / "top", "a/b/link"):
+        pass
+
+
+def test_no_link_is_followed_on_the_way_to_a_folder(tmp_path):
+    tree.make_folders(tmp_path / "top" / "a" / "b")
+    (tmp_path / "top" / "link").symlink_to("a")
+    for inner in ("link", "link/b", "a/b/../../link/b"):
+        with pytest.raises(NotADirectoryError), holding.held(tmp_path / "top", inner):
+            pass
+    with pytest.raises(FileNotFoundError), holding.held(tmp_path / "top", "a/none/b"):
+        pass
+
+
+def test_a_tree_that_is_removed_by_two_at_once_is_gone(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / "top" / "d").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "top" / "d" / name).write_text(name)
+    unlink, removed = os.unlink, []
+
+    def second(path):
+        if not removed:
+            unlink(path)  # the other one was here first
+        removed.append(path)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", second)
+        tree.remove(tmp_path / "top")
+    assert len(removed) == 3
+    assert not (tmp_path / "top").exists()
+
+
+def test_an_error_names_the_folder_and_not_the_number_of_an_open_file(tmp_path):
+    (tmp_path / "top" / "a").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError) as caught, holding.held(tmp_path / "top", "a") as here:
+        Path(f"{here}/x").unlink()
+    assert caught.value.filename == str(tmp_path / "top" / "a" / "x")
 
 
 def test_a_graft_can_be_done_again_after_a_crash(tmp_path):

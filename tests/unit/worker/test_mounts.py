@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.core.verdict import ExitCode
+from muster.worker.mounts import version_folder
 
 ALLOWED = "import sys\nfrom muster.worker.mounts import protect\nsys.exit(not protect([sys.argv[1]]))"
 
@@ -61,3 +62,41 @@ def test_a_command_cannot_change_one_of_several(bench, rows: Path, tmp_path: Pat
     ended = bench.run(command=("python", "t.py", "{inputs.rows}"), inputs=given)
     assert ended.report.verdict.message.startswith("OSError: [Errno 30] Read-only file system")
     assert list(other.iterdir()) == []
+
+
+EDITS = """
+    import os
+    def f(rows):
+        version, refused = rows.parent, []
+        for change in (lambda: os.chmod(version / "RECORD.json", 0o666), lambda: os.remove(version / "MANIFEST"),
+                       lambda: open(version / "RETIRED", "w"), lambda: open(version / "RECORD.json", "w"),
+                       lambda: os.rename(version, f"{version}0")):
+            try:
+                change()
+            except OSError as error:
+                refused.append(error.strerror)
+        print(refused)
+"""
+
+
+def test_root_cannot_change_the_record_beside_an_input(bench, rows: Path) -> None:
+    version = rows.parent / "7"
+    version.mkdir()
+    rows.rename(version / "data")
+    for name in ("RECORD.json", "MANIFEST"):
+        (version / name).write_text(name)
+    bench.code(t=EDITS)
+    ended = bench.run(entrypoint="t:f", inputs={"rows": ((str(version / "data"),), False)})
+    assert f"{['Read-only file system'] * 4 + ['Device or resource busy']}" in ended.log
+    assert (version / "RECORD.json").read_text() == "RECORD.json"
+    assert sorted(path.name for path in version.iterdir()) == ["MANIFEST", "RECORD.json", "data"]
+
+
+def test_what_is_protected_is_the_version_that_an_input_lies_in(tmp_path: Path) -> None:
+    version = tmp_path / "v" / "flights" / "7"
+    (version / "data" / "data").mkdir(parents=True)
+    for path in ("data", "data/data"):
+        assert version_folder(str(version / path)) == str(version / path)
+    (version / "RECORD.json").touch()
+    for path in ("data", "data/data", "data/part-0"):
+        assert version_folder(str(version / path)) == str(version)

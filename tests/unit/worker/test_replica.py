@@ -73,6 +73,22 @@ def test_a_command_runs_without_a_shell_in_a_copy_of_the_dags_folder(bench) -> N
     assert ended.report.modules is None
 
 
+def test_what_a_script_leaves_in_its_copy_of_the_code_is_named(bench) -> None:
+    bench.code(t="", own__train="")
+    write = (
+        "import os; os.makedirs('runs/1'); os.symlink('/tmp', 'data'); import t\n"
+        "for name in ('mnist.pt', 'own/best.pt', 'runs/1/events'): open(name, 'w').close()"
+    )
+    ended = bench.run(command=("python", "-c", write))
+    assert ended.code == ExitCode.SEALED
+    assert ended.lines == [
+        (
+            "[muster] warning: left behind in the code's copy: mnist.pt, own/best.pt, runs/ (not kept); what is to "
+            "be kept belongs into an output's folder: {outputs.NAME} in a command"
+        )
+    ]
+
+
 def test_ranks_are_tagged_and_only_rank_0_reports(bench) -> None:
     bench.code(
         t="import os\ndef f():\n    r = os.environ['MUSTER_RANK']\n    print('I am', r)\n    return {'r': int(r) + 5}"
@@ -254,7 +270,8 @@ def test_a_command_that_fails_is_told_by_its_traceback(bench) -> None:
     ended = bench.run(command=("python", "t.py"))
     assert ended.code == ExitCode.USER_ERROR
     assert ended.lines[-1] == "rank 0: ValueError: no rows"
-    assert ended.lines[-2] == "ValueError: no rows"
+    assert ended.lines[-2] == "[rank 0] ValueError: no rows"
+    assert ended.log.count("Traceback (most recent call last)") == 1  # the rank printed it
     assert ended.report.verdict.advice == ("mend the code at t.py:3 and run again; earlier stages are kept")
 
 
@@ -273,7 +290,7 @@ def test_a_command_that_fails_is_told_by_its_traceback(bench) -> None:
                 "for n in range(200): print(n)\nsys.exit(4)"
             ),
             ExitCode.USER_ERROR,
-            "ended with exit status 4 and no traceback",
+            "ended with exit status 4; its last line: 199",
         ),
     ],
 )
@@ -281,6 +298,88 @@ def test_a_traceback_that_was_survived_is_not_blamed(bench, body: str, code: int
     bench.code(t=body)
     ended = bench.run(command=("python", "t.py"))
     assert (ended.code, ended.report.verdict.message) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "advice"),
+    [
+        (
+            (
+                "import argparse\np = argparse.ArgumentParser(prog='args.py')\np.add_argument('--lr', type=float)\n"
+                "p.parse_args(['--lr', '0,1'])"
+            ),
+            "ended with exit status 2; its last line: args.py: error: argument --lr: invalid float value: '0,1'",
+            "mend the code and run again",
+        ),
+        (
+            "import sys\nprint('error: config key lr is required', file=sys.stderr)\nsys.exit(3)",
+            "ended with exit status 3; its last line: error: config key lr is required",
+            "mend the code and run again",
+        ),
+        ("x = 1\nprint((", "SyntaxError: '(' was never closed", "mend the code at t.py:2 and"),
+        ("x = 1\n  y = 2", "IndentationError: unexpected indent", "mend the code at t.py:2 and"),
+        (
+            "raise RuntimeError('Error downloading train.gz:\\n<urlopen error [Errno -2] Name not known>\\n\\nmore')",
+            "RuntimeError: Error downloading train.gz: <urlopen error [Errno -2] Name not known>",
+            "mend the code at t.py:1 and",
+        ),
+        (
+            "raise RuntimeError('Found no NVIDIA driver on your system. Please check')",
+            "RuntimeError: Found no NVIDIA driver on your system. Please check",
+            "resources=Resources(gpus=1), and an image whose libraries are built for CUDA; `muster gpus`",
+        ),
+        (
+            "raise RuntimeError('CUDA error: invalid device ordinal')",
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "resources=Resources(gpus=N), a GPU for each of its ranks",
+        ),
+        (
+            "import atexit, sys\natexit.register(lambda: print('[W1123 a.cpp:1] bye', file=sys.stderr))\n1 / 0",
+            "ZeroDivisionError: division by zero",
+            "mend the code at t.py:3 and",
+        ),
+    ],
+)
+def test_what_a_script_said_last_is_its_verdict_s_reason(bench, body: str, message: str, advice: str) -> None:
+    (bench.root / "code").mkdir()
+    (bench.root / "code" / "t.py").write_text(body)
+    verdict = bench.run(command=("python", "t.py")).report.verdict
+    assert verdict.message == message
+    assert advice in verdict.advice
+
+
+def test_a_script_that_is_not_there_is_named_as_the_author_wrote_it(bench) -> None:
+    bench.code(t="")
+    verdict = bench.run(command=("python", "trian.py")).report.verdict
+    assert verdict.message.startswith("ended with exit status 2; its last line: ")
+    assert verdict.message.endswith("can't open file 'trian.py': [Errno 2] No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "advice"),
+    [
+        ("import v", "SyntaxError: '(' was never closed (v.py, line 2)", "mend the code at v.py:2 and"),
+        (
+            "import sys; print('no lr', file=sys.stderr); sys.exit(3)",
+            "SystemExit: 3; its last line: no lr",
+            "mend the code at t.py:2 and",
+        ),
+    ],
+)
+def test_so_it_is_of_an_entrypoint(bench, body: str, message: str, advice: str) -> None:
+    bench.code(t=f"def f():\n    {body}\n", v="x = 1\nprint((")
+    verdict = bench.run(entrypoint="t:f").report.verdict
+    assert verdict.message == message
+    assert advice in verdict.advice
+
+
+def test_each_rank_s_traceback_is_in_the_log_once(bench) -> None:
+    (bench.root / "code").mkdir()
+    (bench.root / "code" / "t.py").write_text("raise ValueError('no rows')")
+    ended = bench.run(command=("python", "t.py"), ranks=2)
+    assert 1 <= ended.log.count("Traceback (most recent call last)") <= 2
+    assert all(line.startswith("[rank ") for line in ended.lines if "Traceback" in line)
+    assert ended.lines[-1].endswith(": ValueError: no rows")
 
 
 def test_what_torchs_record_wrote_is_read(bench) -> None:

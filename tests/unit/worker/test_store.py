@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from muster.core import keepalive
+from muster.worker import store
 from muster.worker.store import Refused, Stale, StoreService
 
 Start = Callable[[int, bytes], StoreService]
@@ -85,6 +87,28 @@ def test_the_page_of_a_proxy_means_nothing(status: int, answering: Start) -> Non
         service.send(b"lines\n", offset=0)
     with pytest.raises(OSError, match="please log in"):
         service.seal("{}", "{}")
+
+
+def test_a_connection_tells_that_nobody_is_there_any_more(
+    answering: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose node went with its network sends nothing, not even a word that it is gone: the kernel has to ask."""
+    seen: list[int] = []
+
+    def keep_alive(connected: socket.socket, *, small: bool) -> None:
+        keepalive.keep_alive(connected, small=small)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        seen.append(connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        seen.extend(connected.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+
+    monkeypatch.setattr(store, "keep_alive", keep_alive)
+    assert answering(200, b'{"count": 7}').send(b"lines\n", offset=1) == 7
+    answering(204, b"").seal("{}", "{" + 64 * 1024 * "x" + "}")
+    on, idle, every, probes, unread_milliseconds = seen[:5]
+    assert on == 1
+    assert idle + every * probes <= 3
+    assert unread_milliseconds <= 3000
+    assert seen[-1] >= 60_000  # a long seal waits unread until the service has a thread for it
 
 
 def test_a_service_that_is_not_there(bench) -> None:

@@ -36,6 +36,7 @@ class Attempt:
         come to the same as before where the Dag says fewer by then.
     :param number: counts the jobs of this nonce from 1.
     :param reported: whether its failure or cancellation has been a task's outcome, or is going to be.
+    :param before: the job of the attempt before, whose checkpoints it may go on from.
     """
 
     nonce: str
@@ -43,6 +44,7 @@ class Attempt:
     retries: int = 0
     number: int = 1
     reported: bool = False
+    before: str | None = None
 
     def job_id(self, *, instance: str, task: str) -> str:
         """The name of this attempt's job: the same whenever and wherever it is asked."""
@@ -56,6 +58,7 @@ class Attempt:
             "retries": self.retries,
             "attempt": self.number,
             "reported": self.reported,
+            "before": self.before,
         }
 
     @classmethod
@@ -76,6 +79,7 @@ class Attempt:
             retries=int(stored.get("retries", 0)),
             number=int(stored["attempt"]),
             reported=bool(stored.get("reported", False)),
+            before=stored.get("before"),
         )
 
 

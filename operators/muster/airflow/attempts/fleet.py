@@ -60,7 +60,7 @@ class Fleet:
             yield used.backend
         except Exception:
             if used is self._opened:
-                self._opened = None  # whoever comes next opens one anew
+                self._opened = None  # the next release opens one anew
             raise
         finally:
             self._members -= 1

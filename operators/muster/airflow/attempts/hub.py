@@ -2,7 +2,7 @@
 
 It has a backend of its own for as long as it waits for anything, so a cluster is followed with one watch
 a kind, and where a look fails it opens another: a token may have been renewed. On one machine it also lets
-jobs in that wait for room, and ends those that waited too long, since there that is done by whoever looks.
+jobs in that wait for room, and ends those that waited too long, since there each look does that.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import contextvars
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from muster.airflow.attempts.orphans import Origins
+from muster.airflow.attempts.complaints import Complaints
 from muster.backends.base import Backend
 from muster.core.errors import Corrupt, NotFound
 from muster.core.status import JobState, JobStatus
@@ -37,14 +37,9 @@ _QUEUED_SECONDS = 1.0
 _FAILED_SECONDS = 5.0  # from a look that failed to the next
 # However many there are, the hub leaves the triggerer's process this many times what its looks take of that.
 _IDLE_SHARE = 3.0
-# So many are looked at together at most, and whoever waits for room counts as due so much later than who runs: an
+# So many are looked at together at most, and a job that waits for room counts as due so much later than one that runs: an
 # end is not kept waiting by a long queue, and those in it have their turn all the same.
 _PORTION, _HEAD_START_SECONDS = 250, 1.0
-# By then a triggerer that starts has its triggers. To ask Airflow how tasks stand keeps all of them
-# waiting for a moment, at the first question for seconds: what is waited for need not be asked about.
-_SWEEP_AFTER_SECONDS = 30.0
-_SWEEP_EVERY_SECONDS = 60.0
-_LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
 # Of the logs of all who are looked at together, where a triggerer has just started and all of them have a backlog.
 _AT_ONCE_BYTES, _LEAST_BYTES = 16 << 20, 64 << 10
 
@@ -120,11 +115,14 @@ class Hub:
     def __init__(self, open_backend: Callable[[], Backend]) -> None:
         self._open = open_backend
         self._backend: Backend | None = None  # of the thread below alone
-        self._origins = Origins()
         self._followers: set[_Follower] = set()
         self._rests_until = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._sweep_at = self._leftovers_at = time.monotonic() + _SWEEP_AFTER_SECONDS
+        self._complaints = Complaints(
+            log,
+            cannot=f"muster's jobs cannot be looked at now; the triggerer tries again every {_FAILED_SECONDS:g} s",
+            again="muster's jobs can be looked at again",
+        )
         # Its own: the loop's threads are few, and other triggers may hold them all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-hub")
 
@@ -163,15 +161,12 @@ class Hub:
     async def _look_after_all(self) -> None:
         while self._followers:
             now = time.monotonic()
-            if now > self._sweep_at:
-                await self._in_thread(self._sweep, {each.job_id for each in self._followers})
-                self._sweep_at = time.monotonic() + _SWEEP_EVERY_SECONDS
             if due := _due(self._followers, now):
                 await self._look(due)
             await asyncio.sleep(self._idle_seconds())
 
     def _idle_seconds(self) -> float:
-        """How long nobody's turn comes; whoever begins to follow meanwhile waits a tick at most, or the rest."""
+        """Seconds until the next turn; a trigger that begins to follow meanwhile waits a tick at most, or the rest."""
         now = time.monotonic()
         first = min((each.due for each in self._followers), default=0.0)
         return max(min(first - now, _TICK_SECONDS), self._rests_until - now, 0.0)
@@ -186,6 +181,7 @@ class Hub:
             for follower in due:
                 follower.due = now + _FAILED_SECONDS
             return
+        self._complaints.over()
         found, worked = answer
         # A store that takes long over its answer is left alone for as long.
         self._rests_until = now + max(worked * _IDLE_SHARE, now - began)
@@ -196,8 +192,8 @@ class Hub:
         """Return what `work` does; None where it fails, since every waiting task depends on this loop."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        except Exception:  # a disk that is full or away, a defect: it is tried again
-            log.warning("muster's hub failed at something and goes on", exc_info=True)
+        except Exception as error:  # a disk that is full or away, a defect: it is tried again
+            self._complaints.failed(error)
             return None
 
     def _opened(self) -> Backend:
@@ -209,20 +205,6 @@ class Hub:
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.close()
-
-    def _sweep(self, followed: Collection[str]) -> None:
-        """End what could not be ended: the triggerer was down, or had not begun to wait for it."""
-        from muster.airflow.attempts.orphans import sweep
-        from muster.airflow.attempts.standing import ask
-        from muster.airflow.site import instance
-        from muster.core.settings import Settings
-
-        for each in sweep(self._opened(), instance(Settings.load()), ask, but=followed, known=self._origins):
-            log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
-        if time.monotonic() > self._leftovers_at:
-            self._leftovers_at = time.monotonic() + _LEFTOVERS_EVERY_SECONDS
-            for job_id in self._opened().sweep():
-                log.info("job %s has ended: what it left is taken away", job_id)
 
     def _read(self, asked: Sequence[_Question]) -> tuple[list[News], float]:
         """Return what is new of each, and the seconds of CPU that it took to find out."""

@@ -1,13 +1,54 @@
-"""Who else hears what jobs say, beside the tasks' logs."""
+"""Who else hears what jobs say, beside the tasks' logs, and what the instances of a mapped task are called there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from muster.core.status import JobStatus
+
+LONGEST_ARGUMENTS = 60
+# An operator's keywords that hold an author's own names; the names are what tells instances apart.
+_GROUPS = ("job_params", "params", "inputs", "op_kwargs")
 
 
 class LineListener(Protocol):
-    """Hears the lines of every job that this process waits for. Called from one thread, one call at a time."""
+    """Hears every job that this process waits for. Called from one thread, one call at a time.
 
-    def lines(self, task_id: str, lines: Sequence[str]) -> None:
+    A task is called by its id, and an instance of a mapped task as :func:`called` says.
+    """
+
+    def lines(self, task: str, lines: Sequence[str]) -> None:
         """Its job wrote lines."""
+
+    def job(self, task: str, status: JobStatus) -> None:
+        """Its job, which goes on, is in another state, or waits for something else."""
+
+
+def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tells one instance of a mapped task from the others, by the author's own names.
+
+    What Airflow knows for a secret, and what has a secret's name, is ``***``: this is shown and kept.
+
+    :param given: what was expanded: keywords of the operator, or arguments of a decorated function.
+    """
+    from airflow.sdk._shared.secrets_masker import redact
+
+    found: dict[str, Any] = {}
+    for word, value in given.items():
+        found.update(value if word in _GROUPS and isinstance(value, Mapping) else {word: value})
+    return {name: redact(value, name) for name, value in found.items()}
+
+
+def called(task_id: str, map_index: int | None, told_apart: Mapping[str, Any]) -> str:
+    """Return what people call an instance: ``fit[2] rate=0.1``; of a task that is not mapped its id."""
+    if map_index is None or map_index < 0:
+        return task_id
+    text = " ".join(f"{name}={_short(value)}" for name, value in told_apart.items())
+    if len(text) > LONGEST_ARGUMENTS:
+        text = f"{text[: LONGEST_ARGUMENTS - 1]}…"
+    return f"{task_id}[{map_index}] {text}".rstrip()
+
+
+def _short(value: Any) -> str:
+    return " ".join(str(value).replace("volume://", "").split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from muster.core.status import JobState, JobStatus
@@ -32,7 +32,7 @@ class TaskLog:
     Lines wait while they come faster than the rate, which is that of a token bucket in lines and
     bytes; of those that wait only the newest are kept. So an author who prints a thousand lines a
     second sees stretches of them, and always the last ones before the end, which explain it. What
-    muster itself says is never left out, but for the verdict in the job's last lines: whoever waits for
+    muster itself says is never left out, but for the verdict in the job's last lines: the task that waits for
     the job raises it, and so it is said already.
 
     Call it at least once a second, with nothing where nothing came, so that what waits gets its turn.
@@ -55,7 +55,7 @@ class TaskLog:
     def __call__(self, lines: Iterable[str] = ()) -> None:
         """Take in what came, and write what is due."""
         self._refill()
-        for line in self._without_verdict(list(lines)):
+        for line in self.without_verdict(list(lines)):
             self._waiting.append(fit(line))
             self._pass_on()
             while len(self._waiting) > KEPT_LINES:
@@ -68,7 +68,8 @@ class TaskLog:
             self._put(self._waiting.popleft())
         self._confess()
 
-    def _without_verdict(self, lines: list[str]) -> list[str]:
+    def without_verdict(self, lines: Sequence[str]) -> Sequence[str]:
+        """The lines but for the verdict, which the task that waits for the job raises."""
         last = full_log(self._job_id)  # no rank's line reads so: those begin with their rank
         return lines[: max(0, lines.index(last) + 1 - VERDICT_LINES)] if last in lines else lines
 
@@ -115,11 +116,19 @@ class StateLog:
     Why a job waits for room may change with every other that comes or goes, for days: after the first few
     times a new reason of that kind is said now and then only. Call it at each look.
 
+    :param tell: hears of the same, too.
     :param clock: seconds, from any start.
     """
 
-    def __init__(self, log: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: Any,
+        *,
+        tell: Callable[[JobStatus], None] = lambda _status: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._log = log
+        self._tell = tell
         self._clock = clock
         self._said: tuple[JobState, str] | None = None
         self._reasons, self._at = float(BURST_REASONS), clock()
@@ -131,6 +140,7 @@ class StateLog:
             return
         if not status.state.ended:
             self._log.info("%s%s", status.state.value, f": {status.reason}" if status.reason else "")
+            self._tell(status)
         self._said = new
 
     def _still_waits(self, state: JobState) -> bool:

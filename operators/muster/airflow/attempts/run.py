@@ -7,18 +7,29 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
 from muster.airflow.attempts.log import StateLog, TaskLog
-from muster.airflow.attempts.standing import GIVEN_UP, ask, ended_by_hand
-from muster.airflow.attempts.verdicts import failure, left_running, overdue
-from muster.airflow.attempts.waiting import GoesOn, Overdue, Patience, Stopped, Wait
+from muster.airflow.attempts.resuming import Resume, choose, edited
+from muster.airflow.attempts.standing import GIVEN_UP, ask, ended_by_hand, why_over
+from muster.airflow.attempts.verdicts import failure, left_running
+from muster.airflow.attempts.waiting import (
+    GoesOn,
+    Overdue,
+    Patience,
+    Stopped,
+    Wait,
+    job_ends,
+    stop_airflows_clock,
+)
 from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, instance
+from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec, Origin
 from muster.core.settings import Settings
@@ -31,8 +42,10 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.listening import LineListener
     from muster.airflow.operators.base import MusterOperator
     from muster.backends.base import Backend
+    from muster.core.verdict import Verdict
 
 STATE_KEY = "muster"
+DEFAULT_POOL = "default_pool"  # where every task is that names none
 
 # A backend minds a job's timeouts. Where its clock stands still (a supervisor that hangs, one that is
 # lost again and again), the task ends the job this long after it should have ended.
@@ -44,7 +57,10 @@ class TaskRun:
     """One try of one task, and all that its jobs are run with.
 
     :param defer: hands the wait over to a trigger and does not return; None where a trigger must not.
-    :param deadline: seconds since the epoch by which the try has to have ended.
+    :param label: what the listener calls the task.
+    :param deadline: seconds since the epoch by which a release of this try has to have ended.
+    :param pool: Airflow's, whose slot this try holds.
+    :param limit: Airflow's ``execution_timeout``: how long a job may take from its start.
     :param cursors: where the lines of a job go on that a trigger followed meanwhile.
     """
 
@@ -59,8 +75,11 @@ class TaskRun:
     wait: Wait
     log: Any
     listener: LineListener | None
+    label: str = ""
     defer: Callable[[BaseTrigger], NoReturn] | None = None
     deadline: float | None = None
+    limit: timedelta | None = None
+    pool: str = DEFAULT_POOL
     cursors: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
@@ -86,8 +105,11 @@ class TaskRun:
             wait=operator.wait,
             log=operator.log,
             listener=operator.listener,
+            label=operator.instance(ti.map_index),
             defer=operator.hand_over,
             deadline=operator.deadline(context),
+            limit=operator.execution_timeout,
+            pool=operator.pool,
             cursors=operator.cursors,
         )
 
@@ -96,7 +118,9 @@ class TaskRun:
         """What people call the job, ``flights.train``."""
         return f"{self.origin.dag_id}.{self.origin.task_id}"
 
-    def run(self, build: Callable[[], JobSpec], *, key: str = STATE_KEY) -> JobStatus:
+    def run(
+        self, build: Callable[[], JobSpec], *, key: str = STATE_KEY, resume: Resume = Resume.NEVER
+    ) -> JobStatus:
         """Bring this try's job to its end and return how it succeeded.
 
         It may be called again for the same job, by the same try after it was deferred or by the next
@@ -105,10 +129,11 @@ class TaskRun:
         :param build: makes the spec; called only where a job is started, since an adopted job keeps
             the versions that were pinned for it.
         :param key: tells the jobs of one task apart, for a task that runs several.
+        :param resume: whether a job that is started goes on from the checkpoints that the one before left.
         :raises AirflowException: the verdict, retried or not as its cause says; or the try was stopped.
         :raises TaskDeferred: the job goes on, and a trigger waits for it.
         """
-        return _JobRun(self, key).run(build)
+        return _JobRun(self, key, resume).run(build)
 
     def abandoned(self) -> bool:
         """Whether this task was ended, so that no try of it goes on; where Airflow does not say, one may."""
@@ -128,8 +153,9 @@ class TaskRun:
 class _JobRun:
     """One job of a :class:`TaskRun`."""
 
-    def __init__(self, task: TaskRun, key: str) -> None:
+    def __init__(self, task: TaskRun, key: str, resume: Resume) -> None:
         self._task = task
+        self._resume = resume
         self._backend = task.backend
         self._ledger = task.backend.store.ledger
         self._store = task.context["task_state_store"]
@@ -139,14 +165,19 @@ class _JobRun:
         stored = Attempt.load(self._store.get(self._key))
         known = self._status(stored) if stored else None
         decision = self._decide(stored, known)
+        outdated = decision.action is Action.ADOPT and self._is_outdated(known, build)
+        if outdated:
+            following = replace(decision.attempt, number=decision.attempt.number + 1)
+            decision = Decision(action=Action.START, attempt=following)
         attempt, job_id = decision.attempt, self._job_id(decision.attempt)
         if decision.action is Action.START:
-            self._clear_away(known, job_id)
-            self._start(build(), attempt, job_id)
+            self._clear_away(known, job_id, why=overtaken() if outdated else with_task(None))
+            attempt = replace(attempt, before=self._before(stored, known))
+            self._start(self._going_on(build(), attempt.before), attempt, job_id)
         elif decision.action is Action.ADOPT:
             self._adopt(job_id)
         elif decision.action is Action.REPORT:
-            self._own(job_id)  # whoever reports it writes that down, so that the next try begins anew
+            self._own(job_id)  # this try writes down that it reports it, so that the next one begins anew
         if decision.action in (Action.TAKE, Action.REPORT) and job_id not in self._task.cursors:
             self._task.log.info("job %s has ended already: its result is taken", job_id)
         push_job_link(self._task.context["ti"], job_id)
@@ -186,11 +217,35 @@ class _JobRun:
         if status.owner == self._task.owner:
             self._remember(replace(attempt, reported=True))
 
-    def _clear_away(self, known: JobStatus | None, job_id: str) -> None:
-        """End what still runs of an attempt that was given up: the task was cleared meanwhile."""
+    def _clear_away(self, known: JobStatus | None, job_id: str, *, why: Verdict) -> None:
+        """End the job of an attempt that was given up, if it still runs."""
         if known and known.job_id != job_id and not known.state.ended:
-            self._task.log.info("job %s is of a try that was cleared: it is ended", known.job_id)
-            self._backend.cancel(known.job_id, owner=known.owner)
+            self._task.log.info("job %s is ended: %s", known.job_id, why.message)
+            self._backend.cancel(known.job_id, owner=known.owner, why=why)
+
+    def _is_outdated(self, known: JobStatus | None, build: Callable[[], JobSpec]) -> bool:
+        """Whether a job of which nothing runs any more was made from what a person who resumes has edited since."""
+        if self._task.listener is None or known is None or known.alive or known.state is JobState.COMMITTING:
+            return False
+        sealed = self._backend.store.sealed(known.job_id) is not None
+        return not sealed and edited(self._ledger.spec(known.job_id), build())
+
+    def _before(self, stored: Attempt | None, known: JobStatus | None) -> str | None:
+        """The job of the attempt before; one that was written down and never submitted is passed over."""
+        if stored is None or known is None:
+            return None if stored is None else stored.before
+        return known.job_id
+
+    def _going_on(self, spec: JobSpec, before: str | None) -> JobSpec:
+        """Have a job begin with the checkpoints of the one before where they may be its own, and say so."""
+        choice = choose(spec, before, self._resume, self._backend.store)
+        for line in choice.lines:
+            self._task.log.info("%s", line)
+        if choice.lines and self._task.listener is not None:
+            self._task.listener.lines(
+                self._task.origin.task_id, [f"[muster] {line}" for line in choice.lines]
+            )
+        return replace(spec, follows=choice.follows)
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
         for warning in self._backend.check(spec):
@@ -236,30 +291,42 @@ class _JobRun:
 
     def _follow(self, attempt: Attempt, job_id: str) -> JobStatus:
         log = TaskLog(partial(self._task.log.info, "%s"), job_id=job_id)
-        ends = self._ends(job_id)
+        limit = self._task.limit
+        if limit is not None:
+            stop_airflows_clock()
+        patience = replace(
+            self._task.patience(),
+            deadline=self._ends(job_id),
+            limit_seconds=None if limit is None else limit.total_seconds(),
+        )
 
         def lines(text: Sequence[str]) -> None:
+            text = log.without_verdict(text)
             log(text)
             if text and self._task.listener is not None:
-                self._task.listener.lines(self._task.origin.task_id, text)
+                self._task.listener.lines(self._task.label, text)
+
+        def tell(status: JobStatus) -> None:
+            if self._task.listener is not None:
+                self._task.listener.job(self._task.label, status)
 
         try:
             return self._task.wait.follow(
                 self._backend,
                 job_id,
                 lines=lines,
-                progress=StateLog(self._task.log),
+                progress=StateLog(self._task.log, tell=tell),
                 after=self._task.cursors.get(job_id),
-                patience=replace(self._task.patience(), deadline=ends),
+                patience=patience,
             )
         except Stopped:
             raise self._stop(attempt, job_id) from None
-        except (Overdue, AirflowTaskTimeout) as error:
-            return self._end_overdue(attempt, job_id, error)
+        except Overdue:
+            return self._end_overdue(job_id)
         except GoesOn as wait:
             if self._is_ended():  # Airflow refuses to defer then, and ends this process without a word to us
                 raise self._stop(attempt, job_id) from None
-            self._hand_over(job_id, cursor=wait.cursor, deadline=ends)
+            self._hand_over(job_id, wait.cursor, patience)
         finally:
             log.close()
 
@@ -267,29 +334,36 @@ class _JobRun:
         """When the job has to have ended at the latest, in seconds since the epoch."""
         spec, status = self._ledger.spec(job_id), self._ledger.status(job_id)
         limits = spec.queue_timeout_seconds + spec.run_timeout_seconds  # it may be put back, and wait again
-        last = status.submitted + limits + BACKSTOP_SECONDS
-        return last if self._task.deadline is None else min(last, self._task.deadline)
+        return status.submitted + limits + BACKSTOP_SECONDS
 
-    def _hand_over(self, job_id: str, *, cursor: str | None, deadline: float) -> NoReturn:
+    def _hand_over(self, job_id: str, cursor: str | None, patience: Patience) -> NoReturn:
         from muster.airflow.attempts.trigger import JobTrigger
 
         assert self._task.defer is not None
         self._task.log.info("job %s goes on; the triggerer waits for it", job_id)
-        self._task.defer(JobTrigger(job_id=job_id, owner=self._task.owner, cursor=cursor, deadline=deadline))
+        if self._task.pool != DEFAULT_POOL:
+            self._task.log.info(
+                "pool %s counts this task meanwhile only if it includes deferred tasks "
+                "(Airflow: Admin, Pools, Include Deferred)",
+                self._task.pool,
+            )
+        trigger = JobTrigger(
+            job_id=job_id,
+            owner=self._task.owner,
+            cursor=cursor,
+            deadline=patience.deadline,
+            limit_seconds=patience.limit_seconds,
+        )
+        self._task.defer(trigger)
 
-    def _end_overdue(self, attempt: Attempt, job_id: str, error: BaseException) -> JobStatus:
+    def _end_overdue(self, job_id: str) -> JobStatus:
         """End a job that should have ended; one that just did is taken as it ended."""
-        try:
-            self._backend.cancel(job_id, owner=self._task.owner)
-        except AirflowTaskTimeout:  # Airflow's alarm for the same timeout; it rings once
-            self._backend.cancel(job_id, owner=self._task.owner)
-        status = self._backend.status(job_id)
-        if status.state is not JobState.CANCELLED:
-            return status
-        self._settle(attempt, status)
-        due = self._task.deadline
-        told = isinstance(error, AirflowTaskTimeout) or (due is not None and time.time() >= due)
-        raise overdue(status, "execution_timeout" if told else "run_timeout") from None
+        limit, why = self._task.limit, backstop()
+        if limit is not None:
+            due = job_ends(self._ledger.status(job_id).started, limit.total_seconds())
+            why = out_of_time(limit) if due is not None and time.time() >= due else why
+        self._backend.cancel(job_id, owner=self._task.owner, why=why)
+        return self._backend.status(job_id)
 
     def _stop(self, attempt: Attempt, job_id: str) -> AirflowException:
         """End the job if Airflow ended the task, or leave it to the next try.
@@ -297,33 +371,36 @@ class _JobRun:
         SIGKILL comes five seconds after SIGTERM, so what must not be lost is done first: the cancel
         is asked for, then written down, and only then waited for.
         """
-        if not self._must_end():
+        why = self._why_end()
+        if why is None:
             return left_running(job_id)
-        self._backend.cancel(job_id, owner=self._task.owner, wait=False)
+        self._backend.cancel(job_id, owner=self._task.owner, wait=False, why=why)
         # Refused where the task was cleared: the attempt is the next try's by now, which sees the cancel.
         with suppress(AirflowRuntimeError):
             self._settle(attempt, self._backend.status(job_id))
-        self._backend.cancel(job_id, owner=self._task.owner)
+        self._backend.cancel(job_id, owner=self._task.owner, why=why)
         return failure(self._backend.status(job_id))
 
     def _is_ended(self) -> bool:
         """Whether the task was ended or cleared a moment ago; it is told so only at its next heartbeat."""
         try:
             return ended_by_hand(ask(self._task.origin))
-        except AirflowRuntimeError:  # it hears of it at the latest from the sweep
+        except AirflowRuntimeError:  # the triggerer's comparison ends the job then
             return False
 
-    def _must_end(self) -> bool:
-        """Whether no later try takes the job over; a worker that merely stops leaves its job to the next."""
+    def _why_end(self) -> Verdict | None:
+        """Why no later try takes the job over; None for a worker that merely stops, which leaves its job to the next."""
         if self._task.listener is not None:
-            return True
+            return STOPPED
         try:
             state = ask(self._task.origin)
+            if ended_by_hand(state):
+                return why_over(self._task.origin, state)
             if state != "running" or not self._task.last_try:
-                return ended_by_hand(state)
+                return None
             # Stopped in its last try, it fails now, and no try comes after it; unless it was reset, which
             # gives the task another id, so that Airflow finds nothing stored for this one.
-            return self._store.get(self._key) is not None
+            return None if self._store.get(self._key) is None else LAST_TRY
         except AirflowRuntimeError as error:
             self._task.log.warning("Airflow does not say how the task stands, so its job goes on: %s", error)
-            return False
+            return None

@@ -1,8 +1,10 @@
-"""How a task instance stands with Airflow: whether what it runs still has somebody who waits for it."""
+"""How a task instance stands with Airflow: whether a try still waits for what it runs."""
 
 from __future__ import annotations
 
+from muster.core.cancelling import with_run, with_task
 from muster.core.job import Origin
+from muster.core.verdict import Verdict
 
 GONE = "gone"
 
@@ -35,8 +37,26 @@ def ask(origin: Origin) -> str | None:
     return None if state is None else str(state)
 
 
+def why_over(origin: Origin, state: str | None) -> Verdict:
+    """Why the job of a task that is over, or was cleared, is ended.
+
+    :param state: as :func:`ask` says.
+    """
+    if state != "skipped":
+        return with_task(state)
+    # While its job ran: by a person, or with its run, whose time was over.
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        run = RuntimeTaskInstance.get_dagrun_state(origin.dag_id, origin.run_id)
+    except AirflowRuntimeError:  # its job is ended all the same
+        return with_task(state)
+    return with_run() if run == "failed" else with_task(state)
+
+
 def over(state: str | None) -> bool:
-    """Whether no try goes on, or will, unless somebody clears the task."""
+    """Whether no try goes on, or will, unless the task is cleared."""
     return state in _OVER
 
 

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from muster.airflow.attempts.waiting import job_ends
+from muster.core.status import JobState
+
 if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.releases.driver import Driver
+    from muster.core.status import JobStatus
 
 # A scheduler that hears of the end of a task's process only when its trigger has fired already takes
 # that for the end of the try, and it costs a retry (Airflow 3.3.2: "finished with state success, but
@@ -23,53 +27,59 @@ _SOONEST_SECONDS = 2.0
 class JobTrigger(BaseTrigger):
     """Waits for a job, passes its lines on to the task's log, and fires once.
 
-    It fires when the job has ended, when somebody has to pick it up again, at the deadline, and when
+    It fires when the job has ended, when it has to be picked up again, at the deadline, and when
     it cannot wait: whatever is to be done then is done by the task, which looks for itself. So it
     never raises, and what it fires with is only a hint.
 
     :param owner: the try in whose name the job runs.
     :param cursor: behind the lines that the task has passed on itself.
     :param deadline: when the job has to have ended, in seconds since the epoch.
+    :param limit_seconds: how long it may take from its own start.
     """
 
     def __init__(
-        self, *, job_id: str, owner: str, cursor: str | None = None, deadline: float | None = None
+        self,
+        *,
+        job_id: str,
+        owner: str,
+        cursor: str | None = None,
+        deadline: float | None = None,
+        limit_seconds: float | None = None,  # older releases kept triggers without it
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.job_id = job_id
         self.owner = owner
         self.cursor = cursor
         self.deadline = deadline
+        self.limit_seconds = limit_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the database keeps of it."""
-        return (
-            "muster.airflow.attempts.trigger.JobTrigger",
-            {"job_id": self.job_id, "owner": self.owner, "cursor": self.cursor, "deadline": self.deadline},
-        )
+        fields = ("job_id", "owner", "cursor", "deadline", "limit_seconds")
+        return "muster.airflow.attempts.trigger.JobTrigger", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield the one event."""
         soonest = time.monotonic() + _SOONEST_SECONDS
         try:
-            async with asyncio.timeout(_left(self.deadline)):
-                await self._follow()
+            async with asyncio.timeout(_left(self.deadline)) as limit:
+                await self._follow(limit)
         except TimeoutError:
             self.log.info("job %s has to end now", self.job_id)
-        except Exception as error:  # a trigger that raises fails its task, and the job has nobody then
+        except Exception as error:  # a trigger that raises fails its task, and then nothing waits for the job
             self.log.warning("the triggerer cannot wait for job %s: %r", self.job_id, error)
         await _until(soonest)
         yield event(job_id=self.job_id, cursor=self.cursor)
 
     async def on_kill(self) -> None:
-        """End the job if somebody ended or cleared the task.
+        """End the job if the task was ended or cleared.
 
         Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
         """
         if await asyncio.to_thread(self._cancel_unless_wanted):
             self.log.info("the task was ended or cleared, so job %s is ended", self.job_id)
 
-    async def _follow(self) -> None:
+    async def _follow(self, limit: asyncio.Timeout) -> None:
         from muster.airflow.attempts.hub import hub
         from muster.airflow.attempts.log import StateLog, TaskLog
 
@@ -81,20 +91,29 @@ class JobTrigger(BaseTrigger):
                     self.cursor = news.cursor
                     if news.status is not None:
                         say(news.status)
+                        left = _left(self._ends(news.status))
+                        limit.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
         finally:
             log.close()
 
+    def _ends(self, status: JobStatus) -> float | None:
+        """When the job has to have ended, by what is known of it now; one that is queued has not started."""
+        started = None if status.state is JobState.QUEUED else status.started
+        ends = [self.deadline, job_ends(started, self.limit_seconds)]
+        return min((each for each in ends if each is not None), default=None)
+
     def _cancel_unless_wanted(self) -> bool:
         """End the job where the task does not wait for it, nor a try that goes on; whether that was so."""
-        from muster.airflow.attempts.standing import ask, ended_by_hand
+        from muster.airflow.attempts.standing import ask, ended_by_hand, why_over
         from muster.airflow.site import open_backend
 
         with closing(open_backend()) as backend:
-            state = ask(backend.store.ledger.spec(self.job_id).origin)
+            origin = backend.store.ledger.spec(self.job_id).origin
+            state = ask(origin)
             if state is not None and not ended_by_hand(state):
                 return False
             # Airflow waits 30 seconds for this, and ranks may take longer to save; their end is certain.
-            backend.cancel(self.job_id, owner=self.owner, wait=False)
+            backend.cancel(self.job_id, owner=self.owner, wait=False, why=why_over(origin, state))
             return True
 
 
@@ -141,7 +160,7 @@ class DeploymentTrigger(BaseTrigger):
         yield event(outcome=outcome, deadline=self.deadline)
 
     async def on_kill(self) -> None:
-        """Give the traffic back if somebody ended the task: nobody would watch the release any more.
+        """Give the traffic back if the task was ended by hand: no task would watch the release any more.
 
         Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
         """

@@ -1,4 +1,4 @@
-"""Takes back the releases that nobody watches any more, since their tasks are over.
+"""Takes back the releases that no task watches any more, since their tasks are over.
 
 Where a task is marked failed between its deferral and its trigger's start, or while no triggerer runs, or where
 its run is deleted, Airflow calls no hook of ours, and a canary would keep its share whatever it answers. So what
@@ -57,12 +57,12 @@ def unwatched(status: DeploymentStatus, instance: str, states: States, *, now: f
         return None
     if now - release.since < YOUNG_SECONDS or (state := states(release.origin)) not in GIVEN_UP:
         return None
-    reason = release.failed or f"its task is {state}, and nobody watches it any more"
+    reason = release.failed or f"its task is {state}, and no task watches it any more"
     return TakenBack(deployment=status.name, revision=release.revision, by=release.by, reason=reason)
 
 
 def _take_back(deployments: Deployments, name: str, instance: str, states: States) -> TakenBack | None:
-    """Take back what was seen, unless somebody has written the route since: then it is looked at the next time."""
+    """Take back what was seen, unless the route was written since: then it is looked at the next time."""
     try:
         status = deployments.deployment(name)
         found = unwatched(status, instance, states, now=time.time())

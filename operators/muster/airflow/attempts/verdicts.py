@@ -24,6 +24,7 @@ from muster.core.errors import (
     SpecError,
     StoreError,
 )
+from muster.core.room import is_full, make_room
 from muster.core.status import JobStatus
 from muster.core.verdict import Cause, full_log, one_line
 
@@ -33,7 +34,7 @@ _KINDS: dict[type[MusterError], tuple[str, str]] = {
     CannotSchedule: (Cause.UNSCHEDULABLE.value, "ask for less, or run it on a bigger machine"),
     SpecError: (Cause.SPEC_ERROR.value, "mend the Dag or its code; trying again as it is cannot help"),
     NotFound: ("not found", "see what is there: muster volumes ls"),
-    Conflict: ("conflict", "somebody else was first and goes on: muster jobs ls"),
+    Conflict: ("conflict", "another try was first and goes on: muster jobs ls"),
     Corrupt: ("corrupt version", "see what is damaged: muster volumes fsck --deep"),
     StoreError: ("store error", "nothing half-done is visible; mend what the message names and run again"),
     ImageError: (Cause.IMAGE_UNAVAILABLE.value, "mend the image or the network, then run again"),
@@ -71,15 +72,6 @@ def failure(status: JobStatus) -> Failed:
     return Failed(text) if status.verdict.cause.retried else FailedForGood(text)
 
 
-def overdue(status: JobStatus, limit: str) -> Failed:
-    """The exception for a job that had to be ended because the task's time was over."""
-    return Failed(
-        f"timeout\nthe task came to its {limit}, and its job was ended\n"
-        f"raise the {limit}, or find what takes so long in the job's log\n"
-        f"{full_log(status.job_id)}"
-    )
-
-
 def left_running(job_id: str) -> Failed:
     """The exception for a try whose process is stopped while its job goes on."""
     return Failed(
@@ -91,6 +83,8 @@ def left_running(job_id: str) -> Failed:
 def refusal(error: MusterError) -> Failed:
     """The exception for what muster refused before or beside a job: what it is, what was said, what to do."""
     kind, advice = next((words for known, words in _KINDS.items() if isinstance(error, known)), _ANY)
+    if is_full(error):
+        kind, advice = Cause.DISK_FULL.value, make_room()
     text = f"{kind}\n{one_line(str(error))}\n{advice}"
     return FailedForGood(text) if isinstance(error, _FINAL) else Failed(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,29 +45,54 @@ class GoesOn(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a process waits for a job before somebody else does.
+    """How long a process waits for a job before a trigger does.
 
-    A job that waits for room itself gets only a moment: nobody knows how long that takes, while it
+    A job that waits for room itself gets only a moment: how long that takes is unknown, while it
     costs nothing to try for one whose turn comes at once.
 
     :param deadline: seconds since the epoch at which the job has to have ended, or None.
+    :param limit_seconds: how long the job may take from its own start, or None.
     :param seconds: None waits to the end.
     """
 
     seconds: float | None = None
     queued_seconds: float = 2.0
     deadline: float | None = None
+    limit_seconds: float | None = None
 
-    def left(self, *, waited: float, queued: bool, now: float) -> float | None:
-        """Seconds that are left to wait; None is without end."""
-        ends = [] if self.deadline is None else [self.deadline - now]
+    def left(self, *, waited: float, queued: bool, now: float, started: float | None = None) -> float | None:
+        """Seconds that are left to wait; None is without end.
+
+        :param started: when the job has started, in seconds since the epoch; one that is queued has not.
+        """
+        end = self._end(None if queued else started)
+        ends = [] if end is None else [end - now]
         if self.seconds is not None:
             ends.append((min(self.queued_seconds, self.seconds) if queued else self.seconds) - waited)
         return max(min(ends), 0.0) if ends else None
 
-    def overdue(self, now: float) -> bool:
-        """Whether the deadline has come."""
-        return self.deadline is not None and now >= self.deadline
+    def overdue(self, now: float, *, started: float | None = None) -> bool:
+        """Whether the time has come at which the job has to have ended."""
+        end = self._end(started)
+        return end is not None and now >= end
+
+    def _end(self, started: float | None) -> float | None:
+        ends = [self.deadline, job_ends(started, self.limit_seconds)]
+        return min((each for each in ends if each is not None), default=None)
+
+
+def job_ends(started: float | None, limit_seconds: float | None) -> float | None:
+    """When a job comes to the limit that counts from its start; None where it has not started, or has no limit."""
+    return None if started is None or limit_seconds is None else started + limit_seconds
+
+
+def stop_airflows_clock() -> None:
+    """Take ``execution_timeout`` from Airflow's hands, for the rest of this try.
+
+    Airflow bounds a try by the interval timer of its process, which would count the time in muster's queue. From here
+    on the limit is a job's, by ``Patience.limit_seconds``.
+    """
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Wait:
@@ -176,6 +202,7 @@ class _Watch:
         self._cursor = after
         self._patience = patience
         self._began = time.monotonic()
+        self._started: float | None = None
 
     async def run(self) -> None:
         """Return when the job has ended or its supervisor is gone."""
@@ -184,7 +211,8 @@ class _Watch:
             async with asyncio.timeout(None) as limit:  # set by the first look: what has ended is taken then
                 await self._pump(limit)
         except TimeoutError:
-            raise (Overdue() if self._patience.overdue(time.time()) else GoesOn(self._cursor)) from None
+            overdue = self._patience.overdue(time.time(), started=self._started)
+            raise (Overdue() if overdue else GoesOn(self._cursor)) from None
         finally:
             beat.cancel()
 
@@ -198,13 +226,15 @@ class _Watch:
             self._progress(event.status)
             if not event.status.alive:
                 return
-            left = self._left(queued=event.status.state is JobState.QUEUED)
+            queued = event.status.state is JobState.QUEUED
+            self._started = None if queued else event.status.started
+            left = self._left(queued=queued)
             if left is not None and not event.status.state.ended:
                 limit.reschedule(asyncio.get_running_loop().time() + left)
 
     def _left(self, *, queued: bool) -> float | None:
         waited = time.monotonic() - self._began
-        return self._patience.left(waited=waited, queued=queued, now=time.time())
+        return self._patience.left(waited=waited, queued=queued, now=time.time(), started=self._started)
 
     async def _beat(self) -> None:
         while True:

@@ -104,10 +104,14 @@ class DagFolder:
             raise SpecError(f"{what} {name!r} cannot be read from {self.path}: {error}") from error
 
     def image(self, name: str, settings: Settings) -> Path:
-        """Find an image: in the Dag's folder, the bundle, what MUSTER_IMAGES names, then muster's own."""
+        """Find an image: ``images/`` of the Dag's folder, of the bundle, of the folder above it, then further ones.
+
+        :raises SpecError: it is not there, not locked, or its lock is out of date.
+        """
         from muster.backends.local.environments import find_image, image_folders
 
-        return find_image(name, image_folders(settings, self.path, self.bundle))
+        folders = image_folders(settings, self.path, self.bundle, self.bundle.parent)
+        return find_image(name, folders, others=sorted(self.bundle.glob("*/images")))
 
     def _further(self, name: str) -> list[str]:
         from muster.volumes.snapshot import collect

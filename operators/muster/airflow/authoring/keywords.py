@@ -13,6 +13,7 @@ from airflow.sdk.bases.operator import BaseOperatorMeta, get_merged_defaults
 from airflow.sdk.exceptions import AirflowException
 
 from muster.core.errors import SpecError
+from muster.core.names import nearest
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, TaskGroup
@@ -30,6 +31,7 @@ FOR_ALL = frozenset(
         "pod_override",
         "launcher",
         "max_restarts",
+        "resume_from_checkpoint",
         "run_timeout",
         "queue_timeout",
         "hang_timeout",
@@ -162,10 +164,8 @@ def merged_defaults(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _near(word: str, known: Any) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(str(word), sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else f"; it takes {', '.join(sorted(known))}"
+    near = nearest(str(word), known)
+    return f"; did you mean {near}?" if near else f"; it takes {', '.join(sorted(known))}"
 
 
 def _unmap(kwargs: dict[str, Any]) -> None:

@@ -37,22 +37,41 @@ class VersionReference(PlainXComArg):
         """Return the pinned address, or a list of them; those of a mapped task in the order of its map."""
         value = PlainXComArg.resolve(self, context)
         if self.operator.is_mapped:
-            return [address for result in value for address in _listed(self._pick(result))]
-        return self._pick(value)
+            return [address for result in value for address in _listed(self._pick(result, context))]
+        return self._pick(value, context)
 
     def __str__(self) -> str:
         items = "".join(f"[{name!r}]" for name in self.path)
         return PlainXComArg.__str__(self).removesuffix(" }}") + items + " }}"
 
-    def _pick(self, result: Any) -> Any:
+    def _pick(self, result: Any, context: Mapping[str, Any]) -> Any:
         for name in self.path:
             if not isinstance(result, Mapping) or name not in result:
                 raise AirflowFailException(
-                    f"task {self.operator.task_id!r} left no {' '.join(self.path)}: it was skipped, has not "
-                    "run in this Dag run, or does not push its result (do_xcom_push=False)"
+                    f"task {self.operator.task_id!r} left no {' '.join(self.path)}: {self._why_none(context)}"
                 )
             result = result[name]
         return result
+
+    def _why_none(self, context: Mapping[str, Any]) -> str:
+        """Say of a task without a result what became of it, as Airflow has it now, and what to do."""
+        from airflow.sdk.exceptions import AirflowRuntimeError
+
+        from muster.airflow.attempts.standing import GONE, ask
+        from muster.core.job import Origin
+
+        if not getattr(self.operator, "do_xcom_push", True):
+            return "it does not push its result (do_xcom_push=False); let it"
+        ti = context["ti"]
+        try:
+            state = ask(Origin(dag_id=ti.dag_id, run_id=ti.run_id, task_id=self.operator.task_id))
+        except AirflowRuntimeError as error:
+            return f"Airflow does not say what became of it ({error}); clear it"
+        if state == "success":
+            return "it was marked success before its job had made it; clear it to run it"
+        if state in (None, GONE):
+            return "it has not run in this Dag run; clear it to run it"
+        return f"it is {state} in this Dag run; clear it to run it"
 
 
 class Versions(Mapping[str, VersionReference]):

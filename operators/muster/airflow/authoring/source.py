@@ -100,13 +100,9 @@ def _check_plain(function: Any) -> None:
     if hasattr(function, "__wrapped__"):
         raise SpecError(f"{where}: another decorator stands below this one: apply it inside the function")
     if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
-        raise SpecError(
-            f"{where} is async, and nobody would await it: call asyncio.run inside a plain function"
-        )
+        raise SpecError(f"{where} is async, and nothing awaits it: call asyncio.run inside a plain function")
     if inspect.isgeneratorfunction(function):
-        raise SpecError(
-            f"{where} is a generator, and nobody would ask it for values: return the metrics instead"
-        )
+        raise SpecError(f"{where} is a generator, and nothing asks it for values: return the metrics instead")
 
 
 def _read(function: Any) -> tuple[str, list[str]]:

@@ -45,7 +45,7 @@ def let_many_write(database: Path) -> None:
 
 
 def _template(cache: Path, release: str, environment: Mapping[str, str]) -> Path:
-    """Return a migrated database that nobody used, made now if the cache has none."""
+    """Return a migrated database that is unused, made now if the cache has none."""
     template = cache / "airflow" / f"airflow-{release}.db"
     if not template.exists():
         template.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from muster.airflow.embedded.asked import Notes
 from muster.airflow.embedded.database import DATABASE, migrate
+from muster.airflow.embedded.kept import Kept
 from muster.airflow.site import kept_name
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
@@ -41,6 +43,15 @@ class EmbeddedHome:
         return self.root / DATABASE
 
     @property
+    def notes(self) -> Notes:
+        """What was asked of ``muster run`` here, and which runs a process holds."""
+        return Notes(self.root / "runs")
+
+    def kept(self, dag_id: str) -> Kept:
+        """What the last run of a Dag came to, where it succeeded whole."""
+        return Kept(file=self.root / "runs" / f"{dag_id}.kept", dags=self.dags)
+
+    @property
     def log(self) -> Path:
         """Where Airflow and its tasks log to."""
         return self.root / "logs" / "muster-run.log"
@@ -63,21 +74,26 @@ class EmbeddedHome:
             "MUSTER_CACHE": str(self.settings.cache),
         }
 
+    def check(self) -> None:
+        """Refuse a home without Dags. :raises SpecError: there is no folder of Dags."""
+        if not self.dags.is_dir():
+            raise SpecError(
+                f"no folder of Dags at {self.dags}: go to the folder that holds dags/, or name it with --dags"
+            )
+
     def enter(self) -> None:
         """Take the place over in this process, for good, and see to it that the database is migrated.
 
         :raises SpecError: there is no folder of Dags, or the home cannot be written.
         :raises MusterError: Airflow was imported already with another home.
         """
-        if not self.dags.is_dir():
-            raise SpecError(
-                f"no folder of Dags at {self.dags}: go to the folder that holds dags/, or name it with --dags"
-            )
+        self.check()
         before = os.environ.get("AIRFLOW_HOME")
         if "airflow" in sys.modules and before != str(self.root):
             raise MusterError(f"Airflow was imported with AIRFLOW_HOME={before}; this run needs {self.root}")
         forget_airflow(os.environ)
         try:
+            self.settings.make_home()
             (self.root / "logs").mkdir(parents=True, exist_ok=True)
             os.environ.update(self.environment())
             migrate(self.root, cache=self.settings.cache, environment=self.environment())

@@ -14,7 +14,7 @@ _NAP_SECONDS = 0.05
 
 
 class Interruption:
-    """Whether somebody asked the run to end, by SIGINT or SIGTERM."""
+    """Whether the run was asked to end, by SIGINT or SIGTERM."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
+from muster.backends.local.places import locked
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -44,6 +45,22 @@ class Loaded:
         tasks = self.dag.topological_sort()  # type: ignore[no-untyped-call]
         return tuple(task.task_id for task in tasks)
 
+    def followed(self, names: Collection[str]) -> set[str]:
+        """Tasks, and all that follow them."""
+        tasks = (self.dag.get_task(name) for name in names)
+        return set(names).union(*(task.get_flat_relative_ids(upstream=False) for task in tasks))
+
+    def leading_to(self, name: str) -> frozenset[str]:
+        """A task, and all that it follows."""
+        return frozenset({name, *self.dag.get_task(name).get_flat_relative_ids(upstream=True)})
+
+    def is_musters(self, task_id: str) -> bool:
+        """Whether a task is one of muster's operators, and not one of Airflow's or another package's."""
+        from muster.airflow.operators.base import MusterOperator
+        from muster.airflow.operators.mapping import Mapped
+
+        return isinstance(self.dag.task_dict.get(task_id), (MusterOperator, Mapped))
+
     def operators(self) -> Iterator[MusterOperator]:
         """Muster's own among its tasks, in that order; of a mapped one the instances that the Dag file tells."""
         from muster.airflow.operators.base import MusterOperator
@@ -66,7 +83,6 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.serialization.serialized_objects import DagSerialization
 
-    DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
     try:
         bag = BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
     except RuntimeError as error:  # Airflow follows links, until it has been somewhere before
@@ -75,7 +91,10 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
         ) from error
     if dag_id not in bag.dags:
         raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
-    sync_bag_to_db(bag, BUNDLE, None)
+    # Airflow looks what is new and then adds it: two that find the same Dag new would both add it.
+    with locked(home.root / "dags.lock"):
+        DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
+        sync_bag_to_db(bag, BUNDLE, None)
     dag = bag.dags[dag_id]
     return Loaded(dag=dag, scheduled=DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)))
 
@@ -105,7 +124,7 @@ def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
 def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: Listener) -> None:
     """Check what can be checked without running anything, and build the environments that this machine needs.
 
-    On a cluster an image is a container, which whoever keeps its registry has pushed.
+    On a cluster an image is a container, which was pushed to its registry before.
 
     :raises MusterError: the first thing that is wrong.
     """
@@ -114,6 +133,7 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
 
     folder, images = loaded.folder, dict[str, Path]()
     for operator in loaded.operators():
+        operator.check_files(folder, home.settings)
         operator.check_ready(folder, backend)
         with operator.refusing("image"):
             images.update({name: folder.image(name, home.settings) for name in operator.images()})

@@ -7,6 +7,27 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from muster.airflow.attempts.listening import LineListener
+from muster.core.status import JobStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One instance of a mapped task; its fields are as in :class:`Stage`.
+
+    :param label: what people call it, with what tells it from the others: ``fit[2] rate=0.1``.
+    :param arguments: what it was given; empty where it was kept from a run before and only that run knew.
+    """
+
+    map_index: int
+    label: str
+    state: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    overhead_seconds: float | None = None
+    job_id: str | None = None
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +41,7 @@ class Stage:
     :param kept: it succeeded before, and ``--resume`` left it as it was.
     :param versions: addresses by the name of the output.
     :param message: why it failed.
+    :param instances: of a mapped task, in the order of its map; empty for others.
     """
 
     task_id: str
@@ -31,6 +53,7 @@ class Stage:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
+    instances: tuple[Instance, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +72,7 @@ class RunResult:
 
     :param state: ``success``, ``failed`` or ``interrupted``.
     :param log: where Airflow's own log of the run is.
+    :param only: the task that ran alone, so that what follows it waits; None where all did that could.
     """
 
     dag_id: str
@@ -60,6 +84,7 @@ class RunResult:
     stages: tuple[Stage, ...] = ()
     deployments: tuple[Deployed, ...] = ()
     warnings: tuple[str, ...] = ()
+    only: str | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -79,8 +104,11 @@ class Listener(LineListener, Protocol):
     def run_started(self, run_id: str, tasks: Sequence[str]) -> None:
         """The run begins; `tasks` in the order in which they can run."""
 
-    def task_started(self, task_id: str, try_number: int) -> None:
-        """A task begins."""
+    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
+        """A task, or an instance of a mapped one, begins; where it runs a job, that has not started yet."""
+
+    def instance_ended(self, instance: Instance) -> None:
+        """An instance of a mapped task ended; the task itself ends after the last one."""
 
     def task_ended(self, stage: Stage) -> None:
         """A task ended, or a kept one is passed over."""
@@ -98,10 +126,16 @@ class Silent:
     def run_started(self, run_id: str, tasks: Sequence[str]) -> None:
         """Show nothing."""
 
-    def task_started(self, task_id: str, try_number: int) -> None:
+    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
         """Show nothing."""
 
-    def lines(self, task_id: str, lines: Sequence[str]) -> None:
+    def job(self, task: str, status: JobStatus) -> None:
+        """Show nothing."""
+
+    def lines(self, task: str, lines: Sequence[str]) -> None:
+        """Show nothing."""
+
+    def instance_ended(self, instance: Instance) -> None:
         """Show nothing."""
 
     def task_ended(self, stage: Stage) -> None:

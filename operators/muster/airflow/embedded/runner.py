@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from muster.airflow.embedded.home import EmbeddedHome, quieten
+from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
@@ -26,11 +28,43 @@ if TYPE_CHECKING:
 Resume = Literal["keep", "strict"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be run: a new run, or the last one from where it stands or from a task on.
+
+    :param run_id: of a new run, which this process holds.
+    """
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    resume: Resume | None = None
+    start: str | None = None
+    only: str | None = None
+    run_id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.only is not None:
+            raise SpecError("--from and --only name where one run begins: give one of the two")
+        if self.goes_on and self.params:
+            raise SpecError("a resumed run keeps its params: leave --param out, or start a new run")
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last run goes on."""
+        return self.resume is not None or self.again is not None
+
+    @property
+    def again(self) -> str | None:
+        """The task that runs again, whatever became of it."""
+        return self.start if self.only is None else self.only
+
+
 def run_dag(
     dag_id: str,
     *,
     params: Mapping[str, Any] | None = None,
     resume: Resume | None = None,
+    start: str | None = None,
+    only: str | None = None,
     listener: Listener | None = None,
     settings: Settings | None = None,
     dags: Path | None = None,
@@ -43,16 +77,51 @@ def run_dag(
     :param params: values for the Dag's Params, or texts as a command line gives them.
     :param resume: go on with the last run from the first task that did not succeed. ``keep`` leaves
         the others as they are and warns where their code changed; ``strict`` runs these again.
+    :param start: a task of the last run that runs again, with all that follows it; those before it are kept.
+    :param only: one that runs again alone; what follows it waits for the next resume.
     :param dags: the folder of Dags; ``./dags`` where it is not given.
     :raises MusterError: nothing was started: no such Dag, a wrong param, an image that cannot be built …
     """
     listener = listener or Silent()
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
+    home.check()
+    wanted = Wanted(params=params or {}, resume=resume, start=start, only=only)
+    if wanted.goes_on and wanted.again is None and (kept := _all_kept(dag_id, home, listener)) is not None:
+        return kept
+    with suppress(OSError):  # what stands in the way is told where the run is noted
+        home.settings.make_home()
+    begun = home.kept(dag_id).begin()
+    if wanted.goes_on:
+        result = _run(dag_id, home, listener, wanted)
+    else:
+        with home.notes.asking(dag_id, wanted.params) as run_id:
+            result = _run(dag_id, home, listener, replace(wanted, run_id=run_id))
+    home.kept(dag_id).end(result, begun)
+    return result
+
+
+def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult | None:
+    """Show the last run where a resume would keep all of it, without Airflow; None where Airflow has to say."""
+    result = home.kept(dag_id).recall()
+    if (
+        result is None
+        or not home.database.exists()
+        or home.notes.left(dag_id)
+        or home.notes.held(result.run_id)
+    ):
+        return None
+    listener.run_started(result.run_id, [stage.task_id for stage in result.stages])
+    for stage in result.stages:
+        listener.task_ended(stage)
+    return result
+
+
+def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
     home.enter()
     from sqlalchemy.exc import OperationalError
 
     try:
-        return _Runner(dag_id, home, listener).run(params or {}, resume)
+        return _Runner(dag_id, home, listener).run(wanted)
     except OperationalError as error:
         raise MusterError(
             f"Airflow's database {home.database} cannot be used: {error.orig}; its disk has "
@@ -80,28 +149,64 @@ class _Runner:
         self._warnings: list[str] = []
         self._overtaken: Collection[str] = ()
 
-    def run(self, given: Mapping[str, Any], resume: Resume | None) -> RunResult:
-        from muster.airflow.embedded.load import make_ready, read_params
+    def run(self, wanted: Wanted) -> RunResult:
+        unbegun = self._runs.unbegun() if wanted.goes_on else None
+        if not wanted.goes_on:
+            return self._begin(wanted.run_id, wanted.params)
+        if unbegun is None:
+            return self._resume(self._runs.last(), wanted)
+        dag_id = self._loaded.dag.dag_id
+        if wanted.again is not None:
+            raise SpecError(
+                f"the last run of Dag {dag_id} was ended before its first stage: `muster run {dag_id} --resume` begins it"
+            )
+        with self._home.notes.own(unbegun.run_id):
+            params = ", ".join(f"{name}={value}" for name, value in unbegun.params.items())
+            self._listener.note(
+                f"run {unbegun.run_id} was ended before its first stage: it begins now"
+                + (f", with {params}" if params else "")
+            )
+            return self._begin(unbegun.run_id, unbegun.params)
 
-        last = self._runs.last() if resume else None
-        if last is not None and given:
-            raise SpecError("a resumed run keeps its params: leave --param out, or start a new run")
-        conf = read_params(self._loaded.dag, given)
-        run_id = last.run_id if last else self._runs.new_id()
-        with self._runs.own(run_id):
-            make_ready(self._loaded, self._home, self._backend, self._listener)
-            for lost in self._runs.give_up_lost(self._backend, but=run_id):
-                self._listener.note(f"run {lost} was left by a process that died: it is marked failed")
-            if last is None:
-                return self._go(self._runs.begin(run_id, conf), kept=frozenset())
-            kept = self._reopen(last, strict=resume == "strict")
-            return self._go(last, kept=kept)
+    def _begin(self, run_id: str, params: Mapping[str, Any]) -> RunResult:
+        """Run a new run, which this process holds."""
+        from muster.airflow.embedded.load import read_params
 
-    def _reopen(self, run: DagRun, *, strict: bool) -> frozenset[str]:
+        conf = read_params(self._loaded.dag, params)
+        self._make_ready(run_id)
+        return self._go(self._runs.begin(run_id, conf), kept=frozenset())
+
+    def _resume(self, last: DagRun, wanted: Wanted) -> RunResult:
+        self._check_stage(wanted.again)
+        with self._home.notes.own(last.run_id):
+            self._make_ready(last.run_id)
+            kept = self._reopen(last, wanted)
+            return self._go(last, kept=kept, only=wanted.only)
+
+    def _check_stage(self, name: str | None) -> None:
+        from difflib import get_close_matches
+
+        names = self._loaded.order
+        if name is not None and name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; its stages are {', '.join(names)}"
+            raise SpecError(f"Dag {self._loaded.dag.dag_id} has no stage {name!r:.80}{hint}")
+
+    def _make_ready(self, run_id: str) -> None:
+        from muster.airflow.embedded.load import make_ready
+
+        make_ready(self._loaded, self._home, self._backend, self._listener)
+        for lost in self._runs.give_up_lost(self._backend, but=run_id):
+            self._listener.note(f"run {lost} was left by a process that died: it is marked failed")
+
+    def _reopen(self, run: DagRun, wanted: Wanted) -> frozenset[str]:
         """Let the last run go on and return the tasks that it keeps."""
         from muster.airflow.embedded.resume import stale
 
-        found = stale(self._loaded, self._runs.results(run), self._backend)
+        found, strict = stale(self._loaded, self._runs.results(run), self._backend), wanted.resume == "strict"
+        again = [] if wanted.again is None else [wanted.again]
+        for task_id in self._loaded.followed(again):
+            found.pop(task_id, None)
         for task_id, why in found.items():
             self._warn(
                 f"{task_id} runs again: {why}"
@@ -112,37 +217,56 @@ class _Runner:
         for status in self._runs.pass_over_failures(run, self._backend):
             assert status.verdict is not None
             self._listener.note(
-                f"job {status.job_id} ended while nobody watched ({status.verdict.cause.value}: "
+                f"job {status.job_id} ended while no run watched it ({status.verdict.cause.value}: "
                 f"{status.verdict.message}): its task runs again"
             )
-        return self._runs.reopen(run, again=found if strict else ())
+        return self._runs.reopen(run, again=[*again, *(found if strict else ())])
 
-    def _go(self, run: DagRun, *, kept: frozenset[str]) -> RunResult:
+    def _go(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
         from muster.airflow.embedded.api import serve_newest_only
         from muster.airflow.embedded.interruption import Interruption
         from muster.airflow.embedded.loop import Loop
 
-        serve_newest_only()
+        if not kept.issuperset(self._loaded.order):
+            serve_newest_only()
         began = time.monotonic()
         interruption = Interruption(self._listener.note)
-        loop = Loop(self._loaded, run, self._session, self._listener, interruption)
+        scope = None if only is None else self._loaded.leading_to(only)
+        loop = Loop(self._loaded, run, self._session, self._listener, interruption, scope)
         self._listener.run_started(run.run_id, self._loaded.order)
         for task_id in self._loaded.order:
             if task_id in kept:
                 self._listener.task_ended(self._stage(run, loop, task_id, kept))
-        self._attend(interruption)
-        with interruption.listening():
-            loop.run(lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)))
+        with self._attending(interruption), interruption.listening():
+            loop.run(
+                lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)),
+                lambda task_id, map_index: self._listener.instance_ended(
+                    Instances(self._runs, run, loop, self._overhead).one(task_id, map_index)
+                ),
+            )
         if interruption:
+            state = "interrupted"
+        elif only is not None:
+            state = "success" if self._runs.states(run)[only] == "success" else "failed"
+        else:
+            state = str(run.state)
+        if interruption or loop.left_waiting:
             self._runs.fail(run)
-        return self._result(run, loop, kept, "interrupted" if interruption else str(run.state), began)
+        return replace(self._result(run, loop, kept, state, began), only=only)
 
-    def _attend(self, interruption: Interruption) -> None:
-        """Hear the lines of every job, and end a job when the run is stopped: nobody else would."""
+    @contextmanager
+    def _attending(self, interruption: Interruption) -> Iterator[None]:
+        """Hear the lines of every job, and end a job when the run is stopped: nothing else would."""
         from muster.airflow.operators.base import MusterOperator
 
+        before = {name: vars(MusterOperator)[name] for name in ("listener", "stopping")}
         MusterOperator.listener = self._listener
         MusterOperator.stopping = interruption.__bool__
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(MusterOperator, name, value)
 
     def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
         states = self._runs.states(run)
@@ -154,15 +278,17 @@ class _Runner:
             seconds=seconds,
             kept=task_id in kept,
             message=loop.failure(task_id),
+            instances=Instances(self._runs, run, loop, self._overhead).of(task_id),
         )
         if not results or stage.state != "success":
             return stage
         alone = results[0] if len(results) == 1 else {}  # the jobs of a mapped task are told by muster jobs
-        job_id = alone.get("job_id")
+        job_id, told = alone.get("job_id"), [each.overhead_seconds for each in stage.instances]
+        spent = [each for each in told if each is not None]
         return replace(
             stage,
             job_id=job_id,
-            overhead_seconds=self._overhead(job_id, seconds),
+            overhead_seconds=sum(spent) if spent else self._overhead(job_id, seconds),
             versions=_gathered(results),
             metrics=alone.get("metrics", {}),
         )
@@ -200,12 +326,8 @@ def _gathered(results: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]
     found: dict[str, tuple[str, ...]] = {}
     for result in results:
         for name, value in result.get("versions", {}).items():
-            found[name] = found.get(name, ()) + _addresses(value)
+            found[name] = found.get(name, ()) + addresses(value)
     return found
-
-
-def _addresses(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _deployed(results: Iterable[Any]) -> Iterator[Deployed]:

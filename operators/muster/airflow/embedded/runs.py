@@ -8,20 +8,16 @@ at once never take each other for dead.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
-from muster.airflow.site import RUN_PREFIX
-from muster.backends.local.places import locked_if_free
-from muster.core.errors import MusterError, NotFound, SpecError
+from muster.core.cancelling import STOPPED
+from muster.core.errors import NotFound, SpecError
+from muster.core.job import MUSTER_RUN
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
+    from muster.airflow.embedded.asked import Asked
     from muster.backends.base import Backend
     from muster.core.status import JobStatus
 
@@ -42,21 +39,6 @@ class Runs:
         self._loaded = loaded
         self._home = home
         self._session = session
-
-    @contextmanager
-    def own(self, run_id: str) -> Iterator[None]:
-        """Hold a run for this process. :raises MusterError: another process holds it."""
-        with locked_if_free(self._lock(run_id)) as mine:
-            if not mine:
-                raise MusterError(
-                    f"run {run_id} is still going on in another process: wait for it, or end it"
-                )
-            yield
-
-    def new_id(self) -> str:
-        """A name for a run that sorts by time and that no other process draws."""
-        now = datetime.now().astimezone()
-        return f"{RUN_PREFIX}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"
 
     def begin(self, run_id: str, conf: Mapping[str, Any]) -> DagRun:
         """Enter a new run, state running."""
@@ -81,7 +63,14 @@ class Runs:
             session=self._session,
         )
         self._session.commit()
+        self._home.notes.forget(run_id)
         return run
+
+    def unbegun(self) -> Asked | None:
+        """The last run that was asked for where it has not begun, since its process died before that."""
+        runs = {run.run_id for run in self._all()}
+        left = [asked for asked in self._home.notes.left(self._loaded.dag.dag_id) if asked.run_id not in runs]
+        return left[-1] if left and left[-1].run_id > max(runs, default="") else None
 
     def last(self) -> DagRun:
         """The newest run. :raises SpecError: there is none yet."""
@@ -107,7 +96,7 @@ class Runs:
             run.created_dag_version_id = latest.id
             run.verify_integrity(dag_version_id=latest.id, session=self._session)
         tasks = [ti for ti in run.get_task_instances(session=self._session) if scheduled.has_task(ti.task_id)]
-        names, anew = self._unfinished(tasks, again), self._followed(again)
+        names, anew = self._unfinished(tasks, again), self._loaded.followed(again)
         left = [ti for ti in tasks if ti.task_id in names]
         for ti in left:
             if ti.state not in _FINISHED:
@@ -136,7 +125,9 @@ class Runs:
         lost = [
             run
             for run in self._all()
-            if run.state == DagRunState.RUNNING and run.run_id != but and not self._held(run.run_id)
+            if run.state == DagRunState.RUNNING
+            and run.run_id != but
+            and not self._home.notes.held(run.run_id)
         ]
         for run in lost:
             self.fail(run)
@@ -145,7 +136,7 @@ class Runs:
         return [run.run_id for run in lost]
 
     def fail(self, run: DagRun) -> None:
-        """End a run that nobody goes on with, as failed."""
+        """End a run with which no process goes on, as failed."""
         from airflow.sdk import timezone
         from airflow.utils.state import DagRunState, TaskInstanceState
 
@@ -157,14 +148,39 @@ class Runs:
         run.end_date = timezone.utcnow()
         self._session.commit()
 
+    def instances(self, run: DagRun, task_id: str) -> dict[int, str]:
+        """The state of each instance of a mapped task, by its index, once Airflow knows how many there are."""
+        tasks = (ti for ti in run.get_task_instances(session=self._session) if ti.task_id == task_id)
+        return {
+            ti.map_index: str(ti.state or "none")
+            for ti in sorted(tasks, key=lambda ti: ti.map_index)
+            if ti.map_index >= 0
+        }
+
+    def result(self, run: DagRun, task_id: str, map_index: int) -> Any:
+        """What one instance of a task of muster's returned; None where it returned nothing."""
+        from airflow.models.xcom import XComModel
+
+        if not self._loaded.is_musters(task_id):
+            return None
+        query = XComModel.get_many(
+            run_id=run.run_id, key="return_value", dag_ids=run.dag_id, task_ids=task_id, map_indexes=map_index
+        )
+        row = self._session.scalars(query).first()
+        return None if row is None else XComModel.deserialize_value(row)
+
     def results(self, run: DagRun) -> dict[str, list[Any]]:
-        """What the instances of each task of a run returned, in the order of its map; one for most tasks."""
+        """What the instances of each task of muster's returned, in the order of its map; one for most tasks.
+
+        Another task may return what it likes, also under the names that muster's use.
+        """
         from airflow.models.xcom import XComModel
 
         query = XComModel.get_many(run_id=run.run_id, key="return_value", dag_ids=run.dag_id)
         rows: Iterable[Any] = self._session.scalars(query)
         found: dict[str, list[Any]] = {}
-        for row in sorted(rows, key=lambda row: row.map_index):
+        ours = (row for row in rows if self._loaded.is_musters(row.task_id))
+        for row in sorted(ours, key=lambda row: row.map_index):
             found.setdefault(row.task_id, []).append(XComModel.deserialize_value(row))
         return found
 
@@ -186,23 +202,18 @@ class Runs:
 
         query = (
             select(DagRun)
-            .where(DagRun.dag_id == self._loaded.dag.dag_id, DagRun.run_id.startswith(RUN_PREFIX))
+            .where(DagRun.dag_id == self._loaded.dag.dag_id, DagRun.run_id.startswith(MUSTER_RUN))
             .order_by(DagRun.id)
         )
         return list(self._session.scalars(query))
 
     def _unfinished(self, tasks: Sequence[TaskInstance], again: Collection[str]) -> set[str]:
-        return self._followed(
+        return self._loaded.followed(
             {ti.task_id for ti in tasks if ti.state not in ("success", "skipped")} | set(again)
         )
 
-    def _followed(self, names: Collection[str]) -> set[str]:
-        """Tasks, and all that follow them."""
-        dag = self._loaded.dag
-        return set(names).union(*(dag.get_task(name).get_flat_relative_ids(upstream=False) for name in names))
-
     def pass_over_failures(self, run: DagRun, backend: Backend) -> list[JobStatus]:
-        """Have the tasks of a run start anew whose jobs failed while nobody watched; return how these ended.
+        """Have the tasks of a run start anew whose jobs failed while no run watched them; return how these ended.
 
         A try that finds such a job would report it and end. Who resumes the run is told of it here.
         """
@@ -241,13 +252,6 @@ class Runs:
             if attempt is not None
         ]
 
-    def _held(self, run_id: str) -> bool:
-        with locked_if_free(self._lock(run_id)) as free:
-            return not free
-
-    def _lock(self, run_id: str) -> Path:
-        return self._home.root / "runs" / f"{run_id}.lock"
-
 
 def _known(backend: Backend, job_id: str) -> JobStatus | None:
     try:
@@ -259,4 +263,4 @@ def _known(backend: Backend, job_id: str) -> JobStatus | None:
 def _cancel(backend: Backend, job_id: str) -> None:
     status = _known(backend, job_id)
     if status is not None and not status.state.ended:
-        backend.cancel(job_id, owner=status.owner)
+        backend.cancel(job_id, owner=status.owner, why=STOPPED)

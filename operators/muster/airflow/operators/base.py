@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 
+from muster.airflow.attempts.listening import arguments, called
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.attempts.waiting import Wait
 from muster.airflow.authoring.keywords import AuthorKeywords, refusing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.listening import LineListener
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
+    from muster.core.settings import Settings
     from muster.volumes.base import Store
 
 RETRIES = 2
@@ -35,13 +37,15 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     into a failed task, and what must not be retried (an author's error) never is.
 
     :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
-    :cvar listener: who watches all tasks of this process, a ``muster run``. Nobody goes on with a job
+    :cvar listener: who watches all tasks of this process, a ``muster run``. No process goes on with a job
         when it is stopped, so the job is ended with it. Of the class, since a mapped task is built when it runs.
+    :cvar runs_a_job: whether its work is one job, so that it has started when that has.
     :cvar stopping: whether that run was asked to end, perhaps before Airflow would have told the task.
     """
 
     listener: ClassVar[LineListener | None] = None
     stopping: ClassVar[Callable[..., bool]] = staticmethod(lambda: False)
+    runs_a_job: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -59,6 +63,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         self._wait: Wait | None = None
         self._news: Mapping[str, Any] = {}
         self._may_defer = True
+        self._called = self.task_id
+        self.given: Mapping[str, Any] = {}
 
     @classmethod
     def partial(cls, **kwargs: Any) -> TaskPartial:
@@ -67,6 +73,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
+        with translated():
+            self._check_dag(context)
         return self._work(context)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
@@ -92,12 +100,30 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def _work(self, context: Context) -> Any:
         with translated():
+            self._called = self.instance(context["ti"].map_index)
             if self.stopping():
                 self.wait.stop()
             self.wait.check()
             result = self.perform(context)
             self.wait.check()
         return result
+
+    def _check_dag(self, context: Context) -> None:
+        """Let the first of a Dag's tasks check the files of all: a later one would fail after hours of work.
+
+        Not where a trigger has waited for this one: its job has run, and is not lost to an edit since.
+        """
+        from muster.airflow.authoring.code import DagFolder
+        from muster.core.settings import Settings
+
+        if self.listener is not None or any(
+            isinstance(each, MusterOperator) for each in self.get_flat_relatives(True)
+        ):
+            return  # `muster run` has checked them, or a task before this one has
+        folder, settings = DagFolder.of(context["dag"]), Settings.load()
+        for each in context["dag"].tasks:
+            if isinstance(each, MusterOperator):
+                each.check_files(folder, settings)
 
     @abstractmethod
     def perform(self, context: Context) -> Any:
@@ -112,8 +138,14 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """The images that the operator's jobs run in, so that they can be built before anything starts."""
         return ()
 
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:
+        """Refuse what a file of the Dag's folder that no job imports (a suite, smoke requests) has wrong.
+
+        :raises SpecError: it names the task, the field and the file.
+        """
+
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:
-        """Refuse what files beside the Dag and the backend already show to be wrong; start nothing.
+        """Refuse what the Dag's code and the backend already show to be wrong; start nothing.
 
         :raises SpecError: it names the task and the field.
         """
@@ -131,17 +163,31 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """Say what has taken the place of what a kept result stands for; empty if nothing has."""
         return ""
 
+    def instance(self, map_index: int | None) -> str:
+        """What a listener calls the task; of a mapped one, the instance and what it was given."""
+        return called(self.task_id, map_index, self.arguments)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What tells an instance of a mapped task from the others, rendered if the try has come so far."""
+        return arguments(
+            {
+                word: getattr(self, word, value) if word in self.template_fields else value
+                for word, value in self.given.items()
+            }
+        )
+
     def warn(self, text: str) -> None:
-        """Put a warning into the task's log, and before whoever watches a ``muster run``."""
+        """Put a warning into the task's log, and show it to the person who watches a ``muster run``."""
         self.log.warning("%s", text)
         if self.listener is not None:
-            self.listener.lines(self.task_id, [f"[muster] {text}"])
+            self.listener.lines(self._called, [f"[muster] {text}"])
 
     def tell(self, text: str) -> None:
-        """Put what happens into the task's log, and before whoever watches a ``muster run``."""
+        """Put what happens into the task's log, and show it to the person who watches a ``muster run``."""
         self.log.info("%s", text)
         if self.listener is not None:
-            self.listener.lines(self.task_id, [f"[muster] {text}"])
+            self.listener.lines(self._called, [f"[muster] {text}"])
 
     @property
     def wait(self) -> Wait:
@@ -152,7 +198,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @property
     def hand_over(self) -> Callable[[BaseTrigger], NoReturn] | None:
-        """Defers to a trigger; None where nobody would fire it, or it has failed before."""
+        """Defers to a trigger; None where no triggerer would fire it, or it has failed before."""
         return self._defer if self.listener is None and self._may_defer else None
 
     def _defer(self, trigger: BaseTrigger) -> NoReturn:
@@ -170,7 +216,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return {job_id: self._news.get("cursor")} if job_id else {}
 
     def deadline(self, context: Context) -> float | None:
-        """When the try has to have ended, in seconds since the epoch: Airflow does not see to that while it waits."""
+        """When a release of this try has to have ended, in seconds since the epoch: Airflow does not see to that while it waits.
+
+        A job's ``execution_timeout`` counts from its own start instead.
+        """
         if self.execution_timeout is None:
             return None
         began: datetime = context["ti"].start_date or datetime.now(tz=timezone.utc)

@@ -86,6 +86,7 @@ class JobKeywords(AirflowKeywords, total=False):
     queue_timeout: timedelta
     hang_timeout: timedelta | None
     max_restarts: int
+    resume_from_checkpoint: str
     queue: str
     priority: str
     code: str | Sequence[str]

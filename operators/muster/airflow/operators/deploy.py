@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.references import VersionReference
     from muster.backends.base import Backend
     from muster.backends.releases.plan import Comparison, Plan, Rules
+    from muster.core.settings import Settings
     from muster.volumes.base import Store, Version
 
 
@@ -147,16 +148,19 @@ class DeployOperator(ReleasingOperator):
         """The server's."""
         return (self.image,)
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
-        """Read the smoke requests, and ask whether such a server runs here."""
-        with self.refusing("server"):
-            if is_known(self.server) and self.server not in backend.servers:
-                known = ", ".join(backend.servers)
-                raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:  # noqa: ARG002 - they need no image
+        """Read the smoke requests, and what candidate and champion are both asked."""
         with self.refusing("smoke"):
             read_smoke(folder, self.smoke)
         with self.refusing("comparison"):
             read_comparison(folder, self.comparison)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - it reads no file
+        """Ask whether such a server runs here, and whether such steps do."""
+        with self.refusing("server"):
+            if is_known(self.server) and self.server not in backend.servers:
+                known = ", ".join(backend.servers)
+                raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):

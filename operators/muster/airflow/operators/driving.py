@@ -46,6 +46,7 @@ class ReleasingOperator(MusterOperator):
     name: str
     load_timeout: timedelta
     allow_older: bool
+    smoke: str | None = None
 
     @abstractmethod
     def _plan(self) -> Plan:
@@ -56,13 +57,13 @@ class ReleasingOperator(MusterOperator):
 
         :param wanted: what to ask for, where no try before has asked.
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
-        :raises SpecError: it would, and somebody asked for it.
+        :raises SpecError: it would, and this is no backfill.
         """
         from muster.backends.releases.driver import Driver, begin
 
         by, origin, say, plan = asker(task.origin), task.origin, self.tell, self._plan()
         begun = Begun(task, "release")
-        if text := begun.recall():  # never anew: it may have been refused by now, or rolled back by somebody
+        if text := begun.recall():  # never anew: it may have been refused by now, or rolled back by a person
             asked = loads(Asked, text)
             return Driver(
                 task.backend, asked.spec, plan, revision=asked.revision, by=by, origin=origin, say=say
@@ -123,7 +124,7 @@ class ReleasingOperator(MusterOperator):
             status = None
         if outcome.ending in (Ending.DONE, Ending.HELD) and status is not None:
             return status
-        text = refusal_text(status, outcome, name=spec.name, model=spec.model.address)
+        text = refusal_text(status, outcome, name=spec.name, model=spec.model.address, smoke=self.smoke)
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)
 
@@ -132,8 +133,17 @@ class ReleasingOperator(MusterOperator):
         ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
         return replace(task.patience(), deadline=min(end for end in ends if end is not None))
 
+    def _too_late(self) -> str:
+        """Say why a release is given up that had its time."""
+        wanted = self._plan().rules.fewest_requests
+        each = f"; its share widens after {wanted} requests at a step (fewest_requests)" if wanted else ""
+        return (
+            f"it does not serve in the time that it has (load_timeout {self.load_timeout}, what its steps "
+            f"are held and {MARGIN}, or execution_timeout{each})"
+        )
+
     def _hand_over(self, task: TaskRun, driver: Driver, patience: Patience, *, waited: float) -> None:
-        """Defer if this process has waited long enough, and give up where nobody should wait longer.
+        """Defer if this process has waited long enough, and give up where its time is over.
 
         :raises DeploymentError: what was given up does not end either.
         """
@@ -141,10 +151,7 @@ class ReleasingOperator(MusterOperator):
 
         now = time.time()
         if patience.overdue(now):
-            reason = (
-                f"it does not serve in the time that it has (load_timeout {self.load_timeout}, what its steps "
-                f"are held and {MARGIN}, or execution_timeout)"
-            )
+            reason = self._too_late()
             if patience.overdue(now - TAKING_BACK_SECONDS):
                 raise DeploymentError(
                     f"deployment {self.name}: {driver.spec.model.address}: {reason}; see muster deployments show {self.name}"

@@ -6,13 +6,15 @@ the moment the task runs; everything else is refused where it was written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.attempts.resuming import resume_of
 from muster.airflow.authoring.checks import by_name, check_flag, check_image, check_input, check_resources
 from muster.airflow.authoring.keywords import refusing
+from muster.airflow.authoring.launch_words import check_launch
 from muster.airflow.authoring.output import Output
 from muster.airflow.authoring.pods import check_pod
 from muster.airflow.authoring.references import VersionReference, is_known
@@ -139,6 +141,8 @@ def check_fields(operator: JobOperator) -> None:
         check_pod(operator.pod_override)
     with operator.refusing("launcher"):
         launcher_of(operator.launcher)
+    with operator.refusing("resume_from_checkpoint"):
+        resume_of(operator.resume_from_checkpoint)
     for name, field in operator.outputs.items():
         with operator.refusing(f"outputs[{name!r}]"):
             _known_output(field)
@@ -146,6 +150,8 @@ def check_fields(operator: JobOperator) -> None:
         draft(operator)
     with operator.refusing("command"):
         _check_places(operator)
+        for words in commands_of(operator):
+            check_launch([word for word in words if is_known(word)], launcher_of(operator.launcher))
 
 
 def draft(operator: JobOperator) -> JobSpec:
@@ -174,13 +180,15 @@ def _check_places(operator: JobOperator) -> None:
     """Refuse a ``{inputs.NAME}`` whose name the job does not have, in words and of kinds that are known."""
     names = {"inputs": operator.inputs, "outputs": operator.outputs, "params": operator.job_params}
     known = {kind: names[kind] for kind in KINDS if kind not in operator.later}
-    words = [
-        *(operator.command or ()),
-        *(word for role in operator.roles or () for word in role.command or ()),
-    ]
-    for word in words:
+    for word in (word for words in commands_of(operator) for word in words):
         if is_known(word):
             check_word(word, known)
+
+
+def commands_of(operator: JobOperator) -> list[Sequence[str]]:
+    """The commands of the job: its own, or one for each role that has one."""
+    roles = (role.command for role in operator.roles or ())
+    return [words for words in (operator.command, *roles) if isinstance(words, (list, tuple))]
 
 
 def volume_of(value: Any) -> str | None:

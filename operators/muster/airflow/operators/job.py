@@ -35,7 +35,8 @@ class JobOperator(MusterOperator):
 
     The function's parameters are named after the inputs (``Path``, or ``list[Path]`` for several
     versions), outputs (``Path``, an empty folder to write) and params; it may ask for
-    ``checkpoints: Path`` too, a folder that outlives a restart. It returns metrics or None.
+    ``checkpoints: Path`` too, a folder that outlives a restart, a retry and ``muster run --resume``. It
+    returns metrics or None.
 
     ``JobOperator.partial(task_id=…, …).expand(params=[{…}, {…}])`` makes a mapped task, one instance
     for each element; ``.versions["model"]`` of it is a list, in that order. What all tasks of a Dag
@@ -58,9 +59,13 @@ class JobOperator(MusterOperator):
     :param launcher: how ranks learn of each other: ``plain``, ``torchrun`` or ``horovod``.
     :param ranks: processes in each replica. `replicas` counts the replicas.
     :param roles: instead of entrypoint, command, resources, ranks and replicas: roles that differ.
-    :param run_timeout: from the job's start; `queue_timeout` from its submission.
+    :param run_timeout: from the job's start, as Airflow's own `execution_timeout`; `queue_timeout` from its submission.
     :param hang_timeout: no line and no progress for so long is a hang; None never is.
     :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
+    :param resume_from_checkpoint: what a retry, a cleared task or ``muster run --resume`` does with the checkpoints
+        that the task's last job left, which failed or was ended. ``auto`` goes on from them where entrypoint or
+        command, the inputs' content, replicas and ranks are the same; ``always`` goes on in any case, ``never``
+        starts anew. A task that has succeeded always starts anew.
     :param queue: where the gang waits; `priority` its place there. Airflow's own ``queue`` is
         `airflow_queue` here.
     :param code: further files or folders that travel, relative to the Dag's folder.
@@ -71,6 +76,7 @@ class JobOperator(MusterOperator):
         machine does not look at it. (templated)
     """
 
+    runs_a_job = True
     template_fields: Sequence[str] = (
         "job_params",
         "entrypoint",
@@ -110,6 +116,7 @@ class JobOperator(MusterOperator):
         queue_timeout: timedelta = DAY,
         hang_timeout: timedelta | None = None,
         max_restarts: int = 3,
+        resume_from_checkpoint: str = "auto",
         queue: str | None = None,
         priority: str | None = None,
         code: str | Sequence[str] = (),
@@ -137,6 +144,7 @@ class JobOperator(MusterOperator):
         self.queue_timeout = queue_timeout
         self.hang_timeout = hang_timeout
         self.max_restarts = max_restarts
+        self.resume_from_checkpoint = resume_from_checkpoint
         self.job_queue = queue
         self.priority = priority
         with refusing(task_id, "code"):
@@ -180,7 +188,9 @@ class JobOperator(MusterOperator):
             code = self.travelling(folder)
         with self.refusing("entrypoint"):
             check_code(self, code, self.gang(folder) if is_known([self.entrypoint, self.command]) else ())
-        with self.refusing("resources"):
+        with self.refusing(
+            "the job"
+        ):  # its queue, its priority, its secrets or its resources: what is said names which
             backend.check(draft(self))
 
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
@@ -193,6 +203,7 @@ class JobOperator(MusterOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its id, versions and metrics."""
+        from muster.airflow.attempts.resuming import resume_of
         from muster.airflow.attempts.run import TaskRun
         from muster.airflow.operators.request import build_spec
 
@@ -201,7 +212,7 @@ class JobOperator(MusterOperator):
         def build() -> JobSpec:
             return build_spec(self, task)
 
-        status = task.run(build)
+        status = task.run(build, resume=resume_of(self.resume_from_checkpoint))
         announce(context, task.backend.store, status)
         many = {name for name, field in self.outputs.items() if field["partition"] == EVERY_PARTITION}
         result = summary(status, many=many)

@@ -93,10 +93,17 @@ class Mapped:
         arguments = expanded is not task.expand_input  # of a decorated function, and not keywords
         for number, given in enumerate(islice(_instances(expanded), SAMPLES)):
             try:
-                made = task.unmap({"op_kwargs": given} if arguments else _without_late(given, task))
+                made = self.unmap({"op_kwargs": given} if arguments else _without_late(given, task))
             except SpecError as error:
                 raise SpecError(f"{error} (mapped instance {number})") from error
-            yield cast("MusterOperator", made)
+            yield made
+
+    def unmap(self, resolve: Mapping[str, Any]) -> MusterOperator:
+        """Build an instance, and remember in it what it was given."""
+        made = cast("MusterOperator", super().unmap(resolve))  # type: ignore[misc]
+        expanded = cast("MappedOperator", self)._get_specified_expand_input()
+        made.given = told_apart(resolve or {}, expanded)
+        return made
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Build the instance; what is wrong with it is final, as in a task that is not mapped."""
@@ -131,6 +138,13 @@ class TaskPartial(OperatorPartial):
         mapped = super()._expand(expand_input, strict=strict)
         mapped.__class__ = MappedTask  # Airflow's method names its own class; ours adds no state
         return cast("MappedTask", mapped).complete()
+
+
+def told_apart(given: Mapping[str, Any], expanded: ExpandInput) -> dict[str, Any]:
+    """Leave out the arguments of a decorated function that all of its instances share."""
+    if isinstance(expanded, DictOfListsExpandInput) and "op_kwargs" in given:
+        return {word: value for word, value in given["op_kwargs"].items() if word in expanded.value}
+    return dict(given)
 
 
 def _authors(words: Mapping[str, Any]) -> dict[str, Any]:

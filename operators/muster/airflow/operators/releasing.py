@@ -42,7 +42,13 @@ def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
     """Read the smoke requests. :raises SpecError: it names the file and what is wrong in it."""
     if name is None:
         return ()
-    requests = _json(f"smoke requests {name}", folder.read(name, what="smoke requests"))
+    try:
+        text = folder.read(name, what="smoke requests")
+    except SpecError as error:
+        raise SpecError(
+            f"{error}. Write one, or say smoke=None to ask the model nothing before it serves"
+        ) from error
+    requests = _json(f"smoke requests {name}", text)
     if not isinstance(requests, list) or not requests:
         raise SpecError(
             f'smoke requests {name}: expected a list of {{"name", "inputs", "expect"}}, one or more'
@@ -89,10 +95,10 @@ def smoke_digest(smoke: Sequence[SmokeRequest]) -> str | None:
 def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
     """A line for a shell that sends the first smoke request, or asks what the model takes."""
     if not smoke:
-        return f"curl -s {status.url}/v2/models/{status.name}"
+        return f"curl -si {status.url}/v2/models/{status.name}"
     body = json.dumps({"inputs": {name: list(values) for name, values in smoke[0].inputs.items()}})
     header = "-H 'Content-Type: application/json'"
-    return f"curl -s {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
+    return f"curl -si {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
 
 
 def asker(origin: Origin) -> str:
@@ -101,14 +107,18 @@ def asker(origin: Origin) -> str:
     return f"{origin.dag_id}.{origin.task_id}{index}, {origin.run_id}"
 
 
-def refusal_text(status: DeploymentStatus | None, outcome: Outcome, *, name: str, model: str) -> str:
+def refusal_text(
+    status: DeploymentStatus | None, outcome: Outcome, *, name: str, model: str, smoke: str | None = None
+) -> str:
     """Four lines: what was not released, what was broken with its figures, what serves now, where to look.
 
     :param status: None where the deployment is gone.
+    :param smoke: the file of the smoke requests, named where one of them is the reason.
     """
+    where = f"; that request stands in {smoke}" if smoke and "smoke request" in (outcome.reason or "") else ""
     return (
         f"release {outcome.ending.value}: {short(model)} as {name}\n"
-        f"{one_line(outcome.reason or 'no reason was given')}\n"
+        f"{one_line(outcome.reason or 'no reason was given')}{where}\n"
         f"{serving(status)}\n"
         f"all of it: muster deployments show {name}"
     )

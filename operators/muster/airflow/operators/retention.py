@@ -29,10 +29,12 @@ class RetentionOperator(MusterOperator):
     :param keep: newest versions that stay of each partition of each volume, and of a volume without. (templated)
     :param young_days: versions younger than that stay in any case: a run that goes on may name them. (templated)
     :param job_days: how long the ledger keeps a job that has ended, and its log. (templated)
+    :param checkpoint_days: how long checkpoints are kept of a task that failed or was ended; ``[muster]
+        checkpoint_days`` unless it is given. (templated)
     :param dry_run: only say what would go. (templated)
     """
 
-    template_fields: Sequence[str] = ("keep", "young_days", "job_days", "rehearsal")
+    template_fields: Sequence[str] = ("keep", "young_days", "job_days", "checkpoint_days", "rehearsal")
     ui_color = "#f1f3f4"
 
     def __init__(
@@ -41,12 +43,14 @@ class RetentionOperator(MusterOperator):
         keep: int | str = 3,
         young_days: float | str = 1.0,
         job_days: float | str = 30.0,
+        checkpoint_days: float | str | None = None,
         dry_run: bool | str = False,
         **kwargs: Any,
     ) -> None:
         self.keep = keep_types(keep)
         self.young_days = keep_types(young_days)
         self.job_days = keep_types(job_days)
+        self.checkpoint_days = keep_types(checkpoint_days)
         self.rehearsal = keep_types(dry_run)  # dry_run is a method of every operator
         super().__init__(**kwargs)
         self._check(known_only=True)
@@ -69,18 +73,29 @@ class RetentionOperator(MusterOperator):
         return result
 
     def _rules(self) -> dict[str, Any]:
-        return {"keep_last": self.keep, "young_days": self.young_days, "job_days": self.job_days}
+        from muster.airflow.site import checkpoint_days
+
+        days = checkpoint_days() if self.checkpoint_days is None else self.checkpoint_days
+        return {
+            "keep_last": self.keep,
+            "young_days": self.young_days,
+            "job_days": self.job_days,
+            "checkpoint_days": days,
+        }
 
     def _check(self, *, known_only: bool) -> None:
         kinds: dict[str, tuple[tuple[type, ...], float, str]] = {
             "keep": ((int,), 1, "a whole number, 1 or more"),
             "young_days": ((int, float), 0, "a number of days, 0 or more"),
             "job_days": ((int, float), 0, "a number of days, 0 or more"),
+            "checkpoint_days": ((int, float), 0, "a number of days, 0 or more"),
             "rehearsal": ((bool,), 0, "True or False"),
         }
         for field, (types, least, wanted) in kinds.items():
             value = getattr(self, field)
             if known_only and not is_known(value):
+                continue
+            if field == "checkpoint_days" and value is None:
                 continue
             with self.refusing("dry_run" if field == "rehearsal" else field):
                 if type(value) not in types or not least <= value < float("inf"):

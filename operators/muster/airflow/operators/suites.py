@@ -1,14 +1,17 @@
-"""Suites of expectations: read from the Dag's folder, and their failures said in four lines."""
+"""Suites of expectations: read from the Dag's folder, held against what their image knows, failures in four lines."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from muster.airflow.authoring.code import DagFolder
 from muster.core.errors import SpecError
+from muster.core.names import nearest
 
+CATALOGUE = "catalogue.json"
 SHOWN = 3
 _NOISE = frozenset({"column", "batch_id"})
 
@@ -31,17 +34,60 @@ def read_suite(folder: DagFolder, name: str) -> dict[str, Any]:
     return dict(suite)
 
 
+def check_suite(suite: Mapping[str, Any], image: Path, name: str) -> None:
+    """Hold a suite against the expectations and keywords that the image's Great Expectations has.
+
+    :param image: the image's folder; one without a ``catalogue.json`` says nothing of what it knows.
+    :raises SpecError: it names the file, the expectation, and the nearest name.
+    """
+    file = image / CATALOGUE
+    if not file.is_file():
+        return
+    catalogue = json.loads(file.read_text(encoding="utf-8"))
+    for number, each in enumerate(suite["expectations"], 1):
+        kind, known = each["type"], catalogue["expectations"]
+        where = f"suite {name}: expectation {number}"
+        if kind not in known:
+            raise SpecError(f"{where} has the type {kind!r:.80}, which {_unknown(kind, known, image)}")
+        _check_kwargs(f"{where}, {kind}", each.get("kwargs", {}), known[kind], catalogue["common"])
+
+
+def _check_kwargs(where: str, kwargs: Any, known: Mapping[str, bool], common: Sequence[str]) -> None:
+    """Refuse keywords that an expectation does not take, and the lack of one that it needs."""
+    if not isinstance(kwargs, dict):
+        raise SpecError(f"{where}: kwargs is {kwargs!r:.60}, expected an object of keywords")
+    for word in kwargs:
+        if word not in known and word not in common:
+            near = nearest(word, known)
+            advice = f"did you mean {near}?" if near else f"it takes {', '.join(sorted(known))}"
+            raise SpecError(f"{where} takes no keyword {word!r:.60}; {advice}")
+    missing = [word for word, needed in known.items() if needed and word not in kwargs]
+    if missing:
+        raise SpecError(
+            f"{where} needs the keyword {', '.join(missing)}; found {', '.join(kwargs) or 'none'}"
+        )
+
+
+def _unknown(kind: str, known: Mapping[str, Any], image: Path) -> str:
+    near = nearest(kind, known)
+    return f"image {image.name!r} does not know; " + (
+        f"did you mean {near}?" if near else f"it knows {len(known)}, listed in {image / CATALOGUE}"
+    )
+
+
 def failure_text(
     document: Mapping[str, Any], *, suite: str, addresses: Sequence[str], result: str, retired: bool
 ) -> str:
     """Four lines: how many failed, the first of them with what was found, what to do, where the docs are."""
-    results = document["results"]
+    results, columns = document["results"], document.get("columns", ())
     failed = [each for each in results if not each["success"]]
-    shown = "; ".join(map(_shown, failed[:SHOWN])) + (
+    shown = "; ".join(_shown(each, columns) for each in failed[:SHOWN]) + (
         f"; and {len(failed) - SHOWN} more" * (len(failed) > SHOWN)
     )
-    what = f"{addresses[0]}" + (f" and {len(addresses) - 1} more" if len(addresses) > 1 else "")
+    what = _what(addresses)
     gone = "it is retired, so no selector finds it; " if retired else ""
+    if not any(map(was_evaluated, results)):
+        gone = "nothing is retired, since none of these could be evaluated; "
     return (
         f"validation failed: {len(failed)} of {len(results)} expectations of {suite} on {what}\n"
         f"{shown}\n"
@@ -50,16 +96,40 @@ def failure_text(
     )
 
 
-def _shown(each: Mapping[str, Any]) -> str:
+def unusable_text(error: str, *, suite: str, addresses: Sequence[str]) -> str:
+    """Say that a suite could not be held against the data at all, why, and what to do."""
+    return (
+        f"suite {suite} cannot be held against {_what(addresses)}\n{error}\n"
+        "mend it and run again; nothing is retired"
+    )
+
+
+def was_evaluated(each: Mapping[str, Any]) -> bool:
+    """Whether an expectation failed on the data, and not because it could not be held against them."""
+    return not each["success"] and not (each.get("exception_info") or {}).get("raised_exception")
+
+
+def _what(addresses: Sequence[str]) -> str:
+    return f"{addresses[0]}" + (f" and {len(addresses) - 1} more" if len(addresses) > 1 else "")
+
+
+def _shown(each: Mapping[str, Any], columns: Sequence[str]) -> str:
     config = each.get("expectation_config", {})
     kwargs = config.get("kwargs", {})
     column = kwargs.get("column")
     bounds = ", ".join(f"{name}={value!r:.40}" for name, value in kwargs.items() if name not in _NOISE)
-    return f"{config.get('type', 'an expectation')}{f' on {column}' if column else ''} ({bounds}): {_found(each)}"
+    return f"{config.get('type', 'an expectation')}{f' on {column}' if column else ''} ({bounds}): {_found(each, columns)}"
 
 
-def _found(each: Mapping[str, Any]) -> str:
-    found = each.get("result") or {}
+def _found(each: Mapping[str, Any], columns: Sequence[str]) -> str:
+    found, column = (
+        each.get("result") or {},
+        each.get("expectation_config", {}).get("kwargs", {}).get("column"),
+    )
+    if columns and isinstance(column, str) and column not in columns and not was_evaluated(each):
+        near = nearest(column, columns)
+        advice = f"did you mean {near}?" if near else f"the columns are {', '.join(columns):.120}"
+        return f"there is no column {column!r:.40}; {advice}"
     if found.get("unexpected_count"):
         examples = ", ".join(
             f"{value!r:.30}" for value in (found.get("partial_unexpected_list") or [])[:SHOWN]

@@ -1,4 +1,4 @@
-"""SweepOperator: now and then, ends the jobs that nobody waits for any more, and takes back unwatched releases."""
+"""SweepOperator: now and then, ends the jobs that no task waits for any more, and takes back unwatched releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class SweepOperator(MusterOperator):
     """End the jobs of this Airflow that none of its tasks owns any more, and take away what ended jobs left.
 
-    A release whose task is over, and not as a success, is taken back: nobody watches it. One that is held
+    A release whose task is over, and not as a success, is taken back: no task watches it. One that is held
     waits for a person, and stays.
 
     It returns ``swept``, the ids of the jobs that it ended, and ``taken_back``, the deployments whose release
@@ -34,8 +34,8 @@ class SweepOperator(MusterOperator):
         backend, ours = connect(settings), instance(settings)
         swept = sweep(backend, ours, ask)
         for each in swept:
-            self.log.info("job %s is ended: %s (%s)", each.job_id, each.reason, each.task)
-        self.log.info("%d jobs were ended that nobody owned", len(swept))
+            self.log.info("job %s is ended: %s (%s)", each.job_id, each.why.message, each.task)
+        self.log.info("%d jobs that no task waits for were ended", len(swept))
         for job_id in backend.sweep():
             self.log.info("job %s has ended: what it left is taken away", job_id)
         taken = take_back(backend, ours, ask)

@@ -25,7 +25,13 @@ from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.fields import volume_of
 from muster.airflow.operators.job import report, summary
-from muster.airflow.operators.suites import failure_text, read_suite
+from muster.airflow.operators.suites import (
+    check_suite,
+    failure_text,
+    read_suite,
+    unusable_text,
+    was_evaluated,
+)
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import Input, JobSpec, Output, Role
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
-    from muster.backends.base import Backend
+    from muster.core.settings import Settings
     from muster.volumes.base import Store
 
 ENTRYPOINT = "muster_validate:validate"
@@ -57,12 +63,14 @@ class ValidateOperator(MusterOperator):
     :param suite: a JSON file of the Dag's folder.
     :param image: the environment with Great Expectations in it.
     :param result_volume: where the result goes; the volume's name with ``-validation`` where not given.
-    :param retire_failed: retire what fails, so that no selector such as ``@latest`` finds it any more.
+    :param retire_failed: retire what fails, so that no selector such as ``@latest`` finds it any more. Where no
+        expectation that failed could be evaluated (it names a column that is not there), nothing is retired.
     :param resources: what the check asks for. `run_timeout` is its longest run.
     :param queue: where it waits, `priority` its place there, and `pod_override` (templated) what is merged
         over its pod: as of a ``JobOperator``.
     """
 
+    runs_a_job = True
     template_fields: Sequence[str] = ("volume", "pod_override")
     ui_color = "#e6f4ea"
     own: ClassVar[Mapping[str, Any]] = {"image": "validate"}
@@ -133,10 +141,14 @@ class ValidateOperator(MusterOperator):
         """The one image."""
         return (self.image,)
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - nothing to ask it
-        """Read the suite."""
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:
+        """Read the suite, and hold it against what the image's Great Expectations knows."""
         with self.refusing("suite"):
-            read_suite(folder, self.suite)
+            suite = read_suite(folder, self.suite)
+        with self.refusing("image"):
+            image = folder.image(self.image, settings)
+        with self.refusing("suite"):
+            check_suite(suite, image, self.suite)
 
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
         """Name the suite if it reads differently now."""
@@ -196,13 +208,15 @@ class ValidateOperator(MusterOperator):
         if document["success"]:
             self._reinstate(store, addresses)
             return
-        if self.retire_failed:
-            for address in addresses:
-                store.retire(address, reason=f"{self._retired_for}see {result}")
-        raise AirflowFailException(
-            failure_text(
-                document, suite=self.suite, addresses=addresses, result=result, retired=self.retire_failed
+        if "error" in document:
+            raise AirflowFailException(
+                unusable_text(document["error"], suite=self.suite, addresses=addresses)
             )
+        retired = self.retire_failed and any(map(was_evaluated, document["results"]))
+        for address in addresses if retired else ():
+            store.retire(address, reason=f"{self._retired_for}see {result}")
+        raise AirflowFailException(
+            failure_text(document, suite=self.suite, addresses=addresses, result=result, retired=retired)
         )
 
     def _reinstate(self, store: Store, addresses: Sequence[str]) -> None:

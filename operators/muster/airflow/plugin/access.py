@@ -40,6 +40,11 @@ class Reader:
         self._teams: dict[str, str | None] = {}
         self._known: dict[tuple[str, DagAccessEntity, str], bool] = {}
 
+    @property
+    def name(self) -> str:
+        """What Airflow's own audit log calls the user."""
+        return str(self._user.get_name())
+
     def may(
         self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.TASK_INSTANCE, *, method: Any = "GET"
     ) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,9 @@ from muster.core.wire import plain
 from muster.volumes.base import Ledger
 
 MADE = 3
+VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs
 LOG_BYTES = 128 << 10
+ROOM_SECONDS = 30.0
 UNREADABLE = "unreadable"
 STATES = (*(state.value for state in JobState), UNREADABLE)
 
@@ -42,6 +45,13 @@ class Job:
         return self.spec.origin.dag_id if self.spec else ""
 
     @property
+    def words(self) -> str:
+        """What a search looks at, in lower case."""
+        origin = self.spec.origin if self.spec else None
+        told = (self.spec.name, origin.dag_id, origin.task_id, origin.run_id) if self.spec and origin else ()
+        return " ".join((self.job_id, *told)).lower()
+
+    @property
     def state(self) -> str:
         """Its state, as people read it."""
         return self.status.state.value if self.status else UNREADABLE
@@ -59,27 +69,36 @@ class Board:
         self._backend = backend
         self._ended: dict[str, Job] = {}
         self._asked: dict[str, JobSpec] = {}  # of those that go on, which never changes
+        self._warned, self._warned_at = "", -ROOM_SECONDS
 
     def listed(
         self, *, permitted: Callable[[str], bool], state: str, text: str, offset: int, limit: int
     ) -> dict[str, Any]:
         """One page of the jobs that `permitted` lets see by their Dag, and how many there are by state.
 
-        :param state: only jobs in this state; `text` only those whose id or name holds it.
+        :param state: only jobs in this state; `text` only those whose id, name, task or run holds it.
         """
         wanted = text.lower()
-        seen = [
-            job
-            for job in self._jobs()
-            if permitted(job.dag_id) and wanted in f"{job.job_id} {job.spec.name if job.spec else ''}".lower()
-        ]
+        seen = [job for job in self._jobs() if permitted(job.dag_id) and wanted in job.words]
         chosen = [job for job in seen if state in ("", job.state)]
         page = self._now(chosen[offset : offset + limit])
         return {
             "jobs": [row(job) for job in page],
             "total": len(chosen),
             "states": Counter(job.state for job in seen),
+            "warning": self._warning(),
         }
+
+    def _warning(self) -> str:
+        """What to say of a disk that is nearly full; looked at now and then."""
+        now = time.monotonic()
+        if now >= self._warned_at + ROOM_SECONDS:
+            self._warned_at = now
+            try:
+                self._warned = self._backend.store.room().warning
+            except MusterError as error:  # a service of an older release, for one: no reason to show no jobs
+                self._warned = f"how much room the store has is not known: {error}"
+        return self._warned
 
     def one(self, job_id: str) -> Job:
         """One job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
@@ -129,7 +148,17 @@ def row(job: Job) -> dict[str, Any]:
         "error": job.error,
         **_asked(job.spec),
         **_became(job.status),
+        "failed_expectations": failed_expectations(job),
     }
+
+
+def failed_expectations(job: Job) -> str:
+    """What a validation found that its data did not pass: its job succeeds all the same. Empty for all others."""
+    result = job.status.result if job.status else None
+    if result is None or job.spec is None or job.spec.roles[0].entrypoint != VALIDATION:
+        return ""
+    failed, of = (int(result.metrics.get(name, 0)) for name in ("failed", "expectations"))
+    return f"the data failed: {failed} of {of} expectations" if failed else ""
 
 
 def _asked(spec: JobSpec | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is built where it is asked for, in the api-server.
 from __future__ import annotations
 
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,3 +39,10 @@ class MusterPlugin(AirflowPlugin):
         from muster.airflow.plugin.app import create_app
 
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "muster"}]
+
+    @cached_property
+    def listeners(self) -> list[ModuleType | object]:  # type: ignore[override]  # Airflow only reads it
+        """What hears that a component of Airflow starts."""
+        from muster.airflow.attempts import starting
+
+        return [starting]

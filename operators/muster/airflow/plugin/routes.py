@@ -12,12 +12,14 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, JSONResponse
 
-from muster.airflow.plugin import board, versions
+from muster.airflow.plugin import audit, board, versions
 from muster.airflow.plugin.access import Who, assets, same_site
 from muster.airflow.plugin.answering import Answering
 from muster.backends.base import Backend
+from muster.core.cancelling import on_page
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import NotFound
+from muster.core.job import Origin
 from muster.core.names import check_job_id, check_label, check_volume
 from muster.volumes.documents import parse, show
 
@@ -97,10 +99,12 @@ def log(here: Here, who: Who, job_id: str, after: Number = None) -> Json:
 
 @api.post("/jobs/{job_id}/cancel", dependencies=[Depends(same_site)])
 def cancel(here: Here, who: Who, job_id: str) -> Json:
-    """End a job: its end is certain then, and its ranks get time to save."""
+    """End a job: its end is certain then, its ranks get time to save, and Airflow's audit log says who asked."""
     found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
     who.need(found.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
-    here.backend.cancel(job_id, wait=False)
+    if not found.ended:
+        audit.note_cancel(who.name, job_id, found.spec.origin if found.spec else Origin())
+        here.backend.cancel(job_id, wait=False, why=on_page(who.name))
     return Json(board.row(here.board.one(job_id)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from muster.airflow.site import begun_by_muster_run
 from muster.core.job import Origin
 
 
@@ -19,7 +18,7 @@ def task(origin: Origin) -> dict[str, Any]:
         return {"task": "", "task_url": None}
     mapped = origin.map_index >= 0
     index = f"[{origin.map_index}]" if mapped else ""
-    if begun_by_muster_run(origin.run_id):
+    if origin.by_muster_run:
         return {"task": f"{origin.dag_id}.{origin.task_id}{index} by muster run", "task_url": None}
     dag, run, name = (quote(part, safe="") for part in (origin.dag_id, origin.run_id, origin.task_id))
     where = f"../dags/{dag}/runs/{run}/tasks/{name}" + (f"/mapped/{origin.map_index}" if mapped else "")

@@ -11,6 +11,7 @@ from http.client import HTTPException
 from typing import Any
 
 from muster.airflow.up.home import USER, UpHome
+from muster.airflow.up.maintenance import BUNDLE
 
 # This shell's proxy is not asked for what is on this machine.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -23,10 +24,14 @@ class Found:
     """What the Dag folder holds, as Airflow read it.
 
     :param errors: why a file cannot be imported, by file.
+    :param shipped: Dags that came with muster.
+    :param paused: those of both that run by themselves only when a person has started them.
     """
 
     dags: tuple[str, ...]
     errors: Mapping[str, str]
+    shipped: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
 
 
 class Api:
@@ -62,8 +67,15 @@ class Api:
             self._token = self._log_in()
         dags = self._ask(f"/api/v2/dags?limit={_PAGE}&exclude_stale=true", token=self._token)["dags"]
         errors = self._ask(f"/api/v2/importErrors?limit={_PAGE}", token=self._token)["import_errors"]
+        read = sorted(
+            (dag["dag_id"], dag["bundle_name"] == BUNDLE, bool(dag["is_paused"]))
+            for dag in dags
+            if _after(dag["last_parsed_time"], since)
+        )
         return Found(
-            dags=tuple(sorted(dag["dag_id"] for dag in dags if _after(dag["last_parsed_time"], since))),
+            dags=tuple(dag_id for dag_id, shipped, _ in read if not shipped),
+            shipped=tuple(dag_id for dag_id, shipped, _ in read if shipped),
+            paused=tuple(dag_id for dag_id, _, paused in read if paused),
             errors={e["filename"]: e["stack_trace"] for e in errors if _after(e["timestamp"], since)},
         )
 

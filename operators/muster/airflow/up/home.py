@@ -21,6 +21,7 @@ from pathlib import Path
 from muster.airflow.embedded.database import DATABASE, let_many_write, migrate
 from muster.airflow.embedded.home import forget_airflow
 from muster.airflow.site import kept_name
+from muster.airflow.up import maintenance
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
 
@@ -78,6 +79,7 @@ class UpHome:
                 f"no folder of Dags at {self.dags}: go to the folder that holds dags/, or name it with --dags"
             )
         try:
+            self.settings.make_home()
             self.root.mkdir(parents=True, exist_ok=True)
             self.root.chmod(0o700)
             (self.root / "logs").mkdir(exist_ok=True)
@@ -126,7 +128,7 @@ class UpHome:
                 "load_examples": "False",
                 "executor": "LocalExecutor",
                 "parallelism": str(max(4, os.cpu_count() or 1)),
-                "dags_are_paused_at_creation": "False",
+                "dags_are_paused_at_creation": "True",
                 "dagbag_import_error_traceback_depth": "50",
                 "hostname_callable": "muster.airflow.up.home.hostname",
                 "execution_api_server_url": f"{self.url}/execution/",
@@ -176,6 +178,8 @@ class UpHome:
         for section, values in options.items():
             parser[section] = {name: value.replace("%", "%%") for name, value in values.items()}
         self._read_own(parser)
+        if maintenance.wanted(parser, self.dags):
+            parser["dag_processor"]["dag_bundle_config_list"] = maintenance.bundles().replace("%", "%%")
         text = StringIO()
         parser.write(text)
         _write_private(self.root / "airflow.cfg", text.getvalue())

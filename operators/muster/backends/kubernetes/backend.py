@@ -15,8 +15,10 @@ from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.lifecycle.sweep import sweep
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.sight import Sight
+from muster.core.cancelling import UNKNOWN
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus
+from muster.core.verdict import Verdict
 from muster.volumes.service.client import ServiceStore
 
 
@@ -82,9 +84,11 @@ class KubernetesBackend(Deploying):
         """Yield lines and changes of state until the job has ended; its end is the last event."""
         return self._jobs.watch(job_id, after=after)
 
-    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+    def cancel(
+        self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
+    ) -> None:
         """End the job and leave no pod; nothing happens for another owner's job."""
-        self._jobs.cancel(job_id, owner=owner, wait=wait)
+        self._jobs.cancel(job_id, owner=owner, wait=wait, why=why)
 
     def sweep(self) -> tuple[str, ...]:
         """Delete what jobs that have ended left on the cluster; return which jobs."""

@@ -68,16 +68,17 @@ class Admission:
         return True
 
     def _overdue(self, ticket: Ticket, waited_for: str) -> None:
-        waited = f"it waited longer than its queue_timeout_seconds: {waited_for}"
+        seconds = ticket.deadline - ticket.submitted
+        waited = f"it waited longer than its queue_timeout of {seconds:.6g} s: {waited_for}"
         self._end(
             ticket.job_id, Cause.QUEUE_TIMEOUT, waited, "raise the timeout, or run it when less else runs"
         )
 
     def _end(self, job_id: str, cause: Cause, message: str, advice: str) -> None:
         try:
-            status = self._ledger.status(job_id)
+            status, origin = self._ledger.status(job_id), self._ledger.spec(job_id).origin
         except _GONE:
             return
-        verdict = Verdict(cause=cause, message=message, advice=advice)
+        verdict = Verdict(cause=cause, message=message, advice=advice).going_on(origin.again)
         self._ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode())
         self._ledger.update(replace(status, state=JobState.FAILED, ended=time.time(), verdict=verdict))

@@ -11,9 +11,11 @@ from muster.backends.local.jobs import LocalJobs
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
+from muster.core.cancelling import UNKNOWN
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobStatus
+from muster.core.verdict import Verdict
 from muster.volumes.base import Store
 from muster.volumes.folder import FolderStore
 
@@ -36,7 +38,8 @@ class LocalBackend(Deploying):
         resolve: Resolve = from_environment,
     ) -> None:
         self._settings = settings
-        self._store = FolderStore(settings.store)
+        settings.make_home()
+        self._store = FolderStore(settings.store, compare=settings.compare)
         self._jobs = LocalJobs(settings, self._store, machine=machine, resolve=resolve)
 
     @property
@@ -64,9 +67,11 @@ class LocalBackend(Deploying):
         """Yield lines and changes of state until the job has ended; its end is the last event."""
         return self._jobs.watch(job_id, after=after)
 
-    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+    def cancel(
+        self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
+    ) -> None:
         """End the job and leave no process; nothing happens for another owner's job."""
-        self._jobs.cancel(job_id, owner=owner, wait=wait)
+        self._jobs.cancel(job_id, owner=owner, wait=wait, why=why)
 
     def ranks(self, job_id: str) -> list[int]:
         """Return the pids of a job's ranks that run now, in the order of the ranks; those of this user."""

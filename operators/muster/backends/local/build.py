@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,11 +15,11 @@ from typing import Any
 
 import tomllib
 
-from muster.backends.local.environments import LOCK, RECIPE, Progress
+from muster.backends.local.environments import Progress
+from muster.backends.local.requirements import LOCK, RECIPE, entries, normal, package
 from muster.backends.local.spawn import die_with
 from muster.core.errors import ImageError
 
-_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)")
 _LAST_LINES = 12
 _BEAT_SECONDS = 3.0
 
@@ -68,13 +67,13 @@ class Build:
             lock = self._lock.read_text(encoding="utf-8")
         except OSError as error:
             raise ImageError(f"image {self._name}: its lock {self._lock} cannot be read ({error})") from error
-        entries = _entries(lock)
+        locked = entries(lock)
         self._uv("venv", "--python", _base_python(), "--no-project", str(self._home), doing="making its venv")
-        if not entries:
+        if not locked:
             return
-        first = [entry for entry in entries if _package(entry) not in self._recipe.no_isolation]
-        self._progress(f"image {self._name}: installing {_count(entries)}")
-        if len(first) < len(entries):
+        first = [entry for entry in locked if package(entry) not in self._recipe.no_isolation]
+        self._progress(f"image {self._name}: installing {_count(locked)}")
+        if len(first) < len(locked):
             with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as part:
                 part.write("".join(first))
                 part.flush()
@@ -82,7 +81,7 @@ class Build:
             apart = ", ".join(self._recipe.no_isolation)
             self._sync(self._lock, "--no-build-isolation", doing=f"building {apart}")
         else:
-            self._sync(self._lock, doing=f"installing {_count(entries)}")
+            self._sync(self._lock, doing=f"installing {_count(locked)}")
 
     def _sync(self, lock: Path, *options: str, doing: str) -> None:
         self._uv("pip", "sync", "--require-hashes", *options, str(lock), doing=doing)
@@ -92,6 +91,7 @@ class Build:
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             process = subprocess.Popen(
                 [uv_program(), "--color", "never", *arguments],
+                cwd=self._lock.parent,  # where the lock names a wheel, it is beside the lock
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -146,7 +146,7 @@ def _read_recipe(name: str, path: Path) -> _Recipe:
             f"image {name}: {RECIPE} may hold [build] with no_isolation, a list of packages, and [build.env] "
             f"with texts by name; found {document!r:.200}"
         )
-    return _Recipe(no_isolation=tuple(map(_normal, packages)), env=env)
+    return _Recipe(no_isolation=tuple(map(normal, packages)), env=env)
 
 
 def _texts(values: Any, kind: type) -> bool:
@@ -154,23 +154,8 @@ def _texts(values: Any, kind: type) -> bool:
     return isinstance(values, kind) and all(isinstance(value, str) for value in inner)
 
 
-def _entries(lock: str) -> list[str]:
-    """Cut a lock into its requirements, each with the lines of hashes that belong to it."""
-    joined = re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n?", lock)
-    return [entry for entry in joined if entry.strip() and not entry.startswith("#")]
-
-
 def _count(entries: list[str]) -> str:
     return f"{len(entries)} package{'s' * (len(entries) != 1)}"
-
-
-def _package(entry: str) -> str:
-    match = _NAME.match(entry)
-    return _normal(match[1]) if match else ""
-
-
-def _normal(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def uv_program() -> str:

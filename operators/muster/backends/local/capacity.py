@@ -12,6 +12,7 @@ from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
 from muster.backends.local.queue import PRIORITIES, Queue, Ticket
 from muster.core.errors import Corrupt, NotFound
+from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.volumes.base import Store
 
@@ -73,12 +74,13 @@ class LocalCapacity:
 
 
 def _waiting(ticket: Ticket, reason: str, place: Place, store: Store | None) -> Waiting:
+    spec = _spec(ticket.job_id, store)
     needs = {MEMORY: ticket.memory_gib * GIB} | ({GPU: float(ticket.gpus)} if ticket.gpus else {})
     return Waiting(
         name=ticket.job_id,
         job_id=ticket.job_id,
-        title=_title(ticket.job_id, store),
-        queue=NAME,
+        title="" if spec is None else spec.name,
+        queue=NAME if spec is None else spec.queue or NAME,  # as the page shows it; all stand in one line
         priority=PRIORITIES["normal"] - ticket.rank,
         since=ticket.submitted,
         why=reason.replace("waiting for", "waits for", 1),
@@ -87,10 +89,10 @@ def _waiting(ticket: Ticket, reason: str, place: Place, store: Store | None) -> 
     )
 
 
-def _title(job_id: str, store: Store | None) -> str:
+def _spec(job_id: str, store: Store | None) -> JobSpec | None:
     if store is None:
-        return ""
+        return None
     try:
-        return store.ledger.spec(job_id).name
+        return store.ledger.spec(job_id)
     except (NotFound, Corrupt):  # only its ticket is left: whoever comes by next takes that away
-        return ""
+        return None

@@ -1,6 +1,7 @@
 """Images on one machine: a venv made from an image's lock by uv, once, and kept by the lock's digest.
 
-An image is a folder: ``requirements.txt`` (the lock, with hashes) and perhaps ``image.toml``::
+An image is a folder: ``requirements.txt`` (the lock, with hashes), perhaps wheels of the author's own that it names, and
+perhaps ``image.toml``::
 
     [build]
     no_isolation = ["horovod"]  # built against what the rest of the lock installed
@@ -16,22 +17,23 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.local.places import locked_if_free
+from muster.backends.local.requirements import LOCK, RECIPE, WANTED, check, wheels
 from muster.core.errors import SpecError
-from muster.core.names import check_label
+from muster.core.names import check_label, nearest
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.volumes.base import Store
 from muster.volumes.durability import sync_all, write_whole
 from muster.volumes.tree import remove
 
-LOCK = "requirements.txt"
-WANTED = "requirements.in"
-RECIPE = "image.toml"
+OWN = ("muster", "airflow")
+"""Images of muster itself: the cluster's, in which no job runs."""
 
 Progress = Callable[[str], None]
 
@@ -53,35 +55,73 @@ class Environment:
 
 
 def image_folders(settings: Settings, *roots: Path) -> tuple[Path, ...]:
-    """Return where images are looked for: below each of `roots` (the Dag's folder, the bundle), then more."""
-    return (*(root / "images" for root in roots), *settings.images, shipped("images"))
+    """Return where images are looked for: ``images/`` of each of `roots`, ``MUSTER_IMAGES``, then what muster ships.
+
+    :param roots: the Dag's folder, the folder of all Dags, and the project above it.
+    """
+    return tuple(dict.fromkeys([*(root / "images" for root in roots), *settings.images, shipped("images")]))
 
 
-def find_image(name: str, folders: Iterable[Path]) -> Path:
+def project_folders(settings: Settings, project: Path) -> tuple[Path, ...]:
+    """Return where the Dags of a project find images: the folders of :func:`image_folders`, of all of its Dags."""
+    dags = project / "dags"
+    own = sorted(folder for folder in dags.glob("*/") if folder.name != "images")
+    return image_folders(settings, *own, dags, project)
+
+
+def find_image(name: str, folders: Iterable[Path], *, others: Iterable[Path] = ()) -> Path:
     """Return the folder of the image `name`, the first in `folders`.
 
-    :raises SpecError: none is called so, or it has no lock; the message names those that are there.
+    :param others: folders of images that are other Dags' own; a message says what lies there.
+    :raises SpecError: none is called so, it has no lock, or its lock is out of date.
     """
     check_label("image", name)
     searched = list(dict.fromkeys(folders))
-    for folder in searched:
-        if (folder / name / LOCK).is_file():
-            return folder / name
-        if (folder / name).is_dir():
-            raise SpecError(
-                f"image {name!r}: {folder / name} has no {LOCK}; make it from its {WANTED} with "
-                f"`muster images lock {name}`"
-            )
-    known = sorted({path.parent.name for folder in searched for path in folder.glob(f"*/{LOCK}")})
-    raise SpecError(
-        f"image {name!r} is in none of {', '.join(map(str, searched))}; known are: "
-        f"{', '.join(known) or 'none'}. Add a folder {name}/ with a {LOCK}, or name more folders in MUSTER_IMAGES"
+    found = next((folder / name for folder in searched if (folder / name).is_dir()), None)
+    if found is None:
+        raise SpecError(_absent(name, searched, others))
+    check(found)
+    return found
+
+
+def _absent(name: str, searched: Sequence[Path], others: Iterable[Path]) -> str:
+    looked = f"looked for in {', '.join(map(str, searched))}"
+    other = next((folder / name for folder in others if (folder / name).is_dir()), None)
+    if other is not None:
+        return (
+            f"image {name!r} is another Dag's own, {other}: move it to {other.parents[2] / 'images'}, where all Dags find it "
+            f"({looked})"
+        )
+    known = sorted(known_images(searched))
+    near = nearest(name, known)
+    return (
+        f"image {name!r} is not there{f'; did you mean {near}?' if near else ''}; known are: {', '.join(known) or 'none'}; "
+        f"{looked}. To make one, write the packages it needs into {searched[0] / name / WANTED} and run "
+        f"`muster images lock {name}`; MUSTER_IMAGES names more folders"
     )
 
 
+def known_images(folders: Iterable[Path]) -> dict[str, Path]:
+    """Return the images of some folders by name, the first of each; muster's own, in which no job runs, are none."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        own = OWN if folder == shipped("images") else ()
+        for path in sorted(folder.glob("*/")):
+            if path.name not in own and any((path / file).is_file() for file in (LOCK, WANTED)):
+                found.setdefault(path.name, path)
+    return found
+
+
+def image_files(folder: Path) -> list[str]:
+    """Return the files of an image that a job's environment is made from: the lock, the recipe, wheels of one's own."""
+    lock = folder / LOCK
+    own = wheels(lock.read_text(encoding="utf-8")) if lock.is_file() else []
+    return [name for name in (LOCK, RECIPE, *own) if (folder / name).is_file()]
+
+
 def put_image(store: Store, folder: Path) -> str:
-    """Keep an image's lock and recipe in the store and return the digest that a spec carries."""
-    return store.put(folder, [name for name in (LOCK, RECIPE) if (folder / name).is_file()])
+    """Keep an image's lock, recipe and wheels in the store and return the digest that a spec carries."""
+    return store.put(folder, image_files(folder))
 
 
 class Environments:
@@ -152,7 +192,12 @@ class Environments:
             from muster.backends.local.build import Build  # most jobs find their image built
 
             remove(home)
-            Build(name, lock_folder, home, self._uv_cache, progress).run()
+            try:
+                Build(name, lock_folder, home, self._uv_cache, progress).run()
+            except BaseException:  # a cancel and a full disk, too
+                with suppress(OSError):
+                    remove(home)
+                raise
             sync_all(home)  # the marker must not outlive a power cut that the rest does not
             write_whole(home / _COMPLETE, "")
         return _python(home)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 
 from muster.backends.blame import first_of
 from muster.backends.local.member import Member
 from muster.core.replica import Report
+from muster.core.room import Room, make_room
 from muster.core.verdict import Cause, ExitCode, Verdict
 
 # A lost worker is seen a moment after it was lost; a peer's complaint of the loss may carry an earlier time.
@@ -79,8 +82,22 @@ def _unreported(member: Member) -> Verdict:
     """The exit code is a contract and names the cause, where a full disk kept the report from us."""
     cause = _CAUSES.get(member.code or 0, Cause.BACKEND_ERROR)
     said = f": {member.last_line}" if member.last_line else ""
+    if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
+        replica = member.replica
+        return Verdict(
+            cause=Cause.DISK_FULL,
+            message=f"replica {member.name}{said}{_room(replica.checkpoints)}",
+            advice=make_room(replica.checkpoints),
+        )
     return Verdict(
         cause=cause,
         message=f"the worker of replica {member.name} ended with exit code {member.code} and no report{said}",
-        advice="see its last lines in the log; if a disk is full make room there, then run again",
+        advice="see its last lines in the log",
     )
+
+
+def _room(path: str) -> str:
+    try:
+        return f": {Room.of(path)}"
+    except OSError:  # a disk that fails is told by what the worker said
+        return ""

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import errno
+import os
+from contextlib import suppress
+from pathlib import Path
 
 from muster.backends.local.places import JobFolder
 from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, NotFound, SpecError
 from muster.core.replica import Report
-from muster.core.status import JobResult
-from muster.core.verdict import Cause, Verdict
+from muster.core.room import Room, is_full, make_room
+from muster.core.status import JobResult, JobState
+from muster.core.verdict import Cause, Verdict, one_line
 from muster.core.wire import loads
 from muster.volumes.base import Store
-
-CANCELLED = "somebody asked for its end: by muster jobs cancel, or by ending its task in Airflow"
-CANCEL_ADVICE = "run it again if that was not meant"
+from muster.volumes.folder import FolderStore
 
 _MAKE_ROOM = "make room on the disk that the message names, then run again"
 _ADVICE = {
-    Cause.USER_ERROR: "mend the code that writes it and run again; nothing of it is visible",
+    Cause.USER_ERROR: "mend the code that writes it and run again; what it wrote: muster jobs get {job_id}",
     Cause.SPEC_ERROR: "mend the Dag; asking again cannot help",
     Cause.UNSCHEDULABLE: "ask for less, or run it on a bigger machine",
     Cause.IMAGE_UNAVAILABLE: "see uv's last lines in the log, mend the image and run again",
-    Cause.COMMIT_FAILED: "nothing of it is visible; mend what the message names (make room on the disk?), run again",
+    Cause.COMMIT_FAILED: "mend what the message names and run again; what it wrote: muster jobs get {job_id}",
     Cause.BACKEND_ERROR: "run it again; if it happens again, report it with the lines above",
 }
 
@@ -46,12 +48,46 @@ def commit(store: Store, job_id: str, folder: JobFolder) -> JobResult:
     )
 
 
-def verdict_of(error: Exception, *, committing: bool) -> Verdict:
-    """Say what an error means for the job that it ended."""
-    cause = _cause(error, committing=committing)
+def verdict_of(
+    error: Exception, *, committing: bool, job_id: str, store: FolderStore, cache: Path
+) -> Verdict:
+    """Say what an error means for the job that it ended.
+
+    :param cache: where its image is made.
+    """
     message = str(error) if isinstance(error, (MusterError, OSError)) else f"{type(error).__name__}: {error}"
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return Verdict(cause=cause, message=message, advice=_MAKE_ROOM if full else _ADVICE[cause])
+    if is_full(error) or (isinstance(error, ImageError) and os.strerror(errno.ENOSPC) in message):
+        return _full(error, message, job_id=job_id, store=store, cache=cache)
+    cause = _cause(error, committing=committing)
+    return Verdict(cause=cause, message=message, advice=_ADVICE[cause].format(job_id=job_id))
+
+
+def _full(error: Exception, message: str, *, job_id: str, store: FolderStore, cache: Path) -> Verdict:
+    """Name the disk that is full, and what makes room there."""
+    path = cache if isinstance(error, ImageError) else _full_path(error, store.layout.root)
+    try:
+        full, kept = Room.of(path), Room.of(store.layout.root)
+    except OSError:  # what cannot be asked is left out
+        return Verdict(cause=Cause.DISK_FULL, message=message, advice=_MAKE_ROOM)
+    checkpoints = None
+    with suppress(OSError, MusterError):
+        staging = store.staging(job_id)
+        checkpoints = None if staging is None else staging.checkpoints
+    advice = make_room(checkpoints) if full.disk == kept.disk else _MAKE_ROOM
+    return Verdict(cause=Cause.DISK_FULL, message=f"{one_line(message)[:240]}: {full}", advice=advice)
+
+
+def _full_path(error: Exception, store: Path) -> Path:
+    """What an error names, where that tells its disk: a handle or a name below an open folder does not."""
+    known = error if isinstance(error, OSError) else error.__cause__
+    named = getattr(known, "filename", None)
+    path = Path(named) if isinstance(named, (str, Path)) else store
+    return path if path.is_absolute() and path.parts[1:2] != ("proc",) else store
+
+
+def ended_as(verdict: Verdict) -> JobState:
+    """The state of a job that ended without success."""
+    return JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
 
 
 def _cause(error: Exception, *, committing: bool) -> Cause:

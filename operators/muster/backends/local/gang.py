@@ -97,7 +97,7 @@ class Gang:
         if self._ended is None and self.cancelled():
             self._end(Cause.CANCELLED, "cancelled while it ran", "run it again if that was not meant", now)
         elif self._ended is None and now > self.deadline:
-            ran = f"it ran longer than its run_timeout_seconds of {spec.run_timeout_seconds:g}"
+            ran = f"it ran longer than its run_timeout of {spec.run_timeout_seconds:g} s"
             self._end(Cause.RUN_TIMEOUT, ran, "raise the timeout, or find what takes so long in its log", now)
         if self._stop_at is None and any(member.code or member.overrun for member in self.members):
             self._stop_at = now + _SETTLE_SECONDS

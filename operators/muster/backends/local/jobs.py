@@ -15,21 +15,23 @@ from functools import cache
 
 from muster.backends.inputs import check_inputs
 from muster.backends.local.admission import Admission, Resolve, from_environment
-from muster.backends.local.finish import CANCEL_ADVICE, commit
+from muster.backends.local.finish import commit, ended_as
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process
 from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
+from muster.core.cancelling import UNKNOWN
 from muster.core.errors import CannotSchedule, Conflict, Corrupt, ImageError, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_job_id
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
-from muster.core.verdict import Cause, Verdict
+from muster.core.verdict import Verdict
 from muster.core.wire import loads
-from muster.volumes.base import Store
 from muster.volumes.durability import translated
+from muster.volumes.folder import FolderStore
+from muster.volumes.held import give_back
 
 _SOONEST_SECONDS = 0.01
 _LATEST_SECONDS = 0.2
@@ -46,7 +48,7 @@ class LocalJobs:
     def __init__(
         self,
         settings: Settings,
-        store: Store,
+        store: FolderStore,
         *,
         machine: Machine | None = None,
         resolve: Resolve = from_environment,
@@ -159,7 +161,9 @@ class LocalJobs:
             age = time.monotonic() - since
             await asyncio.sleep(min(max(age / 20, _SOONEST_SECONDS), _LATEST_SECONDS))
 
-    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+    def cancel(
+        self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
+    ) -> None:
         """End the job and leave no process; see :meth:`muster.backends.base.Backend.cancel`.
 
         :raises BackendError: something of it does not die.
@@ -170,9 +174,9 @@ class LocalJobs:
             return
         if owner not in (None, status.owner):
             return
-        if self._queue.withdraw(job_id, lambda: self._bury(job_id, "cancelled while it waited")):
+        if self._queue.withdraw(job_id, lambda: self._bury(job_id, why)):
             return
-        self._ask_to_end(job_id)
+        self._places.job(job_id).ask_to_end(why)
         if wait:
             spec = self._ledger.spec(job_id)
             self._await_end(job_id, spec.grace_seconds + _CANCEL_MARGIN_SECONDS)
@@ -185,14 +189,9 @@ class LocalJobs:
         ):
             with self._queue.seize(job_id) as lost:
                 if lost and not self._ledger.status(job_id).state.ended:
-                    self._bury(job_id, "cancelled after its supervisor was lost")
+                    self._bury(job_id, self._places.job(job_id).why())
                 if lost:
                     self._places.job(job_id).remove()
-
-    def _ask_to_end(self, job_id: str) -> None:
-        folder = self._places.job(job_id)
-        folder.root.mkdir(parents=True, exist_ok=True)
-        folder.cancel.touch()
 
     def _await_end(self, job_id: str, seconds: float) -> None:
         """Wait for the supervisor to end the job; end the supervisor if it does not."""
@@ -211,7 +210,7 @@ class LocalJobs:
             return  # it ended meanwhile
         process.kill()
 
-    def _bury(self, job_id: str, message: str) -> None:
+    def _bury(self, job_id: str, why: Verdict) -> None:
         """End a job that has no supervisor: what one that was lost had begun to commit is committed."""
         end_left_behind(self._places.mark(job_id))
         status = self._ledger.status(job_id)
@@ -219,14 +218,15 @@ class LocalJobs:
             result = commit(self._store, job_id, self._places.job(job_id))
             self._ledger.update(replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result))
         else:
-            self._cancelled(job_id, message)
+            self._cancelled(job_id, why)
+            with suppress(OSError):  # what cannot go now is gc's, and no reason not to end it
+                give_back(self._store, job_id, cause=why.cause)
         self._store.release(job_id)
 
-    def _cancelled(self, job_id: str, message: str) -> None:
-        verdict = Verdict(cause=Cause.CANCELLED, message=message, advice=CANCEL_ADVICE)
+    def _cancelled(self, job_id: str, why: Verdict) -> None:
         status = self._ledger.status(job_id)
-        self._ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode())
-        self._ledger.update(replace(status, state=JobState.CANCELLED, ended=time.time(), verdict=verdict))
+        self._ledger.append(job_id, (why.render(job_id=job_id) + "\n").encode())
+        self._ledger.update(replace(status, state=ended_as(why), ended=time.time(), verdict=why))
 
     def _known(self, job_id: str) -> bool:
         try:

@@ -60,6 +60,7 @@ def launch(
             cache=str(settings.cache),
             worker=str(worker_folder(settings.cache)),
             claim_handle=handle,
+            compare=settings.compare,
         )
         read, write = os.pipe()
         with os.fdopen(write, "wb") as pipe:

@@ -26,6 +26,7 @@ class Orders:
     cache: str
     worker: str
     claim_handle: int
+    compare: bool = False
 
     @property
     def job_id(self) -> str:
@@ -45,7 +46,7 @@ class Orders:
     @property
     def settings(self) -> Settings:
         """Those of whoever submitted, as far as a supervisor needs them."""
-        return Settings(home=Path(self.home), cache=Path(self.cache))
+        return Settings(home=Path(self.home), cache=Path(self.cache), compare=self.compare)
 
     def command(self, python: Path) -> list[str]:
         """How a worker is started; it reads what it is from its stdin."""

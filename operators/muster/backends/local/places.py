@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.core.cancelling import UNKNOWN
+from muster.core.errors import SpecError
+from muster.core.verdict import Verdict
+from muster.core.wire import dumps, loads
 from muster.volumes.tree import remove
 
 _RESERVE_BYTES = 256 * 1024
@@ -58,8 +63,33 @@ class JobFolder:
 
     @property
     def cancel(self) -> Path:
-        """There once somebody asked for the job's end."""
+        """There once the job's end was asked for; it holds the verdict, or nothing."""
         return self.root / "cancel"
+
+    def ask_to_end(self, why: Verdict) -> None:
+        """Ask for the job's end; the first that asks says why."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        new = self.root / f".cancel.{os.getpid()}.{threading.get_ident()}"
+        with suppress(FileNotFoundError):  # the job ended meanwhile, and its folder went
+            try:
+                new.write_text(dumps(why), encoding="utf-8")
+                os.link(new, self.cancel)  # whole, and the first stays
+            except (FileExistsError, FileNotFoundError):
+                return
+            except OSError:  # a full disk, or one without links: the job has to end all the same
+                self.cancel.touch()
+            finally:
+                new.unlink(missing_ok=True)
+
+    def why(self) -> Verdict:
+        """Why the job's end was asked for."""
+        try:
+            return loads(Verdict, self.cancel.read_bytes())
+        except (
+            FileNotFoundError,
+            SpecError,
+        ):  # an older release wrote no reason, nor does one with a full disk
+            return UNKNOWN
 
     @property
     def supervisor(self) -> Path:

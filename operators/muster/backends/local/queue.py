@@ -5,8 +5,9 @@ its lock: the supervisor that was started with it inherits the lock, so that a c
 back. Both change under one lock, in :meth:`Queue.admit`, which is called by whoever comes by: at each
 submission, at the end of each supervisor, and by everybody who looks at a job while some wait.
 
-Order is priority, then submission. A job that waits reserves what it needs against all that came
-after it, so a big gang is never starved by small ones, and these may run meanwhile in what is left.
+Order is priority, then submission. A job that does not fit lets smaller ones behind it pass for
+:data:`PASSED_SECONDS`. From then on what is free is kept for it, as much as it needs, so that a big gang is
+never starved by small ones; these run meanwhile in what is left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
@@ -26,6 +27,8 @@ from muster.core.job import JobSpec
 from muster.core.wire import dumps, loads
 
 PRIORITIES = {"high": 0, "normal": 1, "low": 2}
+
+PASSED_SECONDS = 300.0
 
 _SECRETS = "somebody who has its secrets"
 
@@ -69,22 +72,47 @@ class Claim:
 
 @dataclass
 class _Room:
-    """What is left for the next in the queue; below 0 where those before it wait for more."""
+    """What is left for the next in the queue.
+
+    :param memory_gib: and `gpus`, what no job that runs holds; `total` is all that there is.
+    :param kept: those before it for which what is free is kept.
+    """
 
     memory_gib: float
     gpus: int
+    total: Machine
+    kept: list[Ticket] = field(default_factory=list)
 
     def lacks(self, ticket: Ticket) -> str:
-        """Say what a job waits for; empty if it fits."""
-        if ticket.gpus > max(self.gpus, 0):
-            return f"{ticket.gpus} GPU{'s' * (ticket.gpus > 1)}: {max(self.gpus, 0)} free"
-        if ticket.memory_gib > self.memory_gib:
-            return f"{ticket.memory_gib:g} GiB of memory: {max(self.memory_gib, 0.0):.3g} free"
-        return ""
+        """Say what a job waits for, and for whom it is kept; empty if it fits."""
+        if ticket.gpus and ticket.gpus > self.gpus - sum(each.gpus for each in self.kept):
+            wanted = f"{ticket.gpus} GPU{'s' * (ticket.gpus > 1)}"
+            free, total = f"{max(self.gpus, 0)}", f"{len(self.total.gpus)}"
+            holders = [each for each in self.kept if each.gpus]
+        elif ticket.memory_gib > self.memory_gib - sum(each.memory_gib for each in self.kept):
+            wanted = f"{ticket.memory_gib:g} GiB of memory"
+            free, total = f"{max(self.memory_gib, 0.0):.3g}", f"{self.total.memory_gib:.3g}"
+            holders = self.kept
+        else:
+            return ""
+        return f"{wanted}: {free} of {total} free{_kept_for(holders)}"
 
     def take(self, ticket: Ticket) -> None:
+        """Take out what a job holds that was started."""
         self.memory_gib -= ticket.memory_gib
         self.gpus -= ticket.gpus
+
+    def wait(self, ticket: Ticket, *, fits: bool) -> None:
+        """Keep what is free for a job that waits: long enough, or for something else than room."""
+        if fits or time.time() >= ticket.submitted + PASSED_SECONDS:
+            self.kept.append(ticket)
+
+
+def _kept_for(holders: list[Ticket]) -> str:
+    if not holders:
+        return ""
+    more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
+    return f", kept for {holders[0].job_id}{more}"
 
 
 class Queue:
@@ -164,8 +192,9 @@ class Queue:
         """Say of every waiting job what it waits for."""
         room, found = self._room(), {}
         for before, ticket in enumerate(self.tickets()):
-            found[ticket.job_id] = _waiting(room.lacks(ticket), before, self._machine)
-            room.take(ticket)
+            lacking = room.lacks(ticket)
+            found[ticket.job_id] = _waiting(lacking, before)
+            room.wait(ticket, fits=not lacking)
         return found
 
     def claims(self) -> list[Claim]:
@@ -199,9 +228,9 @@ class Queue:
             if not lacking and self._start(ticket, start):
                 room.take(ticket)
             elif time.time() > ticket.deadline:
-                overdue(ticket, _waiting(lacking or _SECRETS, before, self._machine))
+                overdue(ticket, _waiting(lacking or _SECRETS, before))
             else:
-                room.take(ticket)
+                room.wait(ticket, fits=not lacking)
                 continue
             self._ticket(ticket.job_id).unlink()
 
@@ -230,6 +259,7 @@ class Queue:
         return _Room(
             memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
             gpus=len(self._machine.gpus) - sum(len(claim.gpus) for claim in live),
+            total=self._machine,
         )
 
     def _anybody_waits(self) -> bool:
@@ -267,10 +297,6 @@ def gpus_needed(job: JobSpec) -> int:
     return sum(role.replicas * role.resources.gpus for role in job.roles)
 
 
-def _waiting(lacking: str, before: int, machine: Machine) -> str:
-    if lacking.find("GPU") >= 0:
-        lacking = lacking.replace(" free", f" of {len(machine.gpus)} free")
-    elif lacking:
-        lacking = lacking.replace(" free", f" of {machine.memory_gib:.3g} free")
+def _waiting(lacking: str, before: int) -> str:
     ahead = f"{before} job{'s' * (before > 1)} before it" if before else ""
     return "waiting for " + ("; ".join(part for part in (lacking, ahead) if part) or "its turn")

@@ -12,7 +12,6 @@ import ctypes
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -102,4 +101,5 @@ def _become(
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
-        sys.stderr.write(f"prctl({option}): {os.strerror(ctypes.get_errno())}\n")
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from muster.backends.inputs import check_inputs, lease_inputs
 from muster.backends.local import attempt
 from muster.backends.local.environments import Environments
-from muster.backends.local.finish import CANCEL_ADVICE, CANCELLED, commit, verdict_of
+from muster.backends.local.finish import commit, ended_as, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.news import News
@@ -29,9 +29,10 @@ from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
 from muster.core.masking import Masking
 from muster.core.status import JobResult, JobState
-from muster.core.verdict import Cause, Verdict
+from muster.core.verdict import Verdict
 from muster.core.wire import dumps, loads
 from muster.volumes.folder import FolderStore
+from muster.volumes.held import give_back
 
 _UNSAID_BYTES = 1 << 20
 
@@ -59,7 +60,7 @@ class Supervisor:
         self._early = workers
         self._masking = Masking(secrets.values())
         self._folder = orders.places.job(orders.job_id)
-        self._store = FolderStore(orders.settings.store)
+        self._store = FolderStore(orders.settings.store, compare=orders.compare)
         self._ledger = self._store.ledger
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
@@ -97,14 +98,20 @@ class Supervisor:
             return self._attempts()
         except _AskedToEnd:
             if self._cancelled():
-                return Verdict(cause=Cause.CANCELLED, message=CANCELLED, advice=CANCEL_ADVICE)
+                return self._folder.why()
             raise
         except Exception as error:
             if not isinstance(error, MusterError):
                 import traceback  # a defect of ours, or of the machine
 
                 self._log(traceback.format_exc().encode())
-            return verdict_of(error, committing=self._status.state is JobState.COMMITTING)
+            return verdict_of(
+                error,
+                committing=self._status.state is JobState.COMMITTING,
+                job_id=self._job_id,
+                store=self._store,
+                cache=self._orders.settings.cache,
+            )
         finally:
             self._leave(
                 end_descendants, self._folder.drop_scratch, partial(self._store.release, self._job_id)
@@ -208,11 +215,13 @@ class Supervisor:
         if isinstance(ended, JobResult):
             self._move_at_last(JobState.SUCCEEDED, result=ended)
             return
+        # first: its end needs room, too
+        self._leave(partial(give_back, self._store, self._job_id, cause=ended.cause))
         mask = self._masking.text
+        ended = ended.going_on(self._spec.origin.again)
         verdict = replace(ended, message=mask(ended.message), advice=mask(ended.advice))
         self._log((verdict.render(job_id=self._job_id) + "\n").encode())
-        state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
-        self._move_at_last(state, verdict=verdict)
+        self._move_at_last(ended_as(verdict), verdict=verdict)
 
     def _move_at_last(self, state: JobState, **changes: object) -> None:
         """Record the job's end; on a full disk in the room that was kept for this."""

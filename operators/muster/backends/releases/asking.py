@@ -98,7 +98,10 @@ class Questions:
         if not wait([self._asked], timeout=max(0.0, self._until - time.monotonic())).done:
             raise Unfinished
         asked, self._asked = self._asked, None
-        answers = asked.result()
+        try:
+            answers = asked.result()
+        except DeploymentError as error:  # the model does not take what is asked
+            raise DeploymentError(f"smoke request {request.name!r:.80}: {error}") from error
         if revision != self._revision:
             answers = tuple(answer for answer in answers if not answer.error) or answers
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TRIES = 10
 _MOST = 100
+REPAIR_SECONDS = 180.0
+_LOOK_SECONDS = 0.5
 
 T = TypeVar("T")
 
@@ -113,6 +115,33 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
     tidy(deployments, name)
 
 
+def repair(
+    deployments: Deployments,
+    name: str,
+    *,
+    seconds: float = REPAIR_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """Bring a deployment back to how muster left it, and yield what is done; all who have traffic answer at the end.
+
+    :raises NotFound: no such deployment.
+    :raises DeploymentError: it is not as it was after so long, with what it waits for.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        yield from deployments.repair(name)
+        status = deployments.deployment(name)
+        silent = [one for one in status.revisions if one.percent and not one.ready]
+        if not status.drift and not silent and (status.ready or not status.shares):
+            return
+        if time.monotonic() > deadline:
+            waits = "; ".join(filter(None, [status.reason, *(f"{one.name}: {one.reason}" for one in silent)]))
+            raise DeploymentError(
+                f"deployment {name} does not answer as it should after {seconds:g} s: {waits}"
+            )
+        sleep(_LOOK_SECONDS)
+
+
 def tidy(deployments: Deployments, name: str) -> tuple[str, ...]:
     """Withdraw what neither serves, nor is kept, nor is under way, and end what was being taken back.
 
@@ -147,10 +176,22 @@ def _failed(status: DeploymentStatus, *, by: str, reason: str) -> Release:
         (one for one in status.revisions if one.kept and not one.state.over and not one.percent), None
     )
     if champion is None or kept is None:
-        raise NotFound(
-            f"deployment {status.name} keeps no revision to go back to: deploy an earlier version again"
-        )
+        raise NotFound(f"deployment {status.name} keeps no revision to go back to: {_forward(status)}")
     return Release(revision=champion.name, champion=kept.name, by=by, since=time.time(), failed=why)
+
+
+def _forward(status: DeploymentStatus) -> str:
+    """Say what to do where nothing is kept: who has a part of the traffic may have all of it."""
+    if status.drift:
+        return status.drift
+    others = [
+        one.name for one in status.revisions if one.percent and one.ready and one is not status.champion
+    ]
+    if not others and status.champion and len(status.shares) > 1 and status.champion.ready:
+        others = [status.champion.name]
+    if others:
+        return f"`muster deployments promote {status.name} {others[0]}` gives all of the traffic to {others[0]}, which answers"
+    return "deploy an earlier version again"
 
 
 def _in_force(status: DeploymentStatus, revision: str) -> bool:
@@ -181,8 +222,9 @@ def _check_answers(status: DeploymentStatus, found: Revision) -> None:
     if found.percent and not found.ready and others:
         why = f": {found.reason}" if found.reason else ""
         raise DeploymentError(
-            f"revision {found.name} of {status.name} does not answer{why}. {others[0]} does: wait until it is up, or "
-            f"take it back with `muster deployments rollback {status.name}`"
+            f"revision {found.name} of {status.name} does not answer{why}. {others[0]} does: "
+            f"`muster deployments promote {status.name} {others[0]}` gives that all of the traffic, and "
+            f"`muster deployments repair {status.name}` brings back what is missing"
         )
 
 

@@ -209,7 +209,8 @@ def _broken_by_counts(sight: Sight, plan: Plan, release: Release) -> str:
         return ""
     ours, theirs = (sight.counts.get(str(name), Counts()) for name in (release.revision, release.champion))
     percent = sight.status.shares.get(release.revision, 0)
-    ending = sight.held_seconds >= plan.hold(percent)
+    held = sight.held_seconds >= plan.hold(percent)
+    ending = held and not _lacks_requests(sight, plan, release, percent)
     return broken_by_counts(plan.rules, ours, theirs, ending=ending)
 
 
@@ -220,13 +221,8 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     if mine.state is RevisionState.STARTING or mine.ready < mine.wanted:
         return Wait(why=_progress(mine))
     alone = release.champion in (None, mine.name)
-    if not (mine.percent and alone):
-        if sight.smoke is None:
-            return Wait(why="smoke requests")
-        if mine.percent and (unknown := _uncounted(sight, plan, release)):
-            return Wait(why=f"the requests of {unknown} cannot be counted now")
-        if mine.percent and sight.held_seconds < plan.hold(mine.percent):
-            return Wait(why="")
+    if not (mine.percent and alone) and (wait := _held_back(sight, plan, release, mine.percent)):
+        return wait
     percent = 100 if alone else plan.after(mine.percent)
     if percent == 100 and (alone or mine.percent == 100 or not plan.hold(100)):
         return _finish(sight.status, release, seen=_seen(sight, release))
@@ -237,6 +233,30 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     shares = shares_at(sight.status, release, percent)
     why = f"{percent} % of the traffic, held for {plan.hold(percent):g} s{_seen(sight, release)}"
     return Shift(shares=shares, release=replace(release, since=sight.now, held=False), why=why)
+
+
+def _held_back(sight: Sight, plan: Plan, release: Release, percent: int) -> Wait | None:
+    """Say what a revision waits for before its share may widen; None where it may."""
+    if sight.smoke is None:
+        return Wait(why="smoke requests")
+    if not percent:
+        return None
+    if unknown := _uncounted(sight, plan, release):
+        return Wait(why=f"the requests of {unknown} cannot be counted now")
+    if sight.held_seconds < plan.hold(percent):
+        return Wait(why="")
+    if _lacks_requests(sight, plan, release, percent):
+        wanted = plan.rules.fewest_requests
+        return Wait(why=f"it waits at {percent} % until it has answered {wanted} requests (fewest_requests)")
+    return None
+
+
+def _lacks_requests(sight: Sight, plan: Plan, release: Release, percent: int) -> bool:
+    """Whether its share may not widen yet for want of requests; the last step waits for none."""
+    wanted = plan.rules.fewest_requests
+    if wanted is None or percent >= plan.after(percent):
+        return False
+    return (sight.counts or {}).get(release.revision, Counts()).requests < wanted
 
 
 def _uncounted(sight: Sight, plan: Plan, release: Release) -> str:

@@ -22,7 +22,7 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
     :param ours: of the revision that is released, `theirs` the champion's, over the same time.
     :param ending: whether the step is over.
     """
-    judged = max(ours.requests, 1 if ending else rules.fewest_requests)
+    judged = max(ours.requests, 1 if ending else rules.judged_from)
     if ours.failed > rules.max_error_share * judged:
         return (
             f"{ours.failed} of {ours.requests} requests failed, "
@@ -40,7 +40,7 @@ def told(ours: Counts, theirs: Counts) -> str:
 
 
 def _too_slow(rules: Rules, ours: Counts, theirs: Counts) -> str:
-    if rules.max_p95_ratio is None or min(ours.requests, theirs.requests) < rules.fewest_requests:
+    if rules.max_p95_ratio is None or min(ours.requests, theirs.requests) < rules.judged_from:
         return ""
     own, champions = percentile(ours, _P95), percentile(theirs, _P95)
     if own is None or champions is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from muster.core.deployment import SmokeRequest
 from muster.core.errors import SpecError
 
+JUDGED_FROM = 50
 METRICS = ("accuracy", "auc", "mae", "rmse")
 
 
@@ -17,18 +18,21 @@ class Rules:
     :param max_error_share: of its requests, those that the model is to blame for, 0 to 1.
     :param max_p95_ratio: how many times the champion's 95th percentile of seconds, over the same time, its
         own may be; None judges no latency. `p95_slack_seconds` comes on top: buckets are coarse.
-    :param fewest_requests: an error share is one of at least so many, and latency is judged from so many on.
+    :param fewest_requests: how many requests a revision must have answered at a step before its share widens; an
+        error share is computed over at least so many, and latency is judged from so many on. None widens also after fewer,
+        and judges from 50 on.
     """
 
     max_error_share: float = 0.01
     max_p95_ratio: float | None = 2.0
     p95_slack_seconds: float = 0.02
-    fewest_requests: int = 50
+    fewest_requests: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_error_share", "max_p95_ratio", "p95_slack_seconds", "fewest_requests"):
             value = getattr(self, name)
-            if type(value) not in (int, float) and not (name == "max_p95_ratio" and value is None):
+            optional = name in ("max_p95_ratio", "fewest_requests")
+            if type(value) not in (int, float) and not (optional and value is None):
                 raise SpecError(f"{name} is {value!r:.60}: need a number")
         if not 0 <= self.max_error_share <= 1:
             raise SpecError(f"max_error_share is {self.max_error_share!r}: need a share, 0 to 1")
@@ -36,8 +40,13 @@ class Rules:
             raise SpecError(f"max_p95_ratio is {self.max_p95_ratio!r}: need 1 or more times the champion's")
         if not self.p95_slack_seconds >= 0:
             raise SpecError(f"p95_slack_seconds is {self.p95_slack_seconds!r}: need 0 or more")
-        if self.fewest_requests < 1:
+        if self.fewest_requests is not None and self.fewest_requests < 1:
             raise SpecError(f"fewest_requests is {self.fewest_requests!r}: need 1 or more")
+
+    @property
+    def judged_from(self) -> int:
+        """Of how many requests at least an error share is one, and from how many on latency is judged."""
+        return JUDGED_FROM if self.fewest_requests is None else self.fewest_requests
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,13 @@ from starlette.routing import Route
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import attempts, jobs, keeping, pods, reading, upkeep
+from muster.volumes.service import attempts, holding, jobs, keeping, pods, reading, upkeep
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
 from muster.volumes.service.site import Site
+from muster.volumes.service.standby import ALIVE
 from muster.volumes.service.starts import Starts
 
 
@@ -44,9 +45,13 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         yield
         site.committer.stop()
 
-    parts = (attempts, jobs, keeping, pods, reading, upkeep)
+    parts = (attempts, holding, jobs, keeping, pods, reading, upkeep)
     app = Starlette(
-        routes=[Route("/healthz", _healthy), *(route for part in parts for route in part.routes(site))],
+        routes=[
+            Route("/healthz", _healthy),
+            Route(ALIVE, _healthy),
+            *(route for part in parts for route in part.routes(site)),
+        ],
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_call, Exception: _defect},
     )

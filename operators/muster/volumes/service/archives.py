@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from muster.core.errors import SpecError, StoreError
+from muster.volumes.tree import make_folders
 
 CHUNK_BYTES = 1 << 20
 
@@ -102,7 +103,7 @@ def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> d
 
 
 def _write(target: Path, content: BinaryIO | object, *, runs: bool) -> int:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent)
     written = 0
     with target.open("xb", buffering=0) as file:
         while chunk := content.read(CHUNK_BYTES):  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from muster.volumes.service.messages import (
     Begin,
     Committed,
     Current,
+    Left,
     Lifetime,
     Order,
     Parts,
@@ -35,6 +36,7 @@ def routes(site: Site) -> Iterator[Route]:
     yield route("POST", f"{_JOB}/attempts/{{attempt}}/token", _token, site=site)
     yield route("PUT", f"{_JOB}/worker", _equip, site=site)
     yield route("GET", f"{_JOB}/sealed", _sealed, site=site)
+    yield route("GET", f"{_JOB}/saved", _saved, site=site)
     yield route("POST", f"{_JOB}/commit", _commit, site=site, threads=site.working)
 
 
@@ -68,6 +70,10 @@ def _equip(call: Call) -> None:
 
 def _sealed(call: Call) -> Parts:
     return Parts(parts=call.site.store.sealed(call.part("job_id")))
+
+
+def _saved(call: Call) -> Left:
+    return Left(saved=call.site.store.saved(call.part("job_id")))
 
 
 def _commit(call: Call) -> Committed:

@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from muster.core import wire
 from muster.core.errors import MusterError, SpecError
+from muster.core.room import CLAIM, Room, is_full
 from muster.volumes.durability import translated
 from muster.volumes.service.archives import CHUNK_BYTES
 from muster.volumes.service.messages import LIMIT_JSON_BYTES
@@ -157,7 +158,7 @@ def route(
         try:
             return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
-            return refusal(error)
+            return refusal(_with_room(error, site))
         except ClientDisconnect:  # if anybody hears the answer, it may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
@@ -167,6 +168,15 @@ def route(
 def refusal(error: MusterError) -> Response:
     """The answer that says an error."""
     return JSONResponse(document(error), status_code=status_of(error))
+
+
+def _with_room(error: MusterError, site: Site) -> MusterError:
+    """Say of a full disk which one it is, and what is left there: whoever asks does not see it."""
+    if not is_full(error):
+        return error
+    told = type(error)(f"{error}; {Room.of(site.store.layout.root, disk=CLAIM)}")
+    told.__cause__ = error.__cause__
+    return told
 
 
 def _allowed(call: Call, *, job: bool) -> Token:

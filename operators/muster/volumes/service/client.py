@@ -13,13 +13,15 @@ from muster.core.errors import SpecError, Unavailable
 from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.replica import PartManifest
+from muster.core.room import Room
 from muster.core.wire import loads
 from muster.volumes import fsck
-from muster.volumes.base import Record, Staging, Version
-from muster.volumes.gather import sources
+from muster.volumes.base import Held, Record, Saved, Staging, Version
+from muster.volumes.durability import translated
+from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
 from muster.volumes.retention import Collected, Plan
-from muster.volumes.service.archives import Member, pack
+from muster.volumes.service.archives import Member, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.ledger import ServiceLedger, job_path, new_request
@@ -29,6 +31,9 @@ from muster.volumes.service.messages import (
     Committed,
     Count,
     Current,
+    Holding,
+    Jobs,
+    Left,
     Lifetime,
     Names,
     Order,
@@ -173,6 +178,10 @@ class ServiceStore:
         """Whether a code snapshot, or an image's lock, is in the store."""
         return self._connection.get(f"/v1/code/{check_digest('code snapshot', digest)}/held", Answer).yes
 
+    def saved(self, job_id: str) -> Saved | None:
+        """Return the checkpoints that a job left, or a job that it follows."""
+        return self._connection.get(f"{job_path(job_id)}/saved", Left).saved
+
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
         """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
         return self._connection.get(f"{job_path(job_id)}/sealed", Parts).parts
@@ -235,9 +244,11 @@ class ServiceStore:
         """Give all leases of `holder` back."""
         self._connection.tell("DELETE", f"/v1/leases/{check_job_id(holder)}")
 
-    def check(self, *, deep: bool = False, progress: fsck.Progress | None = None) -> fsck.Report:
+    def check(
+        self, *, deep: bool = False, protect: bool = False, progress: fsck.Progress | None = None
+    ) -> fsck.Report:
         """Check every committed version, where the store is; see :func:`muster.volumes.fsck.check`."""
-        for line in self._connection.lines("POST", "/v1/fsck", deep=int(deep)):
+        for line in self._connection.lines("POST", "/v1/fsck", deep=int(deep), protect=int(protect)):
             said = json.loads(line)
             if "error" in said:
                 raise read(line, status=200, where=self.url)
@@ -254,9 +265,16 @@ class ServiceStore:
         keep_last: int = 3,
         job_days: float = 30.0,
         young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
     ) -> Plan:
         """Say what :meth:`collect` would take away now."""
-        rules = _rules(volumes, keep_last, job_days, young_days)
+        rules = Rules(
+            volumes=tuple(volumes),
+            keep_last=keep_last,
+            job_days=job_days,
+            young_days=young_days,
+            checkpoint_days=checkpoint_days,
+        )
         return _plan(self._connection.send("POST", "/v1/gc/plan", Swept, rules, slow=True))
 
     def collect(
@@ -266,11 +284,39 @@ class ServiceStore:
         keep_last: int = 3,
         job_days: float = 30.0,
         young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
     ) -> Collected:
         """Take away what :meth:`plan` names."""
-        rules = _rules(volumes, keep_last, job_days, young_days)
+        rules = Rules(
+            volumes=tuple(volumes),
+            keep_last=keep_last,
+            job_days=job_days,
+            young_days=young_days,
+            checkpoint_days=checkpoint_days,
+        )
         done = self._connection.send("POST", "/v1/gc/collect", Swept, rules, slow=True)
-        return Collected(plan=_plan(done), freed_bytes=done.freed_bytes)
+        return Collected(plan=_plan(done), freed_bytes=done.freed_bytes, at_once=done.at_once)
+
+    def room(self) -> Room:
+        """Say how much room is left on the store's claim."""
+        return self._connection.get("/v1/room", Room)
+
+    def held(self) -> tuple[Held, ...]:
+        """Say what jobs that have ended still hold of the claim, oldest first."""
+        return self._connection.get("/v1/held", Holding).held
+
+    def let_go(self, job_ids: Collection[str]) -> int:
+        """Delete all that these ended jobs hold; return its size in bytes."""
+        jobs = Jobs(job_ids=tuple(job_ids))
+        return self._connection.send("POST", "/v1/held/let-go", Count, jobs, slow=True).count
+
+    def salvage(self, job_id: str, target: Path) -> int:
+        """Fetch what an ended job staged, and could not be committed, below `target`."""
+        with (
+            translated(f"fetch what job {job_id} staged into {target}"),
+            self._connection.stream(f"{job_path(job_id)}/staged") as archive,
+        ):
+            return len(unpack(archive, target, check=lambda path: check_path(path, output=job_id)))
 
     def _current(self, job_id: str) -> Current:
         return self._connection.get(f"{job_path(job_id)}/attempts/current", Current)
@@ -284,10 +330,6 @@ def _staging(place: Place) -> Staging:
     return Staging(job_id=place.job_id, attempt=place.attempt, root=Path(place.root))
 
 
-def _rules(volumes: Collection[str], keep_last: int, job_days: float, young_days: float) -> Rules:
-    return Rules(volumes=tuple(volumes), keep_last=keep_last, job_days=job_days, young_days=young_days)
-
-
 def _plan(swept: Swept) -> Plan:
-    said = {name: value for name, value in vars(swept).items() if name != "freed_bytes"}
+    said = {name: value for name, value in vars(swept).items() if name not in ("freed_bytes", "at_once")}
     return Plan(**{**said, "torn": tuple(map(Path, swept.torn))})

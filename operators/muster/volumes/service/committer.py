@@ -13,19 +13,21 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from muster.core.errors import BadOutput, MusterError, NotFound, StoreError
 from muster.core.progress import Told, heard
 from muster.core.replica import Report
+from muster.core.room import CLAIM, Room, is_full, make_room
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.core.verdict import Cause, Verdict
+from muster.core.verdict import Cause, Verdict, one_line
 from muster.core.wire import loads
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
+from muster.volumes.held import give_back
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
 from muster.volumes.service.refusals import Over
@@ -35,11 +37,12 @@ AT_ONCE = 4
 
 _LOG = logging.getLogger(__name__)
 _LOCKS = 64
+_WITHOUT_SUCCESS = (JobState.FAILED, JobState.CANCELLED)
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 _ADVICE = {
-    Cause.USER_ERROR: "mend the code that writes it and run again; nothing of it is visible",
-    Cause.COMMIT_FAILED: "nothing of it is visible; mend what the message names (make room on the claim?), run again",
+    Cause.USER_ERROR: "mend the code that writes it and run again; what it wrote: muster jobs get {job_id}",
+    Cause.COMMIT_FAILED: "mend what the message names and run again; what it wrote: muster jobs get {job_id}",
 }
 
 
@@ -115,7 +118,21 @@ class Committer:
                 return
             committing = before.state is JobState.COMMITTING
             if not (committing or status.state.ended) or not self.decided(status.job_id):
-                self._store.ledger.update(self._hearing.with_news(status))
+                self._note(self._hearing.with_news(status))
+                ends = status.state in _WITHOUT_SUCCESS and not before.state.ended
+                if ends and not self._stopping.is_set():
+                    cause = None if status.verdict is None else status.verdict.cause
+                    self._threads.submit(self._give_back, status.job_id, cause)
+
+    def _note(self, status: JobStatus) -> None:
+        """Record a status; on a full claim what a job has staged that comes to nothing makes room for its verdict."""
+        try:
+            self._store.ledger.update(status)
+        except MusterError as error:
+            if status.verdict is None or not is_full(error):
+                raise
+            self._give_back(status.job_id, status.verdict.cause)
+            self._store.ledger.update(status)
 
     def commit(self, job_id: str) -> None:
         """Begin to commit a job whose replicas have all sealed, once; call it :meth:`alone`."""
@@ -124,6 +141,13 @@ class Committer:
             self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason="", verdict=None))
             self._begun.add(job_id)
             self._threads.submit(self._bring_to_end, job_id)
+
+    def _give_back(self, job_id: str, cause: Cause | None) -> None:
+        """Free what a job that came to nothing had staged; what cannot go now, gc takes."""
+        try:
+            give_back(self._store, job_id, cause=cause)
+        except (MusterError, OSError) as error:
+            _LOG.warning("job %s has ended, and what it staged is still there: %s", job_id, error)
 
     def _pick_up(self) -> None:
         """Look at every job, and again at those that the disk hid."""
@@ -171,17 +195,33 @@ class Committer:
                 return self._result(job_id)
             except MusterError as error:
                 if not _passes(error) or time.monotonic() > deadline:
-                    return _verdict(error)
+                    return self._verdict(job_id, error)
                 _LOG.warning("job %s is not committed yet: %s", job_id, error)
+                self._tell(job_id, str(error))
             except Exception as error:  # a job whose end nobody decides would be waited for without end
                 _LOG.exception("job %s has sealed and cannot be committed", job_id)
                 said = (
                     f"the store service failed at the commit ({type(error).__name__}): its log says at what"
                 )
-                return _verdict(StoreError(said))
+                return self._verdict(job_id, StoreError(said))
             if self._stopping.wait(pause):
                 return None
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _tell(self, job_id: str, why: str) -> None:
+        """Say to whoever looks why a commit takes long."""
+        with suppress(MusterError, OSError):  # a disk that takes no commit may take no word either
+            status = self._store.ledger.status(job_id)
+            self._store.ledger.update(replace(status, reason=one_line(f"is tried again: {why}")))
+
+    def _verdict(self, job_id: str, error: MusterError) -> Verdict:
+        if is_full(error):
+            staging = self._store.staging(job_id)
+            said = f"{one_line(str(error))[:240]}: {Room.of(self._store.layout.root, disk=CLAIM)}"
+            advice = make_room(None if staging is None else staging.checkpoints)
+            return Verdict(cause=Cause.DISK_FULL, message=said, advice=advice)
+        cause = Cause.USER_ERROR if isinstance(error, BadOutput) else Cause.COMMIT_FAILED
+        return Verdict(cause=cause, message=str(error), advice=_ADVICE[cause].format(job_id=job_id))
 
     def _result(self, job_id: str) -> JobResult:
         with translated(f"commit job {job_id}"):
@@ -230,6 +270,8 @@ class Committer:
             self._journals.of(job_id).tell_left_out()
             status = replace(status, state=JobState.SUCCEEDED, result=ended)
         else:
+            self._give_back(job_id, ended.cause)  # first: its end needs room, too
+            ended = ended.going_on(self._store.ledger.spec(job_id).origin.again)
             last_words = (ended.render(job_id=job_id) + "\n").encode()
             self._journals.of(job_id).append("muster/verdict", last_words, offset=0)
             status = replace(status, state=JobState.FAILED, verdict=ended)
@@ -249,8 +291,3 @@ def _passes(error: MusterError | OSError) -> bool:
     """Whether the same may go well a little later: the disk was full or failing."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _PASSING
-
-
-def _verdict(error: MusterError) -> Verdict:
-    cause = Cause.USER_ERROR if isinstance(error, BadOutput) else Cause.COMMIT_FAILED
-    return Verdict(cause=cause, message=str(error), advice=_ADVICE[cause])

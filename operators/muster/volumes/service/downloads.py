@@ -29,7 +29,7 @@ from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import members, pack, unpack
 from muster.volumes.service.connection import Connection
-from muster.volumes.tree import folders_of, remove, set_modes
+from muster.volumes.tree import folders_of, make_folders, remove, set_modes
 
 
 class Downloads:
@@ -121,7 +121,7 @@ class Downloads:
         rest = memoryview(b"")
         for entry in wanted:
             target = data / check_path(entry.path, output=version.volume)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(target.parent)
             rest, found = _write(target, entry.size_bytes, rest, chunks)
             if found != entry.hash:
                 raise Corrupt(

@@ -15,8 +15,8 @@ from muster.core.job import check_digest
 from muster.core.names import check_partition, check_volume
 from muster.volumes import snapshot
 from muster.volumes.base import Record, Version
-from muster.volumes.catalog import committed
 from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
+from muster.volumes.commit_records import committed
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.gather import Draft, check_path
@@ -139,6 +139,6 @@ def _prepare(store: FolderStore, draft: Draft, ready: Path, job_id: str, *, note
     record = Record(
         volume=draft.volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
     )
-    plan = assemble(store.layout, store.catalog, [draft], record=record)
+    plan = assemble(store.layout, store.catalog, [draft], record=record, compare=store.compare)
     decide(store.layout, plan, ready=ready)
     return plan

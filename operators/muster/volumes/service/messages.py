@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from muster.core.job import JobSpec
 from muster.core.replica import PartManifest
 from muster.core.status import JobStatus
-from muster.volumes.base import Version
+from muster.volumes.base import Held, Saved, Version
 
 MIB = 1 << 20
 LIMIT_JSON_BYTES = 16 * MIB
@@ -134,6 +134,13 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Left:
+    """The checkpoints that a job left, or None."""
+
+    saved: Saved | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order:
     """A commit of one attempt."""
 
@@ -171,6 +178,7 @@ class Rules:
     keep_last: int = 3
     job_days: float = 30.0
     young_days: float = 0.0
+    checkpoint_days: float = 7.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +191,23 @@ class Swept:
     torn: tuple[str, ...]
     code: tuple[str, ...]
     jobs: tuple[str, ...]
+    resumable: tuple[str, ...] = ()
     freed_bytes: int = 0
+    at_once: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What ended jobs hold."""
+
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jobs:
+    """Jobs by their ids."""
+
+    job_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ The class's name decides, not the HTTP status, which is for people, proxies and 
 from __future__ import annotations
 
 import json
+import os
 
 from muster.core import errors
 from muster.core.errors import (
@@ -46,10 +47,13 @@ def status_of(error: MusterError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
-def document(error: MusterError) -> dict[str, str]:
-    """An error as JSON, under the nearest name that :mod:`muster.core.errors` has."""
+def document(error: MusterError) -> dict[str, str | int]:
+    """An error as JSON, under the nearest name that :mod:`muster.core.errors` has, and what a disk said to it."""
     known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    return {"error": known.__name__, "message": str(error)}
+    said: dict[str, str | int] = {"error": known.__name__, "message": str(error)}
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno:
+        said["errno"] = error.__cause__.errno
+    return said
 
 
 def read(body: bytes, *, status: int, where: str) -> MusterError:
@@ -58,7 +62,10 @@ def read(body: bytes, *, status: int, where: str) -> MusterError:
         said = json.loads(body)
         kind = getattr(errors, said["error"])
         if issubclass(kind, MusterError):
-            return kind(str(said["message"]))  # type: ignore[no-any-return]
+            error: MusterError = kind(str(said["message"]))
+            if isinstance(number := said.get("errno"), int):
+                error.__cause__ = OSError(number, os.strerror(number))
+            return error
     except (ValueError, KeyError, TypeError, AttributeError):
         pass  # a proxy's page, or something else that listens there
     start = body[:120].decode(errors="replace")

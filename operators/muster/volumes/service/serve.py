@@ -1,7 +1,8 @@
 """Runs the store service: ``python -m muster.volumes.service --store DIR --key FILE --port N``.
 
 One store has one service at a time: it holds the lock file ``service.lock`` in the store, which dies
-with it, and a second one waits until it is gone. (Where several machines mount the claim, and its
+with it. A second one waits until it is gone, and passes on to it what it is asked meanwhile, where both say
+under which address they are reached (``--advertise``). (Where several machines mount the claim, and its
 file system does not carry locks between them, the cluster must see to that: a Deployment with the
 strategy Recreate, or a Lease.) It may be killed at any moment; nothing has to be done at its end.
 """
@@ -12,6 +13,7 @@ import argparse
 import fcntl
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -22,8 +24,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from muster.core.errors import MusterError
+from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
+from muster.volumes.service.standby import announce, stand_by
 from muster.volumes.service.tokens import operator_token, read_keys
 
 LOCK = "service.lock"
@@ -37,14 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until told to end; the exit code says whether it could."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    signal.signal(signal.SIGTERM, _end)
     try:
         keys = read_keys(asked.key)
         if asked.print_token is not None:
             sys.stdout.write(operator_token(keys, lifetime_seconds=asked.print_token * DAY_SECONDS) + "\n")
             return 0
-        store = FolderStore(asked.store)
-        lock = _alone(store)
-        listening = socket.create_server((asked.host, asked.port))
+        store = FolderStore(asked.store, compare=Settings.load().compare)
+        lock, listening = _alone(store, asked)
     except (MusterError, OSError, OverflowError) as error:
         sys.stderr.write(f"the store service cannot start: {error}\n")
         return 2
@@ -53,6 +57,11 @@ def main(arguments: Sequence[str]) -> int:
         uvicorn.Server(_config(create_app(store, keys=keys))).run(sockets=[listening])
     os.close(lock)
     return 0
+
+
+def _end(*_: object) -> None:
+    """End at once, as nothing has to be done: the first process of a container is ended by no signal that it does not handle."""
+    os._exit(128 + signal.SIGTERM)
 
 
 def _config(app: Starlette) -> uvicorn.Config:
@@ -75,19 +84,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8470, help="on which port (8470)")
+    parser.add_argument(
+        "--advertise", metavar="HOST", help="where others reach this one: a second service passes on to it"
+    )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--store", type=Path, help="the store's folder, made if it is not there")
     task.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and end")
     return parser
 
 
-def _alone(store: FolderStore) -> int:
-    """Hold the store's lock from here on to the end of this process."""
+def _alone(store: FolderStore, asked: argparse.Namespace) -> tuple[int, socket.socket]:
+    """Listen, and hold the store's lock from here on to the end of this process."""
     path = store.layout.root / LOCK
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    where = (asked.host, asked.port)
+    listening = socket.create_server(where) if asked.advertise else None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         _LOG.warning("another store service holds %s: waiting until it ends", path)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
+        if listening is None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        else:
+            stand_by(lock, listening)
+    if listening is None:
+        return lock, socket.create_server(where)
+    announce(lock, f"{asked.advertise}:{listening.getsockname()[1]}")
+    return lock, listening

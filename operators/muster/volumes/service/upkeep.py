@@ -40,21 +40,23 @@ def routes(site: Site) -> Iterator[Route]:
 
 
 def _plan(call: Call) -> Swept:
-    return _swept(retention.plan(call.site.store, **vars(call.message(Rules))), freed_bytes=0)
+    return _swept(call.site.store.plan(**vars(call.message(Rules))))
 
 
 def _collect(call: Call) -> Swept:
     done = retention.collect(call.site.store, **vars(call.message(Rules)))
-    return _swept(done.plan, freed_bytes=done.freed_bytes)
+    return _swept(done.plan, freed_bytes=done.freed_bytes, at_once=done.at_once)
 
 
-def _swept(plan: retention.Plan, *, freed_bytes: int) -> Swept:
-    return Swept(**{**vars(plan), "torn": tuple(map(str, plan.torn))}, freed_bytes=freed_bytes)
+def _swept(plan: retention.Plan, *, freed_bytes: int = 0, at_once: bool = False) -> Swept:
+    torn = tuple(map(str, plan.torn))
+    return Swept(**{**vars(plan), "torn": torn}, freed_bytes=freed_bytes, at_once=at_once)
 
 
 def _fsck(call: Call, *, checks: Checks) -> Response:
-    deep = bool(call.query_number("deep", 0))
-    return StreamingResponse(_told(checks.joined(deep=deep)), media_type="application/x-ndjson")
+    deep, protect = bool(call.query_number("deep", 0)), bool(call.query_number("protect", 0))
+    check = checks.joined(deep=deep, protect=protect)
+    return StreamingResponse(_told(check), media_type="application/x-ndjson")
 
 
 async def _told(check: Check) -> AsyncIterator[str]:
@@ -77,16 +79,16 @@ class Check:
     `lines` say how far it is, and `last`, once it is through, is its Report or the error that ended it.
     """
 
-    def __init__(self, store: FolderStore, *, deep: bool) -> None:
+    def __init__(self, store: FolderStore, *, deep: bool, protect: bool) -> None:
         self.lines: list[str] = []
         self.last = ""
-        self._store, self._deep = store, deep
+        self._check = partial(fsck.check, store, deep=deep, protect=protect, progress=self._tell)
         threading.Thread(target=self._run, name="fsck", daemon=True).start()
 
     def _run(self) -> None:
         try:
             with translated("check the store"):
-                self.last = dumps(fsck.check(self._store, deep=self._deep, progress=self._tell))
+                self.last = dumps(self._check())
         except MusterError as error:
             self.last = json.dumps(document(error))
         except Exception as error:
@@ -99,17 +101,18 @@ class Check:
 
 
 class Checks:
-    """The checks under way, a quick and a deep one at the most: who asks for one that runs joins it."""
+    """The checks under way, one of a kind at the most: who asks for one that runs joins it."""
 
     def __init__(self, store: FolderStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._running: WeakValueDictionary[bool, Check] = WeakValueDictionary()
+        self._running: WeakValueDictionary[tuple[bool, bool], Check] = WeakValueDictionary()
 
-    def joined(self, *, deep: bool) -> Check:
+    def joined(self, *, deep: bool, protect: bool) -> Check:
         """The check that runs, or a new one."""
+        kind = (deep, protect)
         with self._lock:
-            check = self._running.get(deep)
+            check = self._running.get(kind)
             if check is None or check.last:
-                check = self._running[deep] = Check(self._store, deep=deep)
+                check = self._running[kind] = Check(self._store, deep=deep, protect=protect)
             return check

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from muster_validate import validate
+from muster_validate import catalogue, validate
 
 ROWS = "SELECT range % 24 AS hour, range AS key, 'https://a.example/' || range AS page FROM range(1000)"
 HOLDS = [
@@ -29,6 +29,29 @@ FAILS = [
 ]
 
 
+CSV = [
+    {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 12}},
+    {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "hour", "min_value": 0, "max_value": 11},
+    },
+    {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "hour"}},
+]
+
+
+def csv_beside_parquet(folder: Path) -> list[Path]:
+    """Three files of four rows each: Parquet, CSV and compressed CSV, with columns in another order."""
+    (folder / "written-by-spark.csv").mkdir(parents=True)
+    connection = duckdb.connect()
+    rows = "SELECT range AS hour, 'k' AS key FROM range({}, {})"
+    connection.sql(rows.format(0, 4)).write_parquet(str(folder / "a.parquet"))
+    connection.sql(f"SELECT key, hour FROM ({rows.format(4, 8)})").write_csv(
+        str(folder / "written-by-spark.csv" / "it's.csv")
+    )
+    connection.sql(rows.format(8, 12)).write_csv(str(folder / "c.csv.gz"), compression="gzip")
+    return [folder]
+
+
 def data(folder: Path) -> list[Path]:
     """Two versions of 500 rows each; one lies in a folder of a folder, the other's name needs quoting."""
     connection = duckdb.connect()
@@ -40,11 +63,11 @@ def data(folder: Path) -> list[Path]:
     return [folder / "it's one", folder / "two"]
 
 
-def run(folder: Path, expectations: Any, name: str) -> dict[str, Any]:
+def run(folder: Path, expectations: Any, name: str, read: Any = data) -> dict[str, Any]:
     result = folder / name
     result.mkdir()
     metrics = validate(
-        data(folder / f"{name}-data"), result, suite={"name": name, "expectations": expectations}
+        read(folder / f"{name}-data"), result, suite={"name": name, "expectations": expectations}
     )
     return {
         "metrics": metrics,
@@ -66,15 +89,24 @@ def main(folder: Path) -> dict[str, Any]:
         "misspelt": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"colunm": "hour"}}],
     }
     for name, expectations in nonsense.items():
-        try:
-            run(folder, expectations, name)
-        except ValueError as error:
-            answers[name] = str(error)
-    try:
-        validate([folder / "nowhere"], folder, suite={"expectations": HOLDS})
-    except ValueError as error:
-        answers["no data"] = str(error)
+        (folder / name).mkdir()
+        answers[name] = refusal(data(folder / f"{name}-data"), folder / name, expectations)
+    answers["no data"] = refusal([folder / "nowhere"], folder, HOLDS)
+    broken = folder / "broken"
+    broken.mkdir()
+    (broken / "half.parquet").write_bytes(b"PAR1 and no more")
+    answers["broken data"] = refusal([broken], folder, HOLDS)
+    answers["csv"] = run(folder, CSV, "csv", read=csv_beside_parquet)["result"]
+    answers["catalogue"] = catalogue()
     return answers
+
+
+def refusal(versions: list[Path], result: Path, expectations: Any) -> str:
+    """What is said where nothing could be validated."""
+    assert validate(versions, result, suite={"expectations": expectations}) == {}
+    document = json.loads((result / "result.json").read_text())
+    assert not document["success"]
+    return str(document["error"])
 
 
 def suite(folder: Path, file: Path) -> dict[str, list[str]]:

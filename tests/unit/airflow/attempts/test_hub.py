@@ -160,6 +160,21 @@ def test_a_store_that_is_away_for_a_while_fails_nobody(machine: Machine) -> None
     assert machine.opened == 4, "each time anew, for its token may have been renewed"
 
 
+def test_a_store_that_is_away_is_said_once_in_a_line_and_that_it_is_back(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    machine.begin("a")
+    machine.end("a", JobState.FAILED)
+    machine.away = 20
+    asyncio.run(follow(opened(machine), "a"))
+    said = [record for record in caplog.records if record.name == module.__name__]
+    assert [record.levelname for record in said] == ["WARNING", "INFO"]
+    assert "the disk is away" in said[0].getMessage()
+    assert not said[0].exc_info
+    assert "can be looked at again" in said[1].getMessage()
+
+
 def test_a_thousand_that_wait_for_room_are_four_questions_and_no_log_is_read(machine: Machine) -> None:
     names = [f"job-{number}" for number in range(1000)]
 

@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from airflow.sdk.api.datamodels._generated import DagRunState
 
-from muster.airflow.attempts.orphans import YOUNG_SECONDS, Origins, sweep, unowned
-from muster.airflow.attempts.standing import GONE, ask, ended_by_hand, over
+from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
+from muster.airflow.attempts.standing import GONE, ask, ended_by_hand, over, why_over
+from muster.core.cancelling import with_run, with_task
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Origin
 from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Verdict
 
 NOW = 10_000.0
 TASK = Origin(instance="i", dag_id="flights", run_id="r", task_id="train")
@@ -26,7 +29,7 @@ def job(job_id: str, *, age: float = 2 * YOUNG_SECONDS) -> JobStatus:
 def chosen(*jobs: JobStatus, state: str | None) -> dict[str, str]:
     found = unowned([(each, TASK) for each in jobs], lambda origin: state, now=NOW)
     assert all(status.job_id == swept.job_id for status, swept in found)
-    return {swept.job_id: swept.reason for _, swept in found}
+    return {swept.job_id: swept.why.message for _, swept in found}
 
 
 @pytest.mark.parametrize(
@@ -38,18 +41,16 @@ def test_a_task_that_goes_on_keeps_its_job(state: str | None) -> None:
 
 @pytest.mark.parametrize("state", ["success", "failed", "skipped", "removed", "upstream_failed", GONE])
 def test_a_task_that_is_over_owns_nothing(state: str) -> None:
-    assert chosen(job("a"), job("b"), state=state) == {
-        "a": f"its task is {state}",
-        "b": f"its task is {state}",
-    }
+    why = with_task(state).message
+    assert chosen(job("a"), job("b"), state=state) == {"a": why, "b": why}
 
 
 def test_of_several_jobs_of_one_task_the_newest_is_meant() -> None:
     assert chosen(job("old", age=300), job("new", age=200), state="running") == {
-        "old": "its task has begun another"
+        "old": "its task has begun another job"
     }
     assert chosen(job("old", age=300), job("new", age=1), state="running") == {
-        "old": "its task has begun another"
+        "old": "its task has begun another job"
     }
 
 
@@ -123,25 +124,21 @@ class Machine:
         self.read.append(job_id)
         return type("Spec", (), {"origin": self.origins[job_id]})
 
-    def cancel(self, job_id: str, *, owner: str | None, wait: bool) -> None:
+    def cancel(self, job_id: str, *, owner: str | None, wait: bool, why: Verdict) -> None:
         assert not wait
+        assert why == with_task("failed")
         if failing := self.failing.get(job_id):
             raise failing
         self.ended.append((job_id, owner))
 
 
-def swept(machine: Machine, **options: Any) -> list[str]:
-    return [each.job_id for each in sweep(machine, "i", lambda _: "failed", **options)]  # type: ignore[arg-type]
+def swept(machine: Machine) -> list[str]:
+    return [each.job_id for each in sweep(machine, "i", lambda _: "failed")]  # type: ignore[arg-type]
 
 
-def test_only_ones_own_are_ended_in_their_owners_name_and_none_that_is_waited_for() -> None:
-    machine = Machine(
-        mine=TASK,
-        followed=TASK,
-        others=replace(TASK, instance="j"),
-        by_hand=Origin(instance="i"),
-    )
-    assert swept(machine, but={"followed"}) == ["mine"]
+def test_only_ones_own_are_ended_in_their_owners_name() -> None:
+    machine = Machine(mine=TASK, others=replace(TASK, instance="j"), by_hand=Origin(instance="i"))
+    assert swept(machine) == ["mine"]
     assert machine.ended == [("mine", "try of mine")]
 
 
@@ -153,21 +150,6 @@ def test_one_that_cannot_be_ended_or_read_keeps_no_other() -> None:
         "stuck": BackendError("processes [7] do not die"),
     }
     assert swept(machine) == ["a"]
-
-
-def test_what_was_read_once_is_not_read_again() -> None:
-    machine, known = Machine(goes_on=TASK, over=TASK, followed=TASK), Origins()
-    machine.over = {"over"}
-    for _ in range(2):
-        sweep(machine, "i", lambda _: "running", but={"followed"}, known=known)  # type: ignore[arg-type]
-    assert machine.asked == ["goes_on"]
-    assert machine.read == ["goes_on"]
-    del machine.origins["over"]  # gc took it, and its name is forgotten
-    machine.over = set()
-    sweep(machine, "i", lambda _: "running", but={"followed"}, known=known)  # type: ignore[arg-type]
-    machine.origins["over"] = TASK
-    sweep(machine, "i", lambda _: "running", known=known)  # type: ignore[arg-type]
-    assert machine.asked == ["goes_on", "followed", "over"]
 
 
 @pytest.mark.parametrize(
@@ -187,3 +169,25 @@ def test_airflow_is_asked_about_one_task_of_a_map_and_no_other(
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
     assert ask(Origin(dag_id="d", run_id="r", task_id="t", map_index=index)) == found
     assert asked == [{"dag_id": "d", "map_index": index, "task_ids": ["t"], "run_ids": ["r"]}]
+
+
+@pytest.mark.parametrize(
+    ("state", "run", "why"),
+    [
+        ("skipped", DagRunState.FAILED, with_run()),
+        ("skipped", DagRunState.RUNNING, with_task("skipped")),
+        ("failed", None, with_task("failed")),
+        (None, None, with_task(None)),
+    ],
+)
+def test_a_task_that_is_skipped_with_its_run_came_to_dagrun_timeout(
+    monkeypatch: pytest.MonkeyPatch, state: str | None, run: DagRunState | None, why: Verdict
+) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def told(dag_id: str, run_id: str) -> DagRunState:
+        assert run is not None, "it is not asked"
+        return run
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", told)
+    assert why_over(TASK, state) == why

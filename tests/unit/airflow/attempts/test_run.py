@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,8 +12,11 @@ from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 from tests.unit.backends.kubernetes.fake_cluster import KUEUE
 
+from muster.airflow.attempts import run
 from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.attempts.run import TaskRun
+from muster.airflow.attempts.trigger import JobTrigger
+from muster.airflow.attempts.waiting import GoesOn
 from muster.backends.kubernetes.api.kinds import POD_GROUP
 from muster.core.job import JobSpec, Origin
 from muster.core.settings import Settings
@@ -30,6 +34,17 @@ class Following:
 
     def follow(self, *_: object, **__: object) -> NoReturn:
         raise Followed
+
+
+class Leaving:
+    """A task's wait that has been long enough."""
+
+    def follow(self, *_: object, **__: object) -> NoReturn:
+        raise GoesOn("7")
+
+
+class Deferred(Exception):
+    """The task is handed over to a trigger."""
 
 
 class Ti:
@@ -89,6 +104,38 @@ class Task:
                 task.run(self._build)
             return sent
 
+    def defer(self, owner: str, **fields: Any) -> JobTrigger:
+        """Begin a try that does not wait itself; return its trigger."""
+        context: Any = {"task_state_store": self._notes, "ti": Ti()}
+        found: list[Any] = []
+
+        def hand_over(trigger: object) -> NoReturn:
+            found.append(trigger)
+            raise Deferred
+
+        task = TaskRun(
+            context=context,
+            backend=self._there.backend(f"{owner}-{self._origin.task_id}"),
+            settings=Settings(home=self._home, cache=self._home),
+            origin=self._origin,
+            owner=owner,
+            max_tries=2,
+            retries=2,
+            last_try=False,
+            wait=Leaving(),  # type: ignore[arg-type]
+            log=self.log,
+            listener=None,
+            defer=hand_over,
+            **fields,
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, "ask", lambda _: "running")
+            with pytest.raises(Deferred):
+                task.run(self._build)
+        (trigger,) = found
+        assert isinstance(trigger, JobTrigger)
+        return trigger
+
     def _build(self) -> JobSpec:
         return self._there.job(origin=self._origin)
 
@@ -125,3 +172,15 @@ def test_a_job_that_runs_is_adopted_while_the_cluster_is_away(there: World, tmp_
     task.run(SECOND, meanwhile=go_away)
     there.cluster.away = False
     assert there.backend().status(task.job_id).owner == SECOND
+
+
+def test_at_the_hand_over_the_trigger_gets_execution_timeout_and_the_log_tells_of_the_pool(
+    there: World, tmp_path: Path
+) -> None:
+    task = Task(there, tmp_path, "limited")
+    trigger = task.defer(FIRST, limit=timedelta(minutes=2), pool="licence")
+    assert (trigger.limit_seconds, trigger.cursor) == (120.0, "7")
+    assert "pool licence counts this task meanwhile only if it includes deferred tasks" in task.log.lines[-1]
+    told = Task(there, tmp_path, "plain")
+    assert told.defer(FIRST).limit_seconds is None
+    assert not any("pool" in line for line in told.log.lines)

@@ -1,4 +1,4 @@
-"""Which releases nobody watches any more, and what becomes of their share."""
+"""Which releases no task watches any more, and what becomes of their share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def taken(world: World, state: str | None = "failed", *, instance: str = "i") ->
 @pytest.mark.parametrize("state", ["failed", "skipped", "removed", "upstream_failed", GONE])
 def test_a_release_whose_task_is_over_is_taken_back_and_says_why(state: str) -> None:
     world = canary()
-    reason = f"its task is {state}, and nobody watches it any more"
+    reason = f"its task is {state}, and no task watches it any more"
     assert taken(world, state) == [TakenBack(deployment=NAME, revision="r2", by=BY, reason=reason)]
     assert world.deployment(NAME).shares == {"r1": 100}
     assert (world.called("r2").state, world.called("r2").reason) == (RevisionState.REFUSED, reason)

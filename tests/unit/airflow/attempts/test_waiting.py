@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.attempts.waiting import PICK_UPS, GoesOn, Overdue, Patience, Stopped, Wait
+from muster.airflow.attempts.waiting import (
+    PICK_UPS,
+    GoesOn,
+    Overdue,
+    Patience,
+    Stopped,
+    Wait,
+    stop_airflows_clock,
+)
 from muster.core.errors import BackendError
 from muster.core.status import JobEvent, JobState, JobStatus
 
@@ -128,10 +136,30 @@ def test_a_signal_during_the_wait_raises_although_the_handler_returns() -> None:
         (Patience(seconds=20, deadline=1003), 5, False, 3),
         (Patience(deadline=1003), 5, False, 3),
         (Patience(deadline=900), 5, False, 0),
+        (Patience(limit_seconds=60), 5, False, 50),  # from the job's start, ten seconds ago
+        (Patience(limit_seconds=60), 5, True, None),  # the time in muster's queue is not the job's
+        (Patience(limit_seconds=5), 500, False, 0),
     ],
 )
 def test_how_long_is_waited(patience: Patience, waited: float, queued: bool, left: float | None) -> None:
-    assert patience.left(waited=waited, queued=queued, now=1000) == left
+    assert patience.left(waited=waited, queued=queued, now=1000, started=990) == left
+
+
+def test_a_limit_of_its_own_time_does_not_end_a_job_that_waits_for_room() -> None:
+    backend = Scripted(([JobEvent(cursor="0", status=replace(QUEUED, started=1.0))], QUEUED))
+    assert goes_on(backend, Patience(seconds=0.1, limit_seconds=0.01)).cursor == "0"
+    backend = Scripted(([JobEvent(cursor="0", status=replace(RUNNING, started=1.0))], RUNNING))
+    with pytest.raises(Overdue):
+        goes_on(backend, Patience(seconds=3600, limit_seconds=0.01))
+
+
+def test_airflows_own_alarm_does_not_ring_any_more() -> None:
+    before = signal.setitimer(signal.ITIMER_REAL, 3600)
+    try:
+        stop_airflows_clock()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
 
 
 def goes_on(backend: Scripted, patience: Patience) -> GoesOn:

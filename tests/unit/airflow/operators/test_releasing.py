@@ -44,9 +44,9 @@ def test_the_curl_line_sends_the_first_smoke_request(folder: DagFolder) -> None:
     smoke = read_smoke(folder, "smoke.json")
     status = DeploymentStatus(name="flights", url="http://127.0.0.1:8081", ready=True, token="1")
     words = shlex.split(curl_line(status, smoke))
-    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8081/v1/models/flights:predict"]
+    assert words[:3] == ["curl", "-si", "http://127.0.0.1:8081/v1/models/flights:predict"]
     assert json.loads(words[-1]) == {"inputs": {"hour": [12], "carrier": ["it's"]}}
-    assert curl_line(status, ()) == "curl -s http://127.0.0.1:8081/v2/models/flights"
+    assert curl_line(status, ()) == "curl -si http://127.0.0.1:8081/v2/models/flights"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,18 @@ def test_smoke_requests_that_are_wrong_are_named(folder: DagFolder, text: str, s
     (folder.path / "smoke.json").write_text(text)
     with pytest.raises(SpecError, match=says):
         read_smoke(folder, "smoke.json")
+
+
+def test_smoke_requests_that_are_not_there_are_told_with_how_to_do_without(folder: DagFolder) -> None:
+    with pytest.raises(SpecError, match="Write one, or say smoke=None"):
+        read_smoke(folder, "smoke.json")
+
+
+def test_a_refusal_for_a_smoke_request_names_its_file() -> None:
+    reason = "smoke request 'one carat': input 'table' is missing; this model takes carat, table"
+    outcome = Outcome(ending=Ending.ROLLED_BACK, revision="r2", reason=reason)
+    text = refusal_text(None, outcome, name="f", model=MODEL, smoke="smoke.json")
+    assert text.splitlines()[1] == f"{reason}; that request stands in smoke.json"
 
 
 MODEL = "volume://f/model@2"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
-from muster.airflow.operators.suites import failure_text, read_suite
+from muster.airflow.operators.suites import check_suite, failure_text, read_suite
 from muster.core.errors import SpecError
+from muster.core.shipped import shipped
 
 
 @pytest.fixture
@@ -30,6 +31,55 @@ def test_a_suite_that_does_not_parse_is_named_with_its_line(folder: DagFolder, t
     (folder.path / "s.json").write_text(text)
     with pytest.raises(SpecError, match=says):
         read_suite(folder, "s.json")
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (
+            {"type": "expect_column_values_to_be_betwen", "kwargs": {"column": "a"}},
+            "which image 'validate' does not know; did you mean expect_column_values_to_be_between?",
+        ),
+        ({"type": "miracles"}, r"image 'validate' does not know; it knows \d+, listed in .*catalogue.json"),
+        (
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"colunm": "a"}},
+            "expectation 2, expect_column_values_to_not_be_null takes no keyword 'colunm'; did you mean column?",
+        ),
+        (
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"meta": {}}},
+            "needs the keyword column; found meta",
+        ),
+        (
+            {"type": "expect_column_values_to_not_be_null", "kwargs": ["a"]},
+            "kwargs is .*, expected an object",
+        ),
+    ],
+)
+def test_a_suite_is_held_against_what_the_image_knows(entry: Any, says: str) -> None:
+    fine = {
+        "type": "expect_column_values_to_not_be_null",
+        "kwargs": {"column": "a", "mostly": 0.9, "meta": {}},
+    }
+    image = shipped("images") / "validate"
+    check_suite({"expectations": [fine]}, image, "s.json")
+    with pytest.raises(SpecError, match=says):
+        check_suite({"expectations": [fine, entry]}, image, "s.json")
+
+
+def test_an_image_without_a_catalogue_says_nothing_of_what_it_knows(tmp_path: Path) -> None:
+    check_suite({"expectations": [{"type": "expect_miracles"}]}, tmp_path, "s.json")
+
+
+def test_a_column_that_is_not_there_is_told_with_the_nearest_and_retires_nothing() -> None:
+    missing = expectation("expect_a")
+    missing["expectation_config"]["kwargs"]["column"] = "dep_dely"
+    missing["exception_info"] = {"raised_exception": True, "exception_message": "Error: The column ..."}
+    document = {"success": False, "results": [missing], "columns": ["dep_delay", "carrier"]}
+    lines = failure_text(
+        document, suite="s.json", addresses=["volume://f/x@7"], result="volume://r@3", retired=False
+    ).splitlines()
+    assert lines[1].endswith("there is no column 'dep_dely'; did you mean dep_delay?")
+    assert lines[2].startswith("nothing is retired, since none of these could be evaluated")
 
 
 def expectation(kind: str, *, success: bool = False, **result: Any) -> dict[str, Any]:

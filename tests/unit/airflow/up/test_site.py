@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
-from muster.airflow.up import components, site
+from muster.airflow.up import components, maintenance, site
 from muster.airflow.up import home as module
 from muster.airflow.up.api import Found
 from muster.airflow.up.home import UpHome
@@ -116,10 +117,50 @@ def test_settings_of_ones_own_win_and_are_checked(tmp_path: Path, monkeypatch: p
     assert written["muster"]["inline_wait"] == "1"
     assert written["core"]["dags_folder"] == str(home.dags)
     assert len(home.password()) >= 16
+    bundles = {
+        each["name"]: each["kwargs"]
+        for each in json.loads(written["dag_processor"]["dag_bundle_config_list"])
+    }
+    assert list(bundles) == ["dags-folder", "muster"]
+    assert (Path(bundles["muster"]["path"]) / "dag.py").is_file()
     own.write_text("parallelism = 3\n")
     with pytest.raises(SpecError, match=r"own\.cfg is not in the form of an airflow\.cfg"):
         home.prepare()
     own.unlink()
     home.passwords.write_text("{}")
     with pytest.raises(SpecError, match=r"passwords\.json does not hold admin as JSON any more: delete it"):
+        home.prepare()
+
+
+def test_a_file_that_cannot_be_read_names_no_maintenance(tmp_path: Path) -> None:
+    (tmp_path / "a.py").symlink_to("/proc/self/mem")  # is there, may be opened, and fails as it is read
+    assert not maintenance.has_own(tmp_path)
+    (tmp_path / "b.py").write_text("muster_maintenance")
+    assert maintenance.has_own(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("", "[muster]\nmaintenance = False\n"),
+        ("class MyClean(RetentionOperator): ...", ""),
+        ("", "[dag_processor]\ndag_bundle_config_list = []\n"),
+    ],
+)
+def test_a_project_may_have_maintenance_of_its_own_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, own: str
+) -> None:
+    monkeypatch.setattr(module, "migrate", lambda *_, **__: None)
+    monkeypatch.setattr(module, "let_many_write", lambda _: None)
+    (tmp_path / "dags" / "clean").mkdir(parents=True)
+    (tmp_path / "dags" / "clean" / "dag.py").write_text(file)
+    home = UpHome(settings=Settings(home=tmp_path, cache=tmp_path), dags=tmp_path / "dags", port=free_port())
+    home.make()
+    (home.root / "own.cfg").write_text(own)
+    home.prepare()
+    written = ConfigParser()
+    written.read(home.root / "airflow.cfg")
+    assert "muster_maintenance" not in written.get("dag_processor", "dag_bundle_config_list", fallback="")
+    (home.root / "own.cfg").write_text("[muster]\nmaintenance = perhaps\n")
+    with pytest.raises(SpecError, match=r"maintenance under .muster. is 'perhaps': write True or False"):
         home.prepare()

@@ -185,6 +185,66 @@ def test_the_champion_has_everything_back_at_the_first_look_after_a_rule_is_brok
     assert world.called("r2").state is RevisionState.READY  # it goes next, and the reason is written already
 
 
+def test_a_share_does_not_widen_before_the_fewest_requests_are_answered(world: World) -> None:
+    said: list[str] = []
+    driver = start(world, 2, replace(STEPS, rules=Rules(fewest_requests=20)), say=said.append)
+    world.come_up("r2")
+    until_share(world, driver, 5)
+    for _ in range(3):
+        world.pass_time(2.0, requests=120)  # 6 are its own
+        assert driver.step() is None
+        assert world.called("r2").percent == 5
+    assert said[-1] == "r2: it waits at 5 % until it has answered 20 requests (fewest_requests)"
+    world.pass_time(0.25, requests=40)
+    assert driver.step() is None
+    assert world.called("r2").percent == 25
+    world.pass_time(600.0, requests=0)  # what was answered at the step before is no evidence for this one
+    assert driver.step() is None
+    assert world.called("r2").percent == 25
+    assert drive(world, driver).ending is Ending.DONE
+
+
+def test_errors_are_a_share_of_the_fewest_requests_also_while_it_waits_for_them(world: World) -> None:
+    plan = replace(STEPS, rules=Rules(max_error_share=0.06, fewest_requests=20, max_p95_ratio=None))
+    driver = start(world, 2, plan)
+    world.come_up("r2")
+    until_share(world, driver, 5)
+    world.failing["r2"] = 1.0
+    world.pass_time(0.25, requests=20)  # one is its own: of 20 that is allowed
+    del world.failing["r2"]
+    for _ in range(3):
+        world.pass_time(2.0, requests=20)
+        assert driver.step() is None
+        assert world.called("r2").percent == 5
+    assert not world.deployment(NAME).release.failed  # type: ignore[union-attr]
+    world.pass_time(0.25, requests=400)
+    assert driver.step() is None
+    assert world.called("r2").percent == 25
+
+
+@pytest.mark.parametrize(("steps", "ending"), [((5,), Ending.HELD), ((100,), Ending.DONE)])
+def test_a_share_that_does_not_widen_waits_for_no_requests(
+    world: World, steps: tuple[int, ...], ending: Ending
+) -> None:
+    driver = start(world, 2, Plan(steps=steps, hold_seconds=(2.0,), rules=Rules(fewest_requests=20)))
+    world.come_up("r2")
+    for _ in range(60):
+        world.pass_time(0.25, requests=0)
+        if outcome := driver.step():
+            break
+    assert outcome is not None
+    assert outcome.ending is ending
+
+
+def test_without_a_rule_of_it_a_step_that_nobody_asked_widens(world: World) -> None:
+    driver = start(world, 2)
+    world.come_up("r2")
+    until_share(world, driver, 5)
+    world.pass_time(2.0, requests=0)
+    assert driver.step() is None
+    assert world.called("r2").percent == 25
+
+
 def test_errors_from_before_the_step_are_not_judged_again(world: World) -> None:
     driver = start(world, 2)
     world.come_up("r2")
@@ -650,7 +710,10 @@ def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
 def test_nobody_is_promoted_who_is_down_while_another_answers(world: World) -> None:
     released(world, 2, plan=CANARY)
     world.change("r2", ready=0, reason="exit code 139")
-    with pytest.raises(DeploymentError, match=r"r2 of line does not answer: exit code 139\. r1 does: wait"):
+    with pytest.raises(
+        DeploymentError,
+        match=r"r2 of line does not answer: exit code 139\. r1 does: `muster deployments promote line r1`",
+    ):
         promote(world, NAME, "r2", by="ann")
     assert world.deployment(NAME).shares == {"r1": 95, "r2": 5}
     world.change("r1", ready=0)  # where nobody answers, its traffic may be what brings it back

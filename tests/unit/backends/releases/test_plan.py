@@ -33,6 +33,7 @@ def test_holds_that_do_not_fit_are_refused(hold: tuple[float, ...]) -> None:
         ({"max_p95_ratio": 0.5}, "max_p95_ratio is 0.5"),
         ({"p95_slack_seconds": -1.0}, "p95_slack_seconds is -1.0"),
         ({"fewest_requests": 0}, "fewest_requests is 0"),
+        ({"fewest_requests": "many"}, "fewest_requests is 'many': need a number"),
         ({"max_error_share": "1 %"}, "max_error_share is '1 %': need a number"),
     ],
 )

@@ -112,6 +112,14 @@ def test_who_only_looks_keeps_nobody_from_keeping_it(write: Any, tmp_path: Path)
     os.close(handle)
 
 
+def test_what_nobody_keeps_is_repaired(local: LocalDeployments, write: Any, started: list[str]) -> None:
+    write(two())
+    status = local.deployment("f")
+    assert status.drift == status.reason == "its keeper is gone: `muster deployments repair f` brings it back"
+    assert local.repair("f") == ("its keeper is brought up again",)
+    assert started == ["f"]
+
+
 @pytest.mark.parametrize("act", [roll_back, promote])
 def test_what_nobody_keeps_is_brought_back_by_whoever_moves_traffic(
     local: LocalDeployments, write: Any, started: list[str], act: Any
@@ -120,7 +128,7 @@ def test_what_nobody_keeps_is_brought_back_by_whoever_moves_traffic(
     status = local.deployment("f")
     assert (status.ready, status.reason) == (
         False,
-        "its keeper is gone: muster deployments promote f r2 brings it back, or deploy it again",
+        "its keeper is gone: `muster deployments repair f` brings it back",
     )
     if act is roll_back:
         assert roll_back(local, "f", by="ann") == "r1"

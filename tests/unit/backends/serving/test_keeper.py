@@ -40,6 +40,13 @@ def served() -> DeploymentState:
     return state.shifted({"r1": 100}, token=state.token, release=None)
 
 
+class Unguarded:
+    """A guardian that cannot be started."""
+
+    def replace_lost(self) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
 class Elsewhere:
     """A store that only whoever deploys can reach."""
 
@@ -116,7 +123,7 @@ class Server:
         self.error = error
         self.loaded: set[str] = set()
 
-    def load(self, revision: str, path: Path, *, deadline: float) -> Generator[None, None, None]:
+    def load(self, revision: str, path: Path, *, deadline: float, model: str) -> Generator[None, None, None]:
         yield
         if self.error:
             raise self.error
@@ -326,8 +333,27 @@ def test_a_keeper_goes_on_whatever_it_meets(
     monkeypatch.setattr(keeper, "_look", look)
     monkeypatch.setattr(keeper, "_stop", lambda: None)
     with pytest.raises(Ended):
-        keeper.run(0)
+        keeper.run(0, Unguarded())
     assert met == []
+
+
+def test_a_guardian_s_keeper_takes_the_lock_only_where_there_is_something_to_keep(tmp_path: Path) -> None:
+    folder = DeploymentFolder(tmp_path / "home", "f")
+    assert room.claim(folder) is None
+    assert not (tmp_path / "home").exists()
+    with folder.changing():
+        folder.write(replace(served(), retired=True))
+    assert room.claim(folder) is None
+    with folder.changing():
+        folder.write(served())
+    handle = room.claim(folder)
+    assert handle is not None
+    state = folder.read()
+    assert state is not None
+    assert (state.ports, state.called("r1").ready) == ({}, False)  # its servers died with the last keeper
+    assert room.claim(folder) is None  # another keeper has it
+    os.close(handle)
+    assert not folder.kept()
 
 
 def test_a_state_that_nobody_can_read_takes_nothing_down(keep: Any, folder: DeploymentFolder) -> None:
@@ -336,7 +362,7 @@ def test_a_state_that_nobody_can_read_takes_nothing_down(keep: Any, folder: Depl
     keeper._look()
     (folder.path / "state.json").write_text('{"kind": "DeploymentState", "schema": 1, "serving": null}')
     for _ in range(4):
-        assert not keeper._over(0)
+        assert not keeper._over(0, Unguarded())
         keeper._look()
     assert (server.loaded, keeper._servers.directed[-1]) == ({"r1"}, {"r1": 100})
 

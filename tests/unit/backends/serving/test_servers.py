@@ -131,17 +131,45 @@ def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
 NOTHING: Any = None
 
 
-@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
-def test_a_server_that_was_ended_by_whatever_signal_is_told_of(
-    play: Callable[[], Played], tmp_path: Path, number: int, name: str
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (
+            9,
+            "SIGKILL, which another process sent, or the kernel where the machine's memory was used up (`dmesg` tells)",
+        ),
+        (15, "SIGTERM, which another process sent"),
+        (6, "SIGABRT: terminate called"),
+        (40, "signal 40: terminate called"),
+    ],
+)
+def test_how_a_server_was_ended_is_told_without_what_its_log_says_of_other_things(
+    play: Callable[[], Played], tmp_path: Path, number: int, how: str
 ) -> None:
+    (tmp_path / "server.log").write_text("a warning of the server before\n")
     played, servers = play(), ModelServers(tmp_path, NOTHING)
     played.load("r1")
+    with (tmp_path / "server.log").open("a") as log:
+        log.write("terminate called\n")
     servers._running["", "", ""] = played.server
     os.kill(played.server.pid, number)
     os.waitid(os.P_PID, played.server.pid, os.WEXITED | os.WNOWAIT)
-    assert servers.lost() == [({"r1"}, f"restarting: the model server was ended by {name}")]
+    assert servers.lost() == [({"r1"}, f"restarting: the model server was ended by {how}")]
     assert servers.up() == {}
+
+
+def test_a_server_that_says_nothing_before_it_ends_is_not_given_the_words_of_the_one_before(
+    play: Callable[[], Played], tmp_path: Path
+) -> None:
+    (tmp_path / "server.log").write_text("a warning of the server before\n")
+    server = play().server
+    os.kill(server.pid, 11)
+    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+    assert server.ended() == "the model server was ended by SIGSEGV"
+    process.keep_short(tmp_path / "server.log")
+    (tmp_path / "server.log").write_text("cut\n")  # emptied since, as one that has become too long
+    assert server.ended() == "the model server was ended by SIGSEGV: cut"
+    server.close()
 
 
 def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A service whose store is a disk of 4 MiB: ``python -m …full_disk FOLDER`` fails at the first broken promise."""
 
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.process import Service, until
 
 from muster.core.errors import StoreError
+from muster.core.room import is_full
 from muster.core.status import JobState
+from muster.core.verdict import Cause, Verdict
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
@@ -30,6 +34,7 @@ def main(folder):
         assert gangs[0].lines(b"one\n" + MANY) == 4 + len(MANY)
         assert store.ledger.read("a-0")[0] == b"one\n" + MANY
         seals_then_fills(gangs[1], store, filler)
+        fails(gangs[0], store, filler)
         for gang in gangs:
             gang.pods.close()
         assert fsck.check(FolderStore(service.root), deep=True).clean
@@ -44,8 +49,9 @@ def refused(gang, store, folder):
         assert FULL in answer.json()["message"]
     with pytest.raises(StoreError, match=FULL):
         store.add("big", folder / "filler")
-    with pytest.raises(StoreError, match=FULL):
+    with pytest.raises(StoreError, match=f"{FULL}.*the store's claim has 0 B free of 4.0 MiB") as told:
         store.ledger.create("b-1", make_spec())
+    assert is_full(told.value), "also for who asks from afar"
     assert store.ledger.status("a-0").state is JobState.RUNNING
     assert (store.volumes(), store.sealed("a-0")) == ([], None)
 
@@ -62,6 +68,19 @@ def seals_then_fills(gang, store, filler):
     status = until(lambda: store.ledger.status(gang.job_id), lambda status: status.state.ended)
     assert status.state is JobState.SUCCEEDED, status
     assert store.count("v1") == 1
+
+
+def fails(gang, store, filler):
+    """Its verdict is recorded on a full disk, in the room of what it had staged: else both would stay for good."""
+    gang.write({"out/y": b"3" * 65536})
+    fill(filler)
+    verdict = Verdict(cause=Cause.DISK_FULL, message=FULL, advice="make room")
+    store.ledger.update(replace(store.ledger.status(gang.job_id), verdict=verdict))
+    store.ledger.append(gang.job_id, b"disk full\n", request="verdict")
+    store.ledger.update(replace(store.ledger.status(gang.job_id), state=JobState.FAILED, ended=time.time()))
+    status = store.ledger.status(gang.job_id)
+    assert (status.state, status.verdict) == (JobState.FAILED, verdict)
+    filler.unlink()
 
 
 def fill(path, *, leave_bytes=0):

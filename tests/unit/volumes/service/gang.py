@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 from tests.unit.volumes.service.process import DAY_SECONDS, Service
 
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Origin, Output, Role
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.core.wire import dumps, loads
@@ -29,6 +29,7 @@ def make_spec(
         code=code,
         roles=(Role(replicas=replicas, entrypoint="etl:features"),),
         outputs={name: Output(volume=volume) for name, volume in volumes.items()},
+        origin=Origin(dag_id="flights", run_id="manual__1", task_id="features"),
     )
 
 

@@ -28,11 +28,11 @@ def checking(monkeypatch):
     """Let a check end when told so; what was begun of each kind."""
     go_on, begun = threading.Event(), []
 
-    def check(store, *, deep, progress):
+    def check(store, *, deep, protect, progress):
         begun.append(deep)
         progress("volume://v@1", 1, 2)
         assert go_on.wait(30)
-        return CHECK(store, deep=deep, progress=progress)
+        return CHECK(store, deep=deep, protect=protect, progress=progress)
 
     for module in (fsck, upkeep):
         monkeypatch.setattr(module, "check", check, raising=False)

@@ -4,6 +4,8 @@ import errno
 import itertools
 import os
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 from tests.unit.volumes.service.gang import Gang, make_spec
@@ -11,7 +13,7 @@ from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
 
 from muster.core.status import JobState
-from muster.core.verdict import Cause
+from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.service import pods
@@ -55,6 +57,37 @@ def test_what_passes_is_waited_for(service, gang, monkeypatch, owner, name, numb
     failing(monkeypatch, owner, name, number)
     gang.finish({"out/x": b"1"})
     assert ended(service, gang).state is JobState.SUCCEEDED
+
+
+def test_a_claim_that_stays_full_is_called_that_and_what_was_staged_is_given_back(service, gang, monkeypatch):
+    monkeypatch.setitem(Committer.__init__.__kwdefaults__, "patience_seconds", 0.0)
+    service.kill()
+    service.start()
+    failing(monkeypatch, FolderStore, "commit", errno.ENOSPC, times=10**9)
+    gang.bundle()
+    (gang.root() / "checkpoints" / "epoch-1").write_bytes(b"x" * 2048)
+    gang.finish_started({"out/x": b"1" * 4096})
+    status = ended(service, gang)
+    assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.DISK_FULL)
+    assert "the store's claim has " in status.verdict.message
+    assert "(checkpoints of this one: 2.0 KiB)" in status.verdict.advice
+    with service.client() as store:
+        (held,) = store.held()
+    assert (held.outputs_bytes, held.checkpoints_bytes) == (0, 2048)
+
+
+def test_a_job_that_fails_gives_back_what_it_staged_at_once(service, gang):
+    gang.bundle()
+    gang.write({"out/x": b"1" * 4096, "out/d/y": b"2"})
+    (gang.root() / "checkpoints" / "epoch-1").write_bytes(b"x" * 2048)
+    written = gang.root().resolve() / "main-0"
+    verdict = Verdict(cause=Cause.USER_ERROR, message="ValueError", advice="mend it")
+    with service.client() as store:
+        status = store.ledger.status(gang.job_id)
+        store.ledger.update(replace(status, state=JobState.FAILED, ended=time.time(), verdict=verdict))
+        until(written.exists, lambda there: not there)
+        (held,) = until(store.held, bool)
+    assert (held.outputs_bytes, held.checkpoints_bytes) == (0, 2048)
 
 
 def test_a_log_that_cannot_be_read_costs_no_version(service, gang, monkeypatch):

@@ -1,9 +1,10 @@
 """What a client does while its service is away, and what it says when it stays away."""
 
 import json
+import re
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from tests.unit.volumes.service.gang import make_spec
@@ -12,6 +13,7 @@ from muster.core import errors
 from muster.core.errors import NotFound, SpecError, StoreError, Unavailable
 from muster.volumes.service import refusals, tokens
 from muster.volumes.service.client import ServiceStore
+from muster.volumes.service.connection import Connection
 
 NAMES = b'{"kind":"Names","schema":1,"names":["a"]}'
 
@@ -144,3 +146,80 @@ def test_many_statuses_in_one_request(store):
         "many-2",
         "many-1",
     ]
+
+
+def test_a_connection_tells_that_nobody_is_there_any_more():
+    """Whose node went with its network sends nothing, not even a word that it is gone: the kernel has to ask."""
+    with connected(None) as found:
+        idle, every, probes, unread = options(found)
+    assert idle + every * probes <= 3
+    assert unread <= 3000
+
+
+@pytest.mark.parametrize("content", [lambda: iter([b"x"]), b"x" * (64 << 10)])
+def test_what_sends_much_waits_for_who_reads_nothing_for_a_while(content):
+    """For TCP_USER_TIMEOUT an end whose disk or threads are busy is the same as one that is gone."""
+    with connected(content) as found:
+        idle, every, probes, unread = options(found)
+    assert idle + every * probes <= 3
+    assert unread >= 60_000
+
+
+@pytest.mark.slow
+def test_a_service_that_reads_nothing_for_longer_than_it_may_be_gone_gets_all_of_an_upload():
+    data, got, go_on = b"x" * (16 << 20), [], threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as sent:
+                go_on.wait(4.5)  # more than an end that is gone gets
+                while (line := sent.readline()).strip():
+                    got.append(line)
+                got.append(sent.read(len(data)))
+                connection.sendall(answer(200, NAMES))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with closing(Connection(f"http://127.0.0.1:{listening.getsockname()[1]}", token="t")) as connection:
+            connection.request("PUT", "/v1/code/x", content=data)
+        thread.join()
+    assert got[-1] == data
+
+
+@contextmanager
+def connected(content):
+    """The socket by which a request with this body is sent."""
+    with serving(answer(200, NAMES)) as (url, _), closing(Connection(url, token="t")) as connection:
+        method = "GET" if content is None else "PUT"
+        with connection._sent(method, "/v1/volumes", content=content) as response:
+            yield response.extensions["network_stream"].get_extra_info("socket")
+            response.read()
+
+
+def options(found):
+    assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    named = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    return [found.getsockopt(socket.IPPROTO_TCP, option) for option in named]
+
+
+def test_certificates_that_cannot_be_read_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(SpecError, match=r"https://store.*No such file.*SSL_CERT_FILE, which is .*none.pem"):
+        Connection("https://store", token="t")
+    Connection("http://store", token="t").close()
+
+
+def test_a_service_that_stays_away_is_told_once_and_that_it_is_back(ask, caplog, monkeypatch):
+    monkeypatch.setattr("muster.volumes.service.connection._SAID_AFTER_SECONDS", 0.0)
+    with serving(None, None, None, answer(200, NAMES)) as (url, _):
+        assert ask(url) == ["a"]
+    away, back = [record.getMessage() for record in caplog.records]
+    assert re.match(rf"the store service at {url} does not answer \(.+\): asking again for up to 10 s", away)
+    assert re.match(rf"the store service at {url} answers again, after [0-9.]+ s", back)
+
+
+def test_a_moment_of_absence_is_not_told(ask, caplog):
+    with serving(None, answer(200, NAMES)) as (url, _):
+        assert ask(url) == ["a"]
+    assert caplog.records == []

@@ -8,6 +8,7 @@ import time
 
 import httpx
 import pytest
+from tests.namespaces import on_a_small_disk
 from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.process import Service, until
 
@@ -137,14 +138,12 @@ def test_kills_at_random_moments(tmp_path):
 
 @pytest.mark.soak
 def test_hundreds_of_kills_at_random_moments(tmp_path):
-    assert soak(tmp_path, people=3, jobs=40, mean_seconds=0.3) > 100
+    assert soak(tmp_path, people=3, jobs=100, mean_seconds=0.3) > 100
 
 
 @pytest.mark.slow
 def test_a_disk_that_is_really_full(tmp_path):
-    mount = 'mount -t tmpfs -o size=4m none "$1" && exec "$2" -m tests.unit.volumes.service.full_disk "$1"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", mount, "sh"]
-    done = subprocess.run(
-        [*command, tmp_path, sys.executable], capture_output=True, text=True, check=False, timeout=60
-    )
+    words = (sys.executable, "-m", "tests.unit.volumes.service.full_disk", tmp_path)
+    command = on_a_small_disk(tmp_path, 4, *words)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

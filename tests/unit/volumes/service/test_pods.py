@@ -227,12 +227,15 @@ class TestSeal:
         store.ledger.update(JobStatus(job_id=gang.job_id, state=JobState.CANCELLED, submitted=1.0))
         assert gang.seal(gang.sealing({"out/x": b"1"})).status_code == 410
 
-    def test_what_cannot_become_a_version_ends_the_job_with_a_verdict(self, gang, store, volume):
+    def test_what_cannot_become_a_version_ends_the_job_with_a_verdict(self, gang, store, volume, tmp_path):
         for index in range(2):
             gang.finish({"out/same": b"1"}, index=index)
         status = ended(store, gang.job_id)
         assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.USER_ERROR)
         assert "both wrote 'same'" in status.verdict.message
+        assert status.verdict.advice.endswith(f"clear the task; what it wrote: muster jobs get {gang.job_id}")
+        assert store.salvage(gang.job_id, tmp_path / "written") == 2
+        assert (tmp_path / "written" / "main-1" / "out" / "same").read_bytes() == b"1"
         assert store.ledger.read(gang.job_id)[0].decode() == status.verdict.render(job_id=gang.job_id) + "\n"
         assert store.count(volume) == 0
 

@@ -9,6 +9,9 @@ import pytest
 from tests.unit.volumes.service.process import KEY, Service, until
 
 from muster.volumes.service import tokens
+from muster.volumes.service.client import ServiceStore
+
+TOLD_TO_END = 128 + signal.SIGTERM
 
 
 def start(*arguments, **how):
@@ -31,6 +34,12 @@ def key(tmp_path):
 def in_use():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def free_ports():
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        return [each.getsockname()[1] for each in (one, two)]
 
 
 @pytest.mark.slow
@@ -76,7 +85,51 @@ def test_a_second_service_waits_until_the_first_is_gone(tmp_path):
             until(first.answers, bool)
             assert first.client("other").volumes() == []
             second.terminate()
-            assert second.wait(timeout=30) == -signal.SIGTERM
+            assert second.wait(timeout=30) == TOLD_TO_END
         finally:
             second.kill()
             second.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("advertise", [(), ("--advertise", "127.0.0.1")])
+def test_one_that_waits_handles_its_end(tmp_path, free_ports, advertise):
+    """As the first process of a container it would else go on until it is killed, and an upgrade would wait for that."""
+    with Service(tmp_path) as first:
+        arguments = ("--store", first.root, "--key", first.key, "--port", free_ports[0], *advertise)
+        second = start(*arguments)
+        try:
+            assert "waiting until it ends" in second.stderr.readline()
+            second.terminate()
+            assert second.wait(timeout=30) == TOLD_TO_END
+        finally:
+            second.kill()
+            second.communicate()
+
+
+@pytest.mark.slow
+def test_a_second_service_that_is_reached_passes_on_to_the_first(tmp_path, key, free_ports):
+    """Whichever of the two is asked, one answers; and the second alone when the first is killed."""
+    one, two = (
+        start("--store", tmp_path / "store", "--key", key, "--port", port, "--advertise", "127.0.0.1")
+        for port in free_ports
+    )
+    try:
+        token = tokens.operator_token((KEY.encode(),), lifetime_seconds=60)
+        stores = [
+            ServiceStore(f"http://127.0.0.1:{port}", token=token, cache=tmp_path / str(port))
+            for port in free_ports
+        ]
+        assert [store.volumes() for store in stores] == [[], []]
+        leader = one if "serving" in one.stderr.readline() else two
+        leader.kill()
+        leader.wait()
+        (left,) = (store for process, store in zip((one, two), stores, strict=True) if process is not leader)
+        (tmp_path / "hello").write_text("hello")
+        assert left.add("a/b", tmp_path / "hello").address == "volume://a/b@1"
+    finally:
+        for each in (one, two):
+            each.kill()
+            each.communicate()
+        for store in stores:
+            store.close()

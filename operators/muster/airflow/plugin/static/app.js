@@ -123,7 +123,7 @@ function theme() {
   } catch { /* framed by something else than Airflow */ }
 }
 
-document.documentElement.classList.toggle("framed", framed);
+document.documentElement.classList.toggle("alone", !framed);
 document.addEventListener("click", follow);
 addEventListener("hashchange", async () => {
   scrollTo(0, 0);

@@ -8,7 +8,7 @@ import { watch } from "./watch.js";
 
 const gone = (each) => ["retired", "refused"].includes(each.state);
 const called = ({ revisions }, name) => revisions.find((each) => each.name === name);
-const standing = (each) => state(each.ready ? "serving" : "down");
+const standing = (each) => state(!each.ready ? "down" : each.drift ? "drifted" : "serving");
 const kept = (each) => (each.kept && each.state === "ready" ? "kept" : each.state);
 
 function champion({ revisions, release }) {
@@ -44,7 +44,7 @@ function bar(found) {
 }
 
 function underWay(found) {
-  if (!found.release) return found.reason;
+  if (!found.release || found.drift) return found.reason;
   const { revision, failed, held } = found.release;
   const mine = called(found, revision);
   const how = failed ? "is taken back" : held ? "is held" : mine?.percent ? "is on its way" : "comes up";
@@ -56,7 +56,8 @@ function together(figures) {
   const all = Object.values(figures ?? {});
   if (!all.length) return ["", "", ""];
   const sum = (name) => all.reduce((total, each) => total + each[name], 0);
-  return [number(sum("requests")), number(sum("failed")), milliseconds(Math.max(...all.map((f) => f.p95_seconds ?? 0)))];
+  const slow = all.map((f) => f.p95_seconds).filter((seconds) => seconds !== null);
+  return [number(sum("requests")), number(sum("failed")), slow.length ? milliseconds(Math.max(...slow)) : ""];
 }
 
 const answered = (figures) => [

@@ -21,7 +21,7 @@ export function table(caption, columns, rows, empty) {
   if (!rows.length) return h("p", { class: "quiet" }, empty);
   const head = columns.map(([title, kind]) => h("th", { scope: "col", class: kind }, title));
   const body = rows.map(([cells, kind]) =>
-    h("tr", { class: kind }, cells.map((cell, n) => h("td", { class: columns[n][1] }, cell))),
+    h("tr", { class: kind }, cells.map((cell, n) => h("td", { class: columns[n][1], "data-title": columns[n][0] }, cell))),
   );
   return h("div", { class: "wide" },
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
@@ -92,19 +92,27 @@ const coarse = (seconds) => {
   return seconds < 2 * 86400 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
 };
 
-// When something was, as how long ago; the exact time is the title.
+const zone = new Intl.DateTimeFormat("en", { timeZoneName: "short" });
+const zoned = (date) => zone.formatToParts(date).find(({ type }) => type === "timeZoneName").value;
+
+// When something was, as how long ago; the title is the exact time, here and as Airflow counts it.
 export function ago(seconds) {
   if (!seconds) return "";
   const date = new Date(seconds * 1000);
   const local = new Date(date - date.getTimezoneOffset() * 60000).toISOString();
   const old = Date.now() / 1000 - seconds;
   const text = old < 7 * 86400 ? `${coarse(Math.max(0, old))} ago` : local.slice(0, 16).replace("T", " ");
-  const title = local.slice(0, 19).replace("T", " ");
+  const [here, utc] = [local, date.toISOString()].map((each) => each.slice(0, 19).replace("T", " "));
+  const title = zoned(date) === "UTC" ? `${utc} UTC` : `${here} ${zoned(date)}, ${utc} UTC`;
   return h("time", { datetime: date.toISOString(), title, class: "tight" }, text);
 }
 
+const LARGEST = 1e15; // above, digits are noise
+
 export const number = (value) =>
-  Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(5)).toString();
+  Number.isInteger(value) && Math.abs(value) < LARGEST
+    ? value.toLocaleString("en")
+    : Number(value.toPrecision(5)).toString();
 
 // The shares of a deployment's traffic as one bar; each part says whose it is, and the whole says it in words.
 export function shares(parts) {

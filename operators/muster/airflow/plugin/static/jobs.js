@@ -13,7 +13,7 @@ const ROWS = 50;
 const MOST_CHARACTERS = 1_000_000;
 const MOST_VERSIONS = 12;
 const COLUMNS = [
-  ["State", "tight"], ["Job", "tight"], ["Task", "tight"], ["Queue", "tight"], ["Ranks", "number"],
+  ["State", "tight"], ["Job", "tight"], ["Task", "name"], ["Queue", "tight"], ["Ranks", "number"],
   ["Since", "tight"], ["Took", "number"], ["What it says", "says"],
 ];
 
@@ -41,6 +41,7 @@ function list(found, asked, offset) {
   const there = STATES.filter((name) => found.states[name] || name === asked.state);
   return [
     h("h1", {}, "Jobs"),
+    found.warning ? h("p", { class: "note", role: "status" }, found.warning) : null,
     h("div", { class: "bar filters" },
       choice("", "all", all, asked),
       there.map((name) => choice(name, name, found.states[name] ?? 0, asked)),
@@ -63,8 +64,8 @@ function search(asked) {
   };
   return h("form", { class: "end", role: "search", onsubmit: go },
     h("input", {
-      id: "text", name: "text", type: "search", value: asked.text ?? "", placeholder: "name or id",
-      "aria-label": "Only jobs whose name or id holds",
+      id: "text", name: "text", type: "search", value: asked.text ?? "", placeholder: "job, task or run",
+      "aria-label": "Only jobs whose name, id or run holds",
     }));
 }
 
@@ -80,7 +81,7 @@ function turn(total, offset, to) {
 const line = (each) => [
   state(each.state),
   toJob(each.job_id),
-  each.task ? [toTask(each), h("small", {}, each.origin.run_id)] : each.name ?? "",
+  each.task ? [toTask(each), h("small", { class: "run", title: each.origin.run_id }, each.origin.run_id)] : each.name ?? "",
   [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
   [each.ranks ?? "", each.gpus ? h("small", {}, `${count(each.gpus, "GPU")} asked for`) : null],
   ago(each.ended ?? each.started ?? each.submitted),
@@ -96,6 +97,7 @@ function says(each) {
   if (each.error) return each.error;
   if (each.verdict)
     return [h("strong", {}, cause(each.verdict)), h("small", { class: "two" }, each.verdict.message)];
+  if (each.failed_expectations) return [h("strong", {}, each.failed_expectations), h("div", {}, made(each))];
   if (ENDED.includes(each.state)) return made(each);
   return [told(each.progress), reason(each)].filter(Boolean).map((part) => h("div", {}, part));
 }
@@ -187,9 +189,11 @@ function several(addresses) {
 const inputs = (found) =>
   Object.entries(found.inputs).map(([name, given]) => [`in: ${name}`, given.length ? several(given) : "none"]);
 
+const uncommitted = (state) => (ENDED.includes(state) ? "nothing committed" : "committed at its end");
+
 const outputs = (found) =>
   Object.entries(found.outputs).map(([name, made]) => [
-    `out: ${name}`, made.length ? several(made) : [toVolume(found.writes[name]), quiet("  nothing committed")],
+    `out: ${name}`, made.length ? several(made) : [toVolume(found.writes[name]), quiet(`  ${uncommitted(found.state)}`)],
   ]);
 
 function pairs(title, given, show) {

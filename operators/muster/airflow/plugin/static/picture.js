@@ -72,25 +72,27 @@ function box(node, [x, y], here) {
     line(node.title && !many ? `${node.label} · ${node.title}` : node.label, 38, "quiet", 33));
 }
 
-const [WIDE, TALL, LEFT, RIGHT, TOP, BOTTOM] = [1200, 170, 64, 12, 12, 22];
+const [WIDE, TALL, RIGHT, TOP, BOTTOM] = [1200, 170, 12, 12, 22];
+const DIGIT = 7; // how wide a character of the scale is at most
 
 // One metric over the versions, oldest first. The scale begins at the least value, not at 0.
 export function plot(versions, name) {
   const values = versions.map((each) => each.metrics[name]);
   const [low, high, last] = [Math.min(...values), Math.max(...values), versions.length - 1];
-  const across = (n) => LEFT + (last ? (n * (WIDE - LEFT - RIGHT)) / last : 0);
+  const left = Math.max(64, 16 + DIGIT * Math.max(...[low, high].map((value) => number(value).length)));
+  const across = (n) => left + (last ? (n * (WIDE - left - RIGHT)) / last : 0);
   const up = (value) => TOP + (high > low ? (high - value) / (high - low) : 0.5) * (TALL - TOP - BOTTOM);
   const points = values.map((value, n) => `${across(n).toFixed(1)},${up(value).toFixed(1)}`).join(" ");
   const text = (x, y, anchor, words) => s("text", { class: "quiet", x, y, "text-anchor": anchor }, words);
   const level = (value) => [
-    s("line", { class: "axis", x1: LEFT, x2: WIDE - RIGHT, y1: up(value), y2: up(value) }),
-    text(LEFT - 8, up(value) + 4, "end", number(value)),
+    s("line", { class: "axis", x1: left, x2: WIDE - RIGHT, y1: up(value), y2: up(value) }),
+    text(left - 8, up(value) + 4, "end", number(value)),
   ];
   return frame(WIDE, TALL, `${name} across ${count(versions.length, "version")}`,
     [...new Set([low, high])].map(level),
     s("polyline", { class: "curve", points }),
     versions.map((each, n) => dot(each, `${name} ${number(values[n])}`, across(n), up(values[n]), last > 30 ? 3 : 4)),
-    text(LEFT, TALL - 5, "start", `@${versions[0].number}`),
+    text(left, TALL - 5, "start", `@${versions[0].number}`),
     last > 0 && text(WIDE - RIGHT, TALL - 5, "end", `@${versions[last].number}`));
 }
 

@@ -11,6 +11,7 @@ import { lineage, plot } from "./picture.js";
 const ROWS = 50;
 const MOST_METRICS = 5;
 const MOST_DOCUMENTS = 12;
+const LONG = 24; // characters of a metric's name, before its heading is wrapped
 const DOCUMENT = /\.html?$/i;
 const PICTURE = /\.(png|jpe?g|gif|webp|svg)$/i;
 
@@ -50,8 +51,8 @@ export async function versions({ put, signal }, name, asked) {
 
 function listed(name, found, known) {
   const columns = [
-    ["Version"], ["Partition"], ["Made", "tight"], ["Files", "number"], ["Size", "number"],
-    ...known.map((metric) => [metric, "number"]), ["Job"], ["Marks"],
+    ["Version"], ["Partition", "tight"], ["Made", "tight"], ["Files", "number"], ["Size", "number"],
+    ...known.map((metric) => [metric, metric.length > LONG ? "number name" : "number"]), ["Job", "name"], ["Marks"],
   ];
   const cells = (each) => [
     toVersion(each.address, `@${each.number}`),

@@ -78,7 +78,13 @@ def _job_set(spec: Mapping[str, Any]) -> Document:
 
 
 def _workload(spec: Mapping[str, Any]) -> Document:
-    return _some(spec, ("queueName", "priority"))
+    """With the affinity of each pod set, which says of which flavors there is anything to tell."""
+    sets = [
+        {"name": each.get("name"), "template": {"spec": _some(pod, ("affinity",))}}
+        for each in spec.get("podSets") or ()
+        if "affinity" in (pod := (each.get("template") or {}).get("spec") or {})
+    ]
+    return _some(spec, ("queueName", "priority")) | ({"podSets": sets} if sets else {})
 
 
 def _nothing(_: Mapping[str, Any]) -> Document:

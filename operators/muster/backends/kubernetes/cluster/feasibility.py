@@ -89,12 +89,14 @@ def choose_queue(cluster: Cluster, wanted: str | None, *, gang: bool) -> Queue |
     if not cluster.kueue:
         if wanted is not None:
             raise SpecError(
-                f"queue {wanted} is asked for, and this cluster has no queues: {_no_kueue(cluster)}"
+                f"queue={wanted!r}: this cluster has no queues: {_no_kueue(cluster)}; name none, here or in the cluster's settings"
             )
         return None
     names = sorted(cluster.queues)
     if wanted is not None and wanted not in cluster.queues:
-        raise SpecError(f"namespace {cluster.namespace} has no queue {wanted}; {_there(names)}")
+        raise SpecError(
+            f"queue={wanted!r}: namespace {cluster.namespace} has no queue {wanted}; {_there(names)}"
+        )
     if wanted is None and len(names) != 1:
         if not names and not gang:
             return None
@@ -175,7 +177,9 @@ def _check_gang(cluster: Cluster, pod_sets: Sequence[PodSet], *, partial_starts:
 
 def _check_priority(cluster: Cluster, priority: str | None) -> None:
     if priority is not None and cluster.priorities is not None and priority not in cluster.priorities:
-        raise SpecError(f"no priority {priority}; there are {_listed(sorted(cluster.priorities))}")
+        raise SpecError(
+            f"priority={priority!r}: there is no such priority; there are {_listed(sorted(cluster.priorities))}"
+        )
 
 
 def _check_classes(cluster: Cluster, pod_sets: Iterable[PodSet]) -> None:

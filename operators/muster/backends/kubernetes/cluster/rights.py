@@ -60,22 +60,27 @@ def _rights(kinds: Iterable[Kind], verbs: Iterable[str], *, subresource: str = "
     return tuple(Right(verb, kind, subresource) for kind in kinds for verb in verbs)
 
 
-NEEDED: tuple[Right, ...] = (
+_NEEDED: tuple[Right, ...] = (
     *_rights((JOB_SET, JOB), _OWN),
-    *_rights((POD_GROUP,), (*_READ, "create")),  # it goes with its JobSet
     *_rights((POD, EVENT), _READ),
     *_rights((SECRET,), ("create",)),
     *_rights((CLAIM,), ("get",)),
     *_rights((WORKLOAD, LOCAL_QUEUE), _READ),
     *_rights((QUEUE_VIEW,), ("get",), subresource="pendingworkloads"),
 )
-"""Without one of these some job cannot be submitted, followed or ended."""
+_GROUPS = _rights((POD_GROUP,), (*_READ, "create"))  # they go with their JobSet
+
+
+def needed(*, kueue: bool) -> tuple[Right, ...]:
+    """Return what it takes to submit, follow and end any job. :param kueue: it starts gangs whole; else PodGroups do."""
+    return _NEEDED if kueue else (*_NEEDED, *_GROUPS)
+
 
 _ROUTE = ("get", "list", "create", "patch", "delete")
 
 
 def serving_rights(kind: Kind, *, gateway: bool) -> tuple[Right, ...]:
-    """Return what it takes to deploy on a cluster, beside :data:`NEEDED`.
+    """Return what it takes to deploy on a cluster, beside :func:`needed`.
 
     :param kind: what the serving platform makes a model server of.
     :param gateway: whether there is one.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Kind
 from muster.backends.kubernetes.cluster.discovery import discover
-from muster.backends.kubernetes.cluster.facts import Cluster
+from muster.backends.kubernetes.cluster.facts import Cluster, Gangs
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Forbidden, Unreachable
 
@@ -56,7 +56,8 @@ class Survey:
         :raises Unreachable: there was none yet, and the cluster is away.
         """
         cluster = self._found or self._look(self._client.patient(QUICK_SECONDS), _YOUNG_SECONDS)
-        served = {JOB_SET: cluster.job_set, WORKLOAD: cluster.kueue, POD_GROUP: cluster.pod_group}
+        grouped = cluster.gangs is Gangs.POD_GROUP
+        served = {JOB_SET: cluster.job_set, WORKLOAD: cluster.kueue, POD_GROUP: grouped}
         return JOB, POD, EVENT, *(kind for kind, there in served.items() if there)
 
     def _look(self, client: Client, younger_than: float) -> Cluster:

@@ -50,7 +50,7 @@ class Ending:
         self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None
     ) -> JobStatus:
         """Write down why a job ends, and end it as far as that goes without waiting."""
-        self.decide(status, verdict, observed=observed)
+        self.decide(status, verdict.going_on(job.origin.again), observed=observed)
         return self.go_on(job, status.job_id)
 
     def decide(self, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None) -> None:

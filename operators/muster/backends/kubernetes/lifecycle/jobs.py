@@ -17,7 +17,7 @@ from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.capacity import Place
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.cluster.facts import condition, holds
+from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.ending import Ending
@@ -31,6 +31,7 @@ from muster.backends.kubernetes.state.roots import find_root
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.sight import Sight
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
+from muster.core.cancelling import UNKNOWN
 from muster.core.errors import BackendError, Corrupt, Forbidden, MusterError, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobState, JobStatus
@@ -38,12 +39,6 @@ from muster.core.verdict import Cause, Verdict, one_line
 from muster.volumes.service.client import ServiceStore
 
 log = logging.getLogger(__name__)
-
-CANCELLED = Verdict(
-    cause=Cause.CANCELLED,
-    message="somebody asked for its end: by muster jobs cancel, or by ending its task in Airflow",
-    advice="run it again if that was not meant",
-)
 
 UNSEALED = Verdict(
     cause=Cause.BACKEND_ERROR,
@@ -139,7 +134,9 @@ class Jobs:
             age = time.monotonic() - since
             await asyncio.sleep(min(max(age / 20, _SOONEST_SECONDS), _LATEST_SECONDS))
 
-    def cancel(self, job_id: str, *, owner: str | None = None, wait: bool = True) -> None:
+    def cancel(
+        self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
+    ) -> None:
         """End the job and leave no pod; see :meth:`muster.backends.base.Backend.cancel`.
 
         :raises BackendError: something of it does not end.
@@ -151,7 +148,7 @@ class Jobs:
         if not status.state.ended and owner not in (None, status.owner):
             return
         if not status.state.ended and status.verdict is None and status.state is not JobState.COMMITTING:
-            self._ending.decide(status, CANCELLED, observed=observed)
+            self._ending.decide(status, why, observed=observed)
         try:
             self._ending.go_on(job, job_id)
         except Unreachable as error:  # its end is written down: whoever looks next goes on with it
@@ -214,7 +211,7 @@ class Jobs:
         if status.verdict is not None:
             return self._ending.go_on(job, status.job_id)
         if status.state is JobState.COMMITTING:
-            return replace(status, reason="every replica has sealed")
+            return replace(status, reason=status.reason or "every replica has sealed")
         seen = self._sight.seen(job, status.job_id)
         if seen.root is None:
             return self._rootless(job, status)
@@ -223,11 +220,16 @@ class Jobs:
         return found or self._judge(job, status, basis, now)
 
     def _judge(self, job: JobSpec, status: JobStatus, basis: Basis, now: float) -> JobStatus:
-        observed = observe(basis.seen, job, place=basis.place)
+        observed = observe(basis.seen, job, place=basis.place, flavors=self._flavors(basis.seen))
         if self._verdict(job, status, basis.seen, observed) is not None:
             return self._end(job, status.job_id)
         self._heralds.tell(job, status.job_id, basis.seen)
         return self._judged.keep(status.job_id, basis, merged(status, observed), now=now)
+
+    def _flavors(self, seen: Seen) -> Mapping[str, Flavor] | None:
+        """Return the cluster's flavors where a job waits for one; None where they are not known."""
+        cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
+        return None if cluster is None else cluster.flavors
 
     def _end(self, job: JobSpec, job_id: str) -> JobStatus:
         """End a job that has come to its end, if that is what the API server says too."""

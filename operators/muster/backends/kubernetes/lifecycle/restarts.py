@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from muster.backends.kubernetes.state.faults import fault
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.backends.kubernetes.state.verdicts import first_fault
+from muster.core.errors import StoreError
 from muster.core.job import JobSpec
+from muster.core.room import is_full
 from muster.core.verdict import Verdict
 from muster.volumes.service.client import ServiceStore
 
@@ -33,7 +35,12 @@ class Heralds:
         for number, name in untold.items():
             found = _fault(job, [pod for pod in pods if pod.restart == number - 1])
             if found is not None:
-                self._store.ledger.append(job_id, _line(found).encode(), request=name)
+                try:
+                    self._store.ledger.append(job_id, _line(found).encode(), request=name)
+                except StoreError as error:
+                    if not is_full(error):
+                        raise
+                    return  # what runs does not fail for want of a line: the next look tells it
                 self._told.setdefault(job_id, set()).add(name)
 
     def forget(self, job_id: str) -> None:

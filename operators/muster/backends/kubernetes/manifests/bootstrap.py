@@ -19,6 +19,7 @@ if __name__ == "__main__":  # a pod's first process, which no signal ends that i
 import http.client
 import json
 import shutil
+import socket
 import sys
 import tarfile
 import time
@@ -34,7 +35,9 @@ _SHUT = {
     410: "is done with this job",
 }
 _LATER = (408, 425, 429)
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 2.0, 1.5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 1.0, 1.5
+_CONNECT_SECONDS = 2.0
+_GONE_SECONDS = 3  # as muster.core.keepalive has it
 _ANSWER_SECONDS = 120.0  # the first to ask waits until the checkpoints are copied
 
 T = TypeVar("T")
@@ -116,9 +119,12 @@ def _fetch(url: str, token_file: str, folder: str) -> int:
         token = file.read().strip()
     where = urlsplit(url)
     kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-    connection = kind(where.hostname or "", where.port, timeout=_ANSWER_SECONDS)
+    connection = kind(where.hostname or "", where.port, timeout=_CONNECT_SECONDS)
     try:  # no proxy and no redirect: the token goes to nobody else
         target = f"{where.path}?{where.query}"
+        connection.connect()
+        _keep_alive(connection.sock)
+        connection.sock.settimeout(_ANSWER_SECONDS)
         connection.request("GET", target, headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
         if response.status != 200:
@@ -131,6 +137,18 @@ def _fetch(url: str, token_file: str, folder: str) -> int:
         return int(attempt)
     finally:
         connection.close()
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Have a connection tell within seconds that the other end is gone without a word."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 1),
+        (socket.TCP_KEEPINTVL, 1),
+        (socket.TCP_KEEPCNT, _GONE_SECONDS - 1),
+        (socket.TCP_USER_TIMEOUT, 1000 * _GONE_SECONDS),
+    ):
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _place(url: str) -> str:

@@ -24,7 +24,7 @@ _WHY = {
     "securityContext": "pods keep to Pod Security's restricted",
     "priorityClassName": "say priority= in the Dag",
     "terminationGracePeriodSeconds": "say grace_seconds= in the Dag",
-    "activeDeadlineSeconds": "say run_timeout_seconds= in the Dag",
+    "activeDeadlineSeconds": "say run_timeout= in the Dag",
     "image": "say image= in the Dag; the site says where it is pulled from",
     "command": "the worker runs there; say command= or entrypoint= in the Dag",
     "args": "the worker runs there; say command= or entrypoint= in the Dag",

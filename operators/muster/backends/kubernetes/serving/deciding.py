@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from muster.backends.kubernetes.serving import names
@@ -111,27 +111,58 @@ def newest_first(revisions: Iterable[Revision]) -> tuple[Revision, ...]:
     return tuple(sorted(revisions, key=lambda one: names.number(one.name), reverse=True))
 
 
+def drift(route: Route, missing: Collection[str], *, kind: str) -> str:
+    """Say what somebody else has changed of a deployment, and the command that brings it back; empty where nothing is.
+
+    :param missing: revisions of the route whose object is gone. :param kind: of such an object.
+    """
+    found = [*_drifted(route), *(f"{name}'s {kind} is gone: somebody deleted it" for name in missing)]
+    if not found:
+        return ""
+    if route.lost:
+        found[0] += (
+            ". Somebody else wrote that, or muster with another gateway, serving_url, serving or release"
+        )
+    if_right = "if these are right here, " if route.lost else ""
+    return f"{'; '.join(found)}; {if_right}`muster deployments repair {route.name}` brings it back"
+
+
+def _drifted(route: Route) -> Iterator[str]:
+    """What of a route is not as muster wrote it."""
+    if route.lost:
+        yield f"users may not reach it: in its route {route.lost}"
+    if route.foreign:
+        yield f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
+    elif route.edited and not route.lost:
+        yield f"somebody else has edited its route: {shared(route.shares)}, where muster wrote {shared(route.given or {})}"
+    if route.beside:
+        yield f"its route is not as muster writes it here in {', '.join(route.beside)}"
+
+
+def shared(shares: Mapping[str, int]) -> str:
+    """Write shares for people: ``r1 90 %, r2 10 %, r0 kept``."""
+    ranked = sorted(shares.items(), key=lambda share: -share[1])
+    return (
+        ", ".join(f"{name} {percent} %" if percent else f"{name} kept" for name, percent in ranked)
+        or "nobody"
+    )
+
+
 def reason(route: Route, status: DeploymentStatus) -> str:
     """Say what a deployment waits for or suffers from; else why its newest revision was refused, if it was."""
-    if route.lost:
-        return _lost(route)
-    if route.foreign:
-        return f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
+    if status.drift:
+        return status.drift
     suffers = route.unsettled or route.broken or (status.champion.reason if status.champion else "")
-    if route.beside and not suffers:
-        where = ", ".join(route.beside)
-        return f"its route is not as muster writes it here in {where}; the next release or rollback writes it anew"
+    suffers = suffers or _silent(status)
     newest = status.revisions[0] if status.revisions else None
     if suffers or newest is None or newest.state not in (RevisionState.REFUSED, RevisionState.FAILED):
         return suffers
     return f"@{Address.parse(newest.model.address).value} was refused: {newest.reason}"
 
 
-def _lost(route: Route) -> str:
-    """Say that users may not reach a deployment by its route, who may have done that, and what puts it right."""
-    free = route.champion and not route.notes.release
-    by_hand = f"`muster deployments promote {route.name} {route.champion}`, " if free else ""
-    return (
-        f"users may not reach it: in its route {route.lost}. Somebody else wrote that, or muster with another gateway, "
-        f"serving_url, serving or release. If these are right here, {by_hand}the next release or rollback puts it right"
-    )
+def _silent(status: DeploymentStatus) -> str:
+    """Name who has a share of the traffic, beside who has most of it, and does not answer."""
+    for one in status.revisions:
+        if one.percent and not one.ready and one is not status.champion:
+            return f"{one.name}, which has {one.percent} % of the traffic, does not answer: {one.reason}"
+    return ""

@@ -12,7 +12,16 @@ from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.clearing import Clearing, pin
 from muster.backends.kubernetes.serving.counting import Counting
-from muster.backends.kubernetes.serving.deciding import begin, heads, idle, moved, newest_first, reason
+from muster.backends.kubernetes.serving.deciding import (
+    begin,
+    drift,
+    heads,
+    idle,
+    moved,
+    newest_first,
+    reason,
+    shared,
+)
 from muster.backends.kubernetes.serving.gateway import Gateway
 from muster.backends.kubernetes.serving.looking import Look
 from muster.backends.kubernetes.serving.notes import Live, Notes
@@ -138,7 +147,9 @@ class ClusterDeployments:
         return seen_with(self._status(route, seen), counts)
 
     def _status(self, route: Route, seen: Look | None = None) -> DeploymentStatus:
+        seen = seen or self._revisions.look([route])
         revisions = self._revisions.standing(route, seen)
+        missing = [live.name for live in self._revisions.missing(route, seen)]
         status = DeploymentStatus(
             name=route.name,
             url=self._url(route.name),
@@ -146,6 +157,7 @@ class ClusterDeployments:
             token=route.token,
             revisions=newest_first((*revisions, *route.notes.over)),
             release=route.notes.release,
+            drift=drift(route, missing, kind=self._revisions.kind),
         )
         champion = status.champion
         answers = champion is not None and champion.ready > 0 and not (route.unsettled or route.lost)
@@ -193,6 +205,39 @@ class ClusterDeployments:
         :raises BackendError: the Gateway's counts cannot be had.
         """
         return self._counting.counted(self._route(name), self._counting.pages(self._revisions.pods(name)))
+
+    def repair(self, name: str) -> tuple[str, ...]:
+        """Make what is missing of a deployment, and write its route as muster wrote it last.
+
+        The route only once those have come up who get a share by that: until then users are served as they are.
+
+        :raises BackendError: something of what was deleted is still on its way out.
+        """
+        mended: list[str] = []
+        for _ in range(_TRIES):
+            route = self._route(name)
+            for live in self._revisions.missing(route, self._revisions.look([route])):
+                self._revisions.make(live)
+                mended.append(f"{live.name}: its {self._revisions.kind} is made again")
+            if not route.drifted:
+                return tuple(mended)
+            given = route.shares if route.given is None else route.given
+            shares = {each: percent for each, percent in given.items() if route.notes.called(each)}
+            if not self._come_up(route, shares):
+                return tuple(mended)
+            with suppress(Conflict):  # somebody else has written it: look again
+                self._routes.write(moved(replace(route, shares=shares), route, self._now()))
+                self._routes.await_taken_up(name)
+                return (*mended, f"its route is written as muster left it: {shared(shares)}")
+            self._sleep(_PAUSE_SECONDS)
+        raise Conflict(f"the route of {name} is written by others all the time: try again")
+
+    def _come_up(self, route: Route, shares: Mapping[str, int]) -> bool:
+        """Whether all answer who would get a share that they do not have now."""
+        silent = {one.name for one in self._revisions.standing(route) if not one.ready}
+        return not any(
+            percent and not route.shares.get(each) and each in silent for each, percent in shares.items()
+        )
 
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered.

@@ -12,6 +12,7 @@ from muster.core.wire import dumps
 DEPLOYMENT = f"{labels.PREFIX}deployment"
 REVISION = f"{labels.PREFIX}revision"
 NOTES = f"{labels.PREFIX}release"  # the annotation of a route that holds what it remembers
+SHARES = f"{labels.PREFIX}shares"  # of a route: the shares as muster wrote them, percent by revision
 MODEL = f"{labels.PREFIX}model"
 SPEC = f"{labels.PREFIX}spec"  # a digest: what a revision was made of
 CLUSTER_LOCAL = {"networking.kserve.io/visibility": "cluster-local"}  # KServe makes no route of its own then

@@ -23,6 +23,7 @@ from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 
 _GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
+_CODE_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
 
 
 class Revisions:
@@ -69,8 +70,39 @@ class Revisions:
             made = self._maker.create(document)
         except Conflict:
             made = self._there(server, document)
-        with suppress(Conflict):  # it is there
-            self._maker.create(code(server, made))
+            self._make_code(server, made, anew=False)
+        else:
+            self._make_code(server, made, anew=True)
+
+    def _make_code(self, server: Server, owner: Document, *, anew: bool) -> None:
+        """Make what a revision's pods wait for.
+
+        :param anew: its owner was made just now, so what is there by that name goes with one that was deleted.
+        """
+        deadline = self._now() + (_CODE_SECONDS if anew else 0.0)
+        while True:
+            try:
+                self._maker.create(code(server, owner))
+            except Conflict:  # it is there
+                if self._now() >= deadline:
+                    return
+                self._sleep(_LOOK_SECONDS)
+            else:
+                return
+
+    @property
+    def kind(self) -> str:
+        """What the platform makes a revision of: ``InferenceService``."""
+        return self._platform.kind.name
+
+    def missing(self, route: Route, seen: Look) -> list[Live]:
+        """Return the revisions that a route gives traffic to or keeps, and of which the one object is gone."""
+        named = {*route.shares, *(route.given or ())}
+        return [
+            live
+            for live in route.notes.live
+            if live.name in named and seen.of(route.name, live.name).service is None
+        ]
 
     def look(self, routes: Iterable[Route]) -> Look:
         """Return the objects of every revision of some routes."""

@@ -33,6 +33,7 @@ class Route:
     :param foreign: what else gets traffic by it, which is nobody of ours: somebody else's edit.
     :param lost: what of it is not as we write it, so that users may not come by it; empty where all is.
     :param beside: what of it is not as we write it, and keeps nobody away by itself.
+    :param given: the shares as muster wrote them last; None where no release of muster wrote them down.
     :param version: of the object, None where there is none yet.
     :param token: of what muster and others decided about it, and not of what a gateway reports.
     :param unsettled: why what it says may not be in force; empty where the Gateway says that it took it up.
@@ -45,10 +46,21 @@ class Route:
     foreign: tuple[str, ...] = ()
     lost: str = ""
     beside: tuple[str, ...] = ()
+    given: Mapping[str, int] | None = None
     version: str | None = None
     token: str = ""
     unsettled: str = ""
     broken: str = ""
+
+    @property
+    def edited(self) -> bool:
+        """Whether somebody else has changed who gets which share, or whom it keeps."""
+        return self.given is not None and dict(self.given) != dict(self.shares)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether it is not as muster writes it."""
+        return bool(self.lost or self.foreign or self.beside or self.edited)
 
     @property
     def champion(self) -> str | None:
@@ -78,7 +90,10 @@ def write_route(route: Route, site: ClusterSite) -> Document:
         "name": names.route_name(route.name),
         "namespace": site.namespace,
         "labels": names.of_deployment(route.name),
-        "annotations": {names.NOTES: write_notes(route.notes)},
+        "annotations": {
+            names.NOTES: write_notes(route.notes),
+            names.SHARES: json.dumps(dict(route.shares), sort_keys=True, separators=(",", ":")),
+        },
     }
     if route.version is not None:
         metadata["resourceVersion"] = route.version
@@ -120,6 +135,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
         notes=notes,
         shares=shares,
         foreign=foreign,
+        given=_given((metadata.get("annotations") or {}).get(names.SHARES)),
         version=metadata["resourceVersion"],
         token=_token(document),
         unsettled=unsettled,
@@ -128,6 +144,15 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
     written, found = _spec(route, site), document["spec"]
     beside = edits.beside(written, found) if site.gateway else ()  # a Service may have ports of others
     return replace(route, lost=edits.lost(written, found), beside=beside)
+
+
+def _given(text: str | None) -> dict[str, int] | None:
+    """Read the shares that muster wrote down beside a route; None where it did not, or that was spoiled."""
+    try:
+        found = json.loads(text or "")
+        return {str(name): int(percent) for name, percent in found.items()}
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def _spec(route: Route, site: ClusterSite) -> Document:

@@ -141,6 +141,7 @@ def _command(server: Server) -> list[str]:
     return [
         *("python3", PROGRAM, server.spec.name, f"--server={server.spec.server}"),
         *(f"--model={_MODEL}", f"--revision={server.revision}"),
+        f"--version={server.spec.model.address}",
         *("--host=0.0.0.0", f"--port={PORT}"),
     ]
 

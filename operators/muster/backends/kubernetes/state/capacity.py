@@ -102,7 +102,10 @@ class ClusterCapacity:
                 lengths = Counter(queue for each in held(workloads) if (queue := queue_of(each)))
                 for told in pool.map(self._places, lengths, lengths.values()):
                     places |= told
-            found = waiting(workloads, owners=_all(heads), places=places)
+            flavors = {
+                each.name: each for each in map(Flavor.of, readable(self._client, RESOURCE_FLAVOR) or ())
+            }
+            found = waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
 
     def parts(self, job_id: str) -> tuple[Part, ...]:

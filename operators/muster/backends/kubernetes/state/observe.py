@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from muster.backends.capacity import Place
-from muster.backends.kubernetes.cluster.facts import condition, holds
+from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
+from muster.backends.kubernetes.labels import GPU_CLASS
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
@@ -23,7 +24,11 @@ _TOO_MUCH = re.compile(
 # It goes on with the flavor after the one it tried last, and tells only of those that it then tries: at times
 # that is none that the job may use at all.
 _ELSEWHERE = re.compile(r"flavor \S+ doesn't match node affinity(, flavor \S+ doesn't match node affinity)*")
-_ASSIGN = re.compile(r"^couldn't assign flavors to pod set [^:]+: ")
+_ASSIGN = re.compile(r"^couldn't assign flavors to pod set ([^:]+): ")
+_NOT_ASSIGNED = "; couldn't assign"
+_MISMATCH = re.compile(r"flavor (\S+) doesn't match node affinity")
+_NO_NODE = re.compile(r"no topology domains at level: (\S+)")
+_LAST = "Kueue tells only of what it tried last"
 _EVICTED = {
     "Preempted": "was preempted by a job of higher priority and waits again",
     "NodeFailures": "lost a node and waits again",
@@ -59,13 +64,16 @@ class Observed:
         object.__setattr__(self, "nodes", MappingProxyType(dict(self.nodes)))
 
 
-def observe(seen: Seen, job: JobSpec, *, place: Place | None = None) -> Observed:
+def observe(
+    seen: Seen, job: JobSpec, *, place: Place | None = None, flavors: Mapping[str, Flavor] | None = None
+) -> Observed:
     """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
 
     :param place: in its queue, if somebody asked Kueue for it.
+    :param flavors: of the cluster, by name; where they are not known, one is called as the class that it stands for.
     """
     pods = seen.replicas()
-    state, reason = _state(seen, job, pods, place)
+    state, reason = _state(seen, job, pods, place, flavors)
     ranks = {role.name: role.ranks for role in job.roles}
     running = [pod for pod in pods if pod.runs]
     return Observed(
@@ -98,7 +106,13 @@ def _started(pods: Sequence[SeenPod]) -> float | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _state(seen: Seen, job: JobSpec, pods: Sequence[SeenPod], place: Place | None) -> tuple[JobState, str]:
+def _state(
+    seen: Seen,
+    job: JobSpec,
+    pods: Sequence[SeenPod],
+    place: Place | None,
+    flavors: Mapping[str, Flavor] | None,
+) -> tuple[JobState, str]:
     if seen.root is None:
         return JobState.QUEUED, "its objects are not to be seen yet"
     if completed(seen.root):
@@ -107,7 +121,7 @@ def _state(seen: Seen, job: JobSpec, pods: Sequence[SeenPod], place: Place | Non
         said = failure(seen.root)
         return JobState.FAILED, str(said.get("message") or said.get("reason") or "it has failed")
     if seen.workload is not None and not holds(seen.workload, "Admitted"):
-        return JobState.QUEUED, _waits(seen.workload, place)
+        return JobState.QUEUED, _waits(seen.workload, place, flavors)
     if seen.workload is None and seen.root["spec"].get("suspend"):
         return JobState.QUEUED, "waits until Kueue has seen it"
     if seen.workload is None and pods and not any(pod.node or pod.gated for pod in pods):
@@ -164,20 +178,46 @@ def _of_pod(pod: SeenPod) -> tuple[int, str]:
     return 3, f"{where} is being set up"
 
 
-def _waits(workload: Mapping[str, Any], place: Place | None) -> str:
+def _waits(workload: Mapping[str, Any], place: Place | None, flavors: Mapping[str, Flavor] | None) -> str:
     """Say why Kueue holds a job back, and where in the queue it is."""
     at = f", place {place.number} of {place.of}" if place else ""
-    return f"in queue {workload['spec'].get('queueName') or '?'}{at}: {waits_for(workload)}"
+    return f"in queue {workload['spec'].get('queueName') or '?'}{at}: {waits_for(workload, flavors)}"
 
 
-def waits_for(workload: Mapping[str, Any]) -> str:
-    """Say what a Workload of Kueue waits for."""
+def waits_for(workload: Mapping[str, Any], flavors: Mapping[str, Flavor] | None = None) -> str:
+    """Say what a Workload of Kueue waits for. :param flavors: as in :func:`observe`."""
     before = _put_back(workload)
     if holds(workload, "QuotaReserved"):
         return f"{before}has its quota, waits for {_checks(workload)}"
     # Kueue leaves those that are like one that has just been put back without a word of their own.
     message = str(condition(workload, "QuotaReserved").get("message") or "waits its turn")
-    return before + plain_reason(message)
+    return before + plain_reason(message, usable=usable(workload, flavors))
+
+
+def usable(
+    workload: Mapping[str, Any], flavors: Mapping[str, Flavor] | None = None
+) -> dict[str, frozenset[str]]:
+    """Return, by pod set, the flavors of the GPU classes that a workload names; those alone that name some."""
+    found = {}
+    for each in workload["spec"].get("podSets") or ():
+        classes = _classes(each["template"]["spec"])
+        if classes:
+            stand_for = {name for name, flavor in (flavors or {}).items() if flavor.gpu_class in classes}
+            found[str(each.get("name"))] = frozenset(stand_for or classes)
+    return found
+
+
+def _classes(pod: Mapping[str, Any]) -> set[str]:
+    """The GPU classes that a pod requires of its node."""
+    node = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    return {
+        str(value)
+        for term in terms
+        for expression in term.get("matchExpressions") or ()
+        if (expression.get("key"), expression.get("operator")) == (GPU_CLASS, "In")
+        for value in expression.get("values") or ()
+    }
 
 
 def _put_back(workload: Mapping[str, Any]) -> str:
@@ -196,20 +236,49 @@ def _checks(workload: Mapping[str, Any]) -> str:
     return f"the admission check {', '.join(waiting)}" if waiting else "Kueue to place it"
 
 
-def plain_reason(message: str) -> str:
-    """Return Kueue's reason in fewer words: what more is needed, or is too much, where it says that."""
-    needed = _MORE_NEEDED.findall(message)
+def plain_reason(message: str, *, usable: Mapping[str, frozenset[str]] | None = None) -> str:
+    """Return Kueue's reason in fewer words: what more is needed, or is too much, where it says that.
+
+    :param usable: by pod set, the flavors of the classes that it names: of others nothing is told, for it never gets them.
+    """
+    if not usable:
+        return _plain(message, None)
+    first, *others = message.split(_NOT_ASSIGNED)
+    parts = [(part, _ASSIGN.match(part)) for part in (first, *(f"couldn't assign{rest}" for rest in others))]
+    said = [_plain(part, usable.get(named[1]) if named else None) for part, named in parts]
+    return " and ".join(dict.fromkeys(said))
+
+
+def _plain(message: str, usable: frozenset[str] | None) -> str:
+    """Return one pod set's reason in fewer words."""
+
+    def counts(flavor: str) -> bool:
+        return usable is None or flavor in usable
+
+    needed = [found for found in _MORE_NEEDED.findall(message) if counts(found[1])]
     if needed:
         wants = [f"{amount} more {resource} of flavor {flavor}" for resource, flavor, amount in needed]
         return f"needs {' or '.join(dict.fromkeys(wants))}"
     over = [
         f"{resource} of flavor {flavor} ({amount if before == '0' else f'{before} + {amount}'}, it has {most})"
         for resource, flavor, before, amount, most in _TOO_MUCH.findall(message)
+        if counts(flavor)
     ]
     if over:
         return f"asks for too much {' or '.join(dict.fromkeys(over))}"
-    plain = _ASSIGN.sub("", message)
-    return f"{plain}; Kueue tells only of what it tried last" if _ELSEWHERE.fullmatch(plain) else plain
+    plain = _NO_NODE.sub(r"no node that it may use takes pods now and has label \1", _ASSIGN.sub("", message))
+    if usable is not None:
+        return _without_others(plain, usable)
+    return f"{plain}; {_LAST}" if _ELSEWHERE.fullmatch(plain) else plain
+
+
+def _without_others(plain: str, usable: frozenset[str]) -> str:
+    """Leave out what is said of flavors that a gang never gets; where that is all, say of which there is no room."""
+    for pattern in (_MORE_NEEDED, _TOO_MUCH):
+        plain = pattern.sub("", plain)
+    plain = _MISMATCH.sub(lambda found: found[0] if found[1] in usable else "", plain)
+    rest = ", ".join(filter(None, (part.strip(" ,") for part in plain.split(", "))))
+    return rest or f"waits for room of flavor {' or '.join(sorted(usable))}; {_LAST}"
 
 
 def completed(root: Mapping[str, Any]) -> bool:

@@ -112,17 +112,19 @@ def waiting(
     *,
     owners: Iterable[Mapping[str, Any]] = (),
     places: Mapping[str, Place] | None = None,
+    flavors: Mapping[str, Flavor] | None = None,
 ) -> tuple[Waiting, ...]:
     """Return what waits, queue by queue, the next to leave it first.
 
     :param owners: the JobSets and Jobs that the workloads stand for; they say which job each is.
     :param places: by ``NAMESPACE/NAME`` of the Workload, from :func:`asked_places`; else they are reckoned from the
         workloads given, which is Kueue's own order unless one was put back for not starting.
+    :param flavors: by name, to tell a gang of those alone that it may get.
     """
     waits = held(workloads)
     known = reckoned_places(waits) if places is None else places
     heads = {str(each["metadata"].get("uid")): each["metadata"] for each in owners}
-    found = [_waiting(each, heads, known) for each in waits]
+    found = [_waiting(each, heads, known, waits_for(each, flavors)) for each in waits]
     return tuple(sorted(found, key=_order))
 
 
@@ -142,7 +144,10 @@ def queue_of(workload: Mapping[str, Any]) -> str:
 
 
 def _waiting(
-    workload: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]], places: Mapping[str, Place]
+    workload: Mapping[str, Any],
+    heads: Mapping[str, Mapping[str, Any]],
+    places: Mapping[str, Place],
+    why: str,
 ) -> Waiting:
     metadata, spec = workload["metadata"], workload["spec"]
     owner: Mapping[str, Any] = next(iter(metadata.get("ownerReferences") or ()), {})
@@ -153,7 +158,7 @@ def _waiting(
         queue=queue_of(workload),
         priority=int(spec.get("priority") or 0),
         since=seconds(metadata.get("creationTimestamp")) or 0.0,
-        why=waits_for(workload),
+        why=why,
         needs=MappingProxyType(_needs(spec)),
         title=(head.get("annotations") or {}).get(NAME, ""),
         job_id=(head.get("labels") or {}).get(JOB),

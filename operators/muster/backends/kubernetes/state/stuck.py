@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition
 from muster.backends.kubernetes.state.faults import ADVICE, overfull
-from muster.backends.kubernetes.state.observe import plain_reason
+from muster.backends.kubernetes.state.observe import plain_reason, usable
 from muster.backends.kubernetes.state.resource_quota import never_within
 from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds, uid_of
 from muster.core.job import JobSpec
@@ -67,10 +67,11 @@ def _workload(workload: Mapping[str, Any], now: float, cluster: Cluster | None) 
         )
     known = cluster.queues.get(str(queue)) if cluster is not None else None
     groups = known.groups if known is not None else ()
+    flavors = cluster.flavors if cluster is not None else None
     if any(_never(each, groups) for each in said.split("; couldn't assign")):
         return Verdict(
             cause=Cause.UNSCHEDULABLE,
-            message=f"queue {queue} can never hold it: {plain_reason(said)}",
+            message=f"queue {queue} can never hold it: {plain_reason(said, usable=usable(workload, flavors))}",
             advice="have a Topology named in that flavor (topologyName)"
             if _UNPLACED in said
             else "ask for less, or for more quota; `muster gpus` shows what there is",
@@ -96,7 +97,7 @@ def _deactivated(said: str) -> Verdict:
     if "maximum execution time" in said:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
-            message="it ran longer than its run_timeout_seconds, counted by Kueue",
+            message="it ran longer than its run_timeout, counted by Kueue",
             advice=ADVICE[Cause.RUN_TIMEOUT],
         )
     if "queuing retries" in said:

@@ -66,14 +66,14 @@ def overdue(
             return None
         return Verdict(
             cause=Cause.QUEUE_TIMEOUT,
-            message=f"it waited longer than its queue_timeout_seconds of {job.queue_timeout_seconds:g}",
+            message=f"it waited longer than its queue_timeout of {job.queue_timeout_seconds:g} s",
             advice="raise the timeout or its priority; there may be room at another time",
         )
     running = state in (JobState.QUEUED, JobState.PREPARING, JobState.RUNNING)
     if running and started is not None and _ran(workload, started, now) > job.run_timeout_seconds:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
-            message=f"it ran longer than its run_timeout_seconds of {job.run_timeout_seconds:g}",
+            message=f"it ran longer than its run_timeout of {job.run_timeout_seconds:g} s",
             advice=ADVICE[Cause.RUN_TIMEOUT],
         )
     return None

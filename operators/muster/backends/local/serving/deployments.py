@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from muster.backends.local.environments import LOCK
 from muster.backends.local.places import locked
+from muster.backends.local.requirements import LOCK
 from muster.backends.local.serving import asking, keeping, ports
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import (
@@ -118,6 +118,12 @@ class LocalDeployments:
         """
         return self._existing(name, lambda now: now.shifted(shares, token=token, release=release)).token
 
+    def repair(self, name: str) -> tuple[str, ...]:
+        """Bring a keeper up where it is gone, and with it the servers of all revisions that there are."""
+        kept = self._folder(name).kept()
+        state = self._existing(name, lambda now: now)
+        return () if kept or not state.live else ("its keeper is brought up again",)
+
     def withdraw(self, name: str, revision: str, *, state: RevisionState, reason: str) -> None:
         """Take a revision without traffic away, when what it was asked before is answered."""
         self._existing(name, lambda now: now.withdrawn(revision, state=state, reason=reason))
@@ -138,9 +144,9 @@ class LocalDeployments:
         """Report a deployment as it is now. :raises NotFound: no such deployment."""
         state = self._known(name)
         kept = self._folder(name).kept()
-        reason = state.reason
+        reason, drift = state.reason, ""
         if not kept and state.live:
-            reason = _bring_back(state)
+            reason = drift = _bring_back(state)
         return DeploymentStatus(
             name=name,
             url=state.url,
@@ -149,6 +155,7 @@ class LocalDeployments:
             revisions=state.revisions,
             release=state.release,
             reason=reason or _last_refusal(state),
+            drift=drift,
         )
 
     def deployments(self) -> list[str]:
@@ -191,17 +198,14 @@ class LocalDeployments:
     def _known(self, name: str) -> DeploymentState:
         """Return the state of a deployment as it is now. :raises NotFound: no such deployment."""
         folder = self._folder(name)
+        kept = folder.kept()  # asked first: a keeper takes its lock after what the last one saw is forgotten
         state = folder.read()
         if state is None or state.retired:
             known = ", ".join(self.deployments()) or "none"
             raise NotFound(f"no deployment {name!r}; known are: {known}")
-        return self._seen(folder, state)
-
-    @staticmethod
-    def _seen(folder: DeploymentFolder, state: DeploymentState) -> DeploymentState:
-        """Return a state without what its keeper saw, where that one is gone and all servers with it."""
-        if folder.kept():
+        if kept:
             return state
+        # All servers are gone with it, and what it saw is not so any more.
         return state.down([one.name for one in state.live], reason="its keeper is gone")
 
     def _existing(self, name: str, change: Change) -> DeploymentState:
@@ -227,6 +231,10 @@ class LocalDeployments:
             known = before or first
             assert known is not None
             state = change(known)
+            if (
+                before and state.live and not folder.kept()
+            ):  # for those who see that a keeper lives, as in its `claim`
+                folder.write(before.down([one.name for one in before.live], reason="it is being brought up"))
             handle = folder.claim_keeper() if state.live else None
             if handle is not None:  # what the last keeper saw is not so any more
                 opened.callback(os.close, handle)
@@ -294,10 +302,7 @@ class LocalDeployments:
 
 def _bring_back(state: DeploymentState) -> str:
     """Say what to do where nobody keeps a deployment: any write of its route has it kept again."""
-    serving = max(state.revisions, key=lambda one: one.percent)
-    if not serving.percent:
-        return "its keeper is gone: deploy it again"
-    return f"its keeper is gone: muster deployments promote {state.name} {serving.name} brings it back, or deploy it again"
+    return f"its keeper is gone: `muster deployments repair {state.name}` brings it back"
 
 
 def _last_refusal(state: DeploymentState) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 
 from muster.core.errors import DeploymentError
 
 WAIT_SECONDS = 3.0
+ASK_SECONDS = 1.0
 BACKLOG = 2048
 
 
@@ -55,7 +57,24 @@ class Door:
             self._socket = None
 
     def _taken(self, error: OSError) -> DeploymentError:
+        where = f"port {self._port} of 127.0.0.1"
+        if error.errno == errno.EADDRINUSE and not _answered(self._port):
+            return DeploymentError(
+                f"{where} is not free yet: nothing listens there, and connections that have just ended hold it for at "
+                "most a minute"
+            )
         return DeploymentError(
-            f"port {self._port} of 127.0.0.1 cannot be listened on ({error.strerror}): end what holds it, or "
-            "retire the deployment and deploy again for another port"
+            f"{where} cannot be listened on ({error.strerror}): end the process that does (`ss -ltnp 'sport = :{self._port}'` "
+            "names it), or retire the deployment and deploy again for another port"
         )
+
+
+def _answered(port: int) -> bool:
+    """Whether a process listens on a port of 127.0.0.1."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=ASK_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass  # it may be too busy to answer: somebody is there
+    return True

@@ -59,6 +59,11 @@ class DeploymentFolder:
                 f"it, or somebody by hand. Put it back, or muster deployments retire {self.name} and deploy it again"
             ) from error
 
+    @property
+    def lost(self) -> bool:
+        """Whether the home was deleted, and with it the locks that others would look at."""
+        return not self._locks.is_dir()
+
     def named(self) -> set[str]:
         """Return the versions that the state names, whoever wrote it."""
         try:

@@ -2,8 +2,8 @@
 
 It decides nothing about releases: it brings up what the state names, puts the shares in force that stand
 there, brings a server back that died or hangs, and goes when there is nothing left to keep. All it knows is
-in the deployment's folder, so the next keeper goes on where one was killed. It has one thread, because the kernel
-ends the servers with it, and never waits for one thing alone.
+in the deployment's folder, so the next keeper, which its guardian starts, goes on where one was killed. It has one
+thread, because the kernel ends the servers with it, and never waits for one thing alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from muster.backends.local.processes import Process
 from muster.backends.local.serving import image
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.keeping import Guardian
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.servers import ModelServers
 from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models, pin_reason
@@ -69,10 +70,11 @@ class Keeper:
         self._lost: list[tuple[set[str], str]] = []
         self._said: dict[str, float] = {}
 
-    def run(self, handle: int) -> None:
+    def run(self, handle: int, guardian: Guardian) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
         try:
-            while not self._over(handle):
+            while not self._over(handle, guardian):
+                self._be_guarded(guardian)
                 try:
                     self._look()
                 except Exception as error:  # whatever it meets, what serves goes on
@@ -81,14 +83,26 @@ class Keeper:
         finally:
             self._stop()
 
-    def _over(self, handle: int) -> bool:
+    def _be_guarded(self, guardian: Guardian) -> None:
+        try:
+            guardian.replace_lost()
+        except OSError as error:
+            self._say(
+                f"nothing starts this keeper again if it is killed now: no guardian can be started ({error})"
+            )
+
+    def _over(self, handle: int, guardian: Guardian) -> bool:
         """Whether there is nothing to keep; then the servers are stopped and the lock is given back."""
         if _keeps(self._state()):
             return False
         self._stop()
+        if self._folder.lost:
+            guardian.dismiss()
+            return True
         with self._folder.changing():
             if _keeps(self._state()):
                 return False
+            guardian.dismiss()
             os.close(handle)
             return True
 
@@ -204,7 +218,7 @@ class Keeper:
             yield from try_apart(spec, python, model, self._folder.path, revision=name, deadline=deadline)
         server = self._servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
-        yield from server.load(name, model, deadline=deadline)
+        yield from server.load(name, model, deadline=deadline, model=spec.model.address)
 
     def _try_again(self, one: Revision, reason: str) -> None:
         """Wait a while before the next try. Clients wait as well at first; from now on they are refused."""
@@ -298,21 +312,48 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
 
 
+def claim(folder: DeploymentFolder) -> int | None:
+    """Take the lock for a keeper that its guardian started; None where there is nothing to keep, or another keeps it.
+
+    What the last keeper saw is forgotten before the lock is taken: whoever sees that a keeper lives would else believe
+    it, and a release that is under way would ask servers that are gone, and be taken back.
+
+    :raises Corrupt: the state cannot be read.
+    """
+    if not _keeps(folder.read()):  # asked before the lock, which would make a home that was deleted
+        return None
+    with folder.changing():
+        state = folder.read()
+        if not _keeps(state) or folder.kept():
+            return None
+        assert state is not None
+        with contextlib.suppress(BackendError):  # the disk may be full, and users are served all the same
+            folder.write(state.down([one.name for one in state.live], reason="it is being brought back"))
+        return folder.claim_keeper()
+
+
 def main() -> None:
-    """Keep a deployment. Arguments: ``HOME CACHE NAME``, the lock's file and perhaps the port's socket."""
-    home, cache, name, handle, *door = sys.argv[1:]
+    """Keep a deployment. Arguments: ``HOME CACHE NAME GUARDIAN``, perhaps the lock's file and the port's socket."""
+    home, cache, name, pid, *inherited = sys.argv[1:]
     settings = Settings(home=Path(home), cache=Path(cache))
+    guardian = Guardian(settings, name, int(pid))
     folder = DeploymentFolder(settings.home, name)
-    me = Process.find(os.getpid())
-    assert me is not None
-    folder.write_keeper(me)
-    for number in (handle, *door):
+    for number in inherited:
         os.set_inheritable(int(number), False)
-    state = folder.read()
-    assert state is not None
-    public = Door(state.port, socket.socket(fileno=int(door[0])) if door else None)
+    try:
+        handle = int(inherited[0]) if inherited else claim(folder)
+        state = folder.read()
+    except Corrupt as error:  # the guardian has it looked at again, until it can be read or is retired
+        sys.exit(str(error))
+    if handle is None or state is None:
+        guardian.dismiss()
+        return
+    with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
+        folder.write_keeper(Process.me())
+    public = Door(state.port, socket.socket(fileno=int(inherited[1])) if inherited[1:] else None)
     environments = Environments(settings.cache)
-    Keeper(folder, FolderStore(settings.store), environments, public, cache=settings.cache).run(int(handle))
+    keeper = Keeper(folder, FolderStore(settings.store), environments, public, cache=settings.cache)
+    keeper.run(handle, guardian)
 
 
 if __name__ == "__main__":

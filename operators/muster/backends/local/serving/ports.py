@@ -33,6 +33,8 @@ def bind(home: Path, *, before: int, taken: Collection[int]) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 raise BackendError(f"port {port} of 127.0.0.1: {error.strerror}") from error
         else:
+            # Only now, so that no two can have it at once; a connection that it answered would else keep it for a minute.
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return door
     raise BackendError(f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment")
 

@@ -53,10 +53,13 @@ def try_apart(
     :raises DeploymentError: it crashes, does not load or does not answer in time.
     """
     asked, log = folder / f"trial-{revision}.json", folder / f"trial-{revision}.log"
-    columns = [{name: list(column) for name, column in smoke.inputs.items()} for smoke in spec.smoke]
+    requests = [
+        {"name": smoke.name, "inputs": {name: list(column) for name, column in smoke.inputs.items()}}
+        for smoke in spec.smoke
+    ]
     trial = None
     try:
-        asked.write_text(json.dumps([{"inputs": inputs} for inputs in columns]), encoding="utf-8")
+        asked.write_text(json.dumps(requests), encoding="utf-8")
         log.unlink(missing_ok=True)
         words = ["muster_serving.trial", str(model), str(asked)]
         trial = start(words, python, log, memory_gib=spec.resources.memory_gib)
@@ -97,12 +100,24 @@ def keep_short(log: Path) -> None:
             os.truncate(log, 0)
 
 
-def last_line(log: Path) -> str:
-    """Return the last line of a log that says something."""
+def log_end(log: Path) -> int:
+    """Return how many bytes a log has."""
     try:
-        lines = log.read_bytes()[-4096:].decode(errors="replace").splitlines()
+        return log.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def last_line(log: Path, *, after: int = 0) -> str:
+    """Return the last line of a log that says something.
+
+    :param after: how many bytes it had when what may say something began; where it has fewer now, it was emptied since.
+    """
+    try:
+        text = log.read_bytes()
     except FileNotFoundError:
         return ""
+    lines = text[after if after <= len(text) else 0 :][-4096:].decode(errors="replace").splitlines()
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -18,11 +19,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.serving.process import last_line, limit_memory, signal_name, start
+from muster.backends.local.serving.process import last_line, limit_memory, log_end, signal_name, start
 from muster.backends.local.serving.pulse import Pulse
 from muster.core.errors import DeploymentError
 
 STOP_SECONDS = 35.0  # the server gives requests 30 to finish
+
+_SENT: Mapping[int, str] = {  # from outside: the server's log says nothing of it
+    signal.SIGKILL: "another process sent, or the kernel where the machine's memory was used up (`dmesg` tells)",
+    signal.SIGTERM: "another process sent",
+    signal.SIGINT: "another process sent",
+}
 
 Route = tuple[Mapping[str, int], Mapping[str, int]]
 
@@ -57,6 +64,7 @@ class ModelServer:
         }
         flags = [word for flag, number in fds.items() for word in (flag, str(number))]
         self._log = folder / "server.log"
+        self._log_begins = log_end(self._log)
         with private, theirs:
             self._process = start(
                 ["muster_serving", name, *flags], python, self._log, fds=tuple(fds.values())
@@ -94,12 +102,13 @@ class ModelServer:
             self._memory_gib = memory_gib
             limit_memory(self.pid, memory_gib)
 
-    def load(self, revision: str, path: Path, *, deadline: float) -> Iterator[None]:
+    def load(self, revision: str, path: Path, *, deadline: float, model: str | None = None) -> Iterator[None]:
         """Load a version beside the others; yield until it is there.
 
+        :param model: the version's address, which the server's answers then tell.
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
-        number = self._command("load", revision=revision, folder=str(path))
+        number = self._command("load", revision=revision, folder=str(path), model=model)
         try:
             while number not in self._answers:
                 if self.given_up or not self.alive():
@@ -176,12 +185,14 @@ class ModelServer:
                 self.unload(revision)
 
     def ended(self) -> str:
-        """Say how the process ended, with the last line of its log."""
+        """Say how the process ended; where it ended by itself, with the last line that it left in its log."""
         code = self._process.poll()
         if code is None:
             return "the model server does not answer"
+        if -code in _SENT:
+            return f"the model server was ended by {signal_name(-code)}, which {_SENT[-code]}"
         how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        last = last_line(self._log)
+        last = last_line(self._log, after=self._log_begins)
         return f"the model server {how}" + (f": {last}" if last else "")
 
     def leave(self, *, since: float) -> bool:

@@ -91,22 +91,26 @@ class TestQueue:
     @pytest.mark.parametrize(
         ("site", "wanted", "message"),
         [
-            (SITE, "team-x", "namespace muster-jobs has no queue team-x; there are team-a, team-b"),
+            (
+                SITE,
+                "team-x",
+                "queue='team-x': namespace muster-jobs has no queue team-x; there are team-a, team-b",
+            ),
             (
                 cluster(queues={}),
                 "team-x",
-                "namespace muster-jobs has no queue team-x; there is none: make a LocalQueue",
+                "queue='team-x': namespace muster-jobs has no queue team-x; there is none: make a LocalQueue",
             ),
             (SITE, None, "a gang waits in a queue: name one with queue=; there are team-a, team-b"),
             (
                 cluster(kueue=False, queues={}),
                 "team-a",
-                "queue team-a is asked for, and this cluster has no queues: Kubernetes' PodGroup knows no queues",
+                "queue='team-a': this cluster has no queues: Kubernetes' PodGroup knows no queues; name none, here or in the cluster's settings",
             ),
             (
                 cluster(kueue=False, pod_group=False, queues={}),
                 "team-a",
-                "queue team-a is asked for, and this cluster has no queues: Kueue is not installed",
+                "queue='team-a': this cluster has no queues: Kueue is not installed; name none, here or in the cluster's settings",
             ),
         ],
     )
@@ -354,7 +358,9 @@ class TestFit:
             check_job(cluster(nodes=nodes), [asked], queue=None)
 
     def test_an_unknown_priority(self) -> None:
-        with pytest.raises(SpecError, match=r"no priority urgent; there are high, low, normal"):
+        with pytest.raises(
+            SpecError, match=r"priority='urgent': there is no such priority; there are high, low, normal"
+        ):
             check_job(SITE, [pods()], queue=QUEUE, priority="urgent")
 
     def test_one_that_waits_in_no_queue_names_a_priority_of_pods(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.cluster.furniture import objects
 
 from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, JOB, POD, SELDON_DEPLOYMENT, Kind
-from muster.backends.kubernetes.cluster.rights import HELPFUL, NEEDED, Right, rules, serving_rights
+from muster.backends.kubernetes.cluster.rights import HELPFUL, Right, needed, rules, serving_rights
 
 
 def granted(kind: str, name: str) -> set[tuple[str, str, str]]:
@@ -27,8 +27,13 @@ def named(rights: Iterable[Right]) -> set[tuple[str, str, str]]:
 
 
 def test_what_jobs_and_deployments_need_is_what_the_role_grants() -> None:
-    wanted = (*NEEDED, *serving_rights(INFERENCE_SERVICE, gateway=True))
+    wanted = (*needed(kueue=True), *serving_rights(INFERENCE_SERVICE, gateway=True))
     assert named(wanted) == granted("Role", "muster-operator")
+
+
+def test_pod_groups_are_made_where_no_kueue_starts_gangs_whole() -> None:
+    differ = named(needed(kueue=False)) ^ named(needed(kueue=True))
+    assert {resource for _, resource, _ in differ} == {"podgroups"}
 
 
 def test_without_a_gateway_a_service_is_the_route() -> None:

@@ -13,10 +13,12 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, 
 from muster.backends.kubernetes.api.kinds import JOB_SET
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS
-from muster.backends.kubernetes.lifecycle.jobs import CANCELLED, UNSEALED
+from muster.backends.kubernetes.lifecycle.jobs import UNSEALED
+from muster.core.cancelling import UNKNOWN
 from muster.core.errors import Forbidden
+from muster.core.job import Origin
 from muster.core.status import JobState, JobStatus
-from muster.core.verdict import Cause
+from muster.core.verdict import Cause, ExitCode
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 
@@ -34,10 +36,10 @@ def backend(there: World) -> Iterator[KubernetesBackend]:
     there.cluster.forbidden.clear()
 
 
-def fail(there: World, job_id: str) -> None:
+def fail(there: World, job_id: str, *, code: ExitCode = ExitCode.USER_ERROR) -> None:
     """Let the cluster say that a job has failed."""
     (root,) = there.roots(job_id)
-    message = f"Container base for pod ml/{job_id}-main-0-1 failed with exit code 64 matching FailJob rule"
+    message = f"Container base for pod ml/{job_id}-main-0-1 failed with exit code {code.value} matching FailJob rule"
     failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": message}
     there.cluster.put({**root, "status": {"conditions": [failed]}})
 
@@ -67,13 +69,24 @@ def test_a_failure_is_recorded_once_by_all_who_see_it(there: World, backend: Kub
     check_ended(there, "wrong", Cause.USER_ERROR)
 
 
+def test_a_verdict_names_the_next_step_of_the_task_that_asked(
+    there: World, backend: KubernetesBackend
+) -> None:
+    asked = Origin(instance="i", dag_id="loop", run_id="muster__1", task_id="train")
+    backend.submit(there.job(origin=asked), job_id="full")
+    fail(there, "full", code=ExitCode.SEAL_FAILED)
+    verdict = check_ended(there, "full", Cause.COMMIT_FAILED).verdict
+    assert verdict is not None
+    assert verdict.advice.endswith("then `muster run loop --resume`")
+
+
 def test_of_two_reasons_the_first_that_is_written_down_counts(
     there: World, backend: KubernetesBackend
 ) -> None:
     backend.submit(there.job(), job_id="both")
     ledger = there.service.client().ledger
     status = ledger.status("both")
-    ledger.update(replace(status, verdict=CANCELLED))
+    ledger.update(replace(status, verdict=UNKNOWN))
     ledger.update(replace(status, verdict=UNSEALED))
     ledger.update(replace(status, state=JobState.FAILED, ended=status.submitted, verdict=UNSEALED))
     check_ended(there, "both", Cause.CANCELLED)

@@ -12,7 +12,7 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, 
 
 from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.kubernetes.lifecycle.jobs import CANCELLED
+from muster.core.cancelling import UNKNOWN
 from muster.core.job import Role
 from muster.core.resources import Resources
 from muster.core.status import JobEvent, JobState
@@ -81,6 +81,17 @@ def test_one_that_cannot_be_looked_at_keeps_nobody_from_being_seen(
     )
     (said,) = [each for each in caplog.records if each.exc_info]
     assert "odd" in said.getMessage()
+
+
+def test_why_a_commit_takes_long_is_told(there: World) -> None:
+    """The store says so where a disk is in the way, and tries again."""
+    there.backend().submit(there.job(), job_id="full")
+    ledger = there.service.client().ledger
+    committing = replace(ledger.status("full"), state=JobState.COMMITTING)
+    ledger.update(committing)
+    assert there.backend().status("full").reason == "every replica has sealed"
+    ledger.update(replace(committing, reason="is tried again: no space left on the store's claim"))
+    assert there.backend().status("full").reason == "is tried again: no space left on the store's claim"
 
 
 class TestHeld:
@@ -167,7 +178,7 @@ class TestWatch:
         job_id = f"late-{why}"
         there.backend().submit(there.job(), job_id=job_id)
         ledger = there.service.client().ledger
-        ledger.update(replace(ledger.status(job_id), verdict=CANCELLED))
+        ledger.update(replace(ledger.status(job_id), verdict=UNKNOWN))
         ledger.update(replace(ledger.status(job_id), state=JobState.CANCELLED, ended=1.0))
 
         async def refused_and_then_not() -> JobEvent:
@@ -192,7 +203,7 @@ class TestWatch:
     ) -> None:
         there.backend().submit(there.job(), job_id="alone")
         ledger = there.service.client().ledger
-        ledger.update(replace(ledger.status("alone"), verdict=CANCELLED))
+        ledger.update(replace(ledger.status("alone"), verdict=UNKNOWN))
         ledger.update(replace(ledger.status("alone"), state=JobState.CANCELLED, ended=1.0))
         monkeypatch.setattr("muster.backends.kubernetes.lifecycle.jobs.PATIENCE_SECONDS", 0.0)
         monkeypatch.setattr(there.cluster, "away", True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from tests.unit.backends.kubernetes.recordings import recorded
 
 from muster.backends.kubernetes.lifecycle.restarts import Heralds
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.core.errors import StoreError
 
 LOST = (
     "[muster] rank lost, rank 0: the worker of replica main-0 ended with exit code 68: gloo: connection closed by "
@@ -20,6 +22,7 @@ class Lines:
 
     kept: dict[str, str] = field(default_factory=dict)
     asked: int = 0
+    full: bool = False
 
     @property
     def ledger(self) -> Lines:
@@ -27,6 +30,8 @@ class Lines:
 
     def append(self, job_id: str, data: bytes, *, request: str) -> None:
         self.asked += 1
+        if self.full:
+            raise StoreError("no space left on device") from OSError(errno.ENOSPC, "")
         self.kept.setdefault(request, data.decode())
 
 
@@ -50,6 +55,17 @@ def test_a_restart_is_told_once_the_pod_that_failed_is_seen() -> None:
         told.tell(job, "j", seen(failed=True))
     assert list(store.kept.values()) == [LOST]
     assert store.asked == 1
+
+
+def test_a_full_disk_fails_nothing_that_runs_and_the_restart_is_told_later() -> None:
+    store, job = Lines(), recorded("rank-lost").job
+    told = heralds(store)
+    store.full = True
+    told.tell(job, "j", seen(failed=True))
+    assert not store.kept
+    store.full = False
+    told.tell(job, "j", seen(failed=True))
+    assert list(store.kept.values()) == [LOST]
 
 
 def test_of_a_gang_that_was_submitted_anew_each_restart_is_told_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import Answer, Asked
+from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE
 from tests.unit.backends.kubernetes.serving.fake_serving import SITE, ServingCluster, World, world
 from tests.unit.backends.kubernetes.serving.gateway_pages import line, page, telling
 
@@ -24,7 +26,9 @@ from muster.backends.kubernetes.api.kinds import (
 from muster.backends.kubernetes.serving import names, replicas, routes
 from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.revisions import Revisions
+from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.site import Platform
+from muster.backends.releases import byhand
 from muster.backends.releases.byhand import promote, roll_back
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
@@ -285,7 +289,7 @@ class TestShift:
             'users may not reach it: in its route spec.hostnames is ["old.example"], not ["gateway.example"]'
         )
         assert told in status.reason
-        assert "`muster deployments promote lines r1`, the next release or rollback puts" in status.reason
+        assert "if these are right here, `muster deployments repair lines` brings it back" in status.reason
         assert [each.status for each in deployments.look_at()] == [status]
         promote(deployments, "lines", "r1", by="ann")
         assert there.route()["spec"]["hostnames"] == ["gateway.example"]
@@ -302,7 +306,7 @@ class TestShift:
         told = deployments.deployment("lines")
         assert not told.ready
         assert "spec.rules[0].matches lacks" in told.reason
-        assert "promote" not in told.reason  # a release is under way, which that would end
+        assert "promote" not in told.reason  # a release is under way, which that would end: a repair does not
         deployments.prepare(there.spec(2), by="ti-2")
         assert there.route()["spec"]["rules"] == [rule]
         status = deployments.deployment("lines")
@@ -321,6 +325,174 @@ class TestShift:
         deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
         assert deployments.deployment("lines").reason == ""
 
+
+def edited(there: World, **weights: int) -> None:
+    """Have somebody else share the traffic out, by revision."""
+    (rule,) = there.route()["spec"]["rules"]
+    port = rule["backendRefs"][0]["port"]
+    named = [
+        {"group": "", "kind": "Service", "name": f"lines-{name}-predictor", "port": port, "weight": weight}
+        for name, weight in weights.items()
+    ]
+    there.cluster.edit(HTTP_ROUTE, "lines", rules=[{**rule, "backendRefs": named}])
+
+
+def named_commands(text: str) -> list[str]:
+    """The commands that a message tells a person to type."""
+    return re.findall(r"`(muster [^`]+)`", text)
+
+
+class TestRepair:
+    """What somebody else did to a deployment is told with the command that brings it back, and that does."""
+
+    @pytest.mark.parametrize(
+        ("weights", "told"),
+        [
+            ({"r1": 50, "r2": 50}, "r1 50 %, r2 50 %, where muster wrote r2 100 %, r1 kept"),
+            ({"r2": 1}, "r2 100 %, where muster wrote r2 100 %, r1 kept"),
+            ({"r1": 1, "r2": 0}, "r1 100 %, r2 kept, where muster wrote r2 100 %, r1 kept"),
+        ],
+        ids=["half", "one taken out", "turned round"],
+    )
+    def test_an_edited_share(self, there: World, weights: dict[str, int], told: str) -> None:
+        serve(there)
+        serve(there, 2)
+        deployments = there.deployments()
+        assert deployments.repair("lines") == ()
+        before = there.weights()
+        edited(there, **weights)
+        status = deployments.deployment("lines")
+        assert status.ready  # users are served, as somebody else will have it
+        assert status.reason == status.drift
+        assert f"somebody else has edited its route: {told}; " in status.drift
+        assert named_commands(status.drift) == ["muster deployments repair lines"]
+        assert list(byhand.repair(deployments, "lines")) == [
+            "its route is written as muster left it: r2 100 %, r1 kept"
+        ]
+        assert there.weights() == before
+        assert deployments.deployment("lines").drift == ""
+
+    def test_an_edited_share_is_put_back_and_the_release_goes_on(self, there: World) -> None:
+        serve(there)
+        deployments = there.deployments()
+        deployments.prepare(there.spec(2), by="ti-2")
+        status = deployments.deployment("lines")
+        deployments.shift("lines", {"r1": 90, "r2": 10}, token=status.token, release=status.release)
+        edited(there, r1=50, r2=50)
+        list(byhand.repair(deployments, "lines"))
+        assert there.weights() == {"lines-r1-predictor": 90, "lines-r2-predictor": 10}
+        assert deployments.deployment("lines").release == status.release
+
+    @pytest.mark.parametrize("lost", ["r1", "r2"], ids=["kept", "serving"])
+    def test_a_revision_that_somebody_deleted(self, there: World, lost: str) -> None:
+        serve(there)
+        serve(there, 2)
+        deployments = there.deployments()
+        kind = there.platform.kind
+        there.client.delete(kind, f"lines-{lost}", namespace=NAMESPACE)
+        status = deployments.deployment("lines")
+        assert status.ready == (lost == "r1")
+        assert status.drift == (
+            f"{lost}'s {kind.name} is gone: somebody deleted it; `muster deployments repair lines` brings it back"
+        )
+        assert list(byhand.repair(deployments, "lines")) == [f"{lost}: its {kind.name} is made again"]
+        status = deployments.deployment("lines")
+        assert (status.ready, status.drift, status.shares) == (True, "", {"r2": 100})
+        assert ("configmaps", f"lines-{lost}") in there.cluster.objects
+
+    def test_no_message_sends_a_person_in_a_circle(self, there: World) -> None:
+        """Half of the traffic is given by hand to what is then deleted: every command that is named helps."""
+        serve(there)
+        serve(there, 2)
+        deployments = there.deployments()
+        edited(there, r1=50, r2=50)
+        there.client.delete(there.platform.kind, "lines-r2", namespace=NAMESPACE)
+        with pytest.raises(DeploymentError) as refused:
+            promote(deployments, "lines", "r2", by="ann")
+        with pytest.raises(NotFound) as nothing:
+            roll_back(deployments, "lines", by="ann", revision="r2")
+        for error in (refused, nothing):
+            assert set(named_commands(str(error.value))) <= {
+                "muster deployments promote lines r1",
+                "muster deployments repair lines",
+            }
+            assert named_commands(str(error.value))
+        promote(deployments, "lines", "r1", by="ann")
+        assert there.weights() == {"lines-r1-predictor": 100, "lines-r2-predictor": 0}
+        list(byhand.repair(deployments, "lines"))
+        assert deployments.deployment("lines").drift == ""
+
+    def test_users_stay_where_they_are_until_who_gets_them_back_answers(self, there: World) -> None:
+        serve(there)
+        serve(there, 2)
+        deployments = there.deployments()
+        edited(there, r1=1, r2=0)
+        there.client.delete(there.platform.kind, "lines-r2", namespace=NAMESPACE)
+        there.cluster.slow.add("r2")
+        assert deployments.repair("lines") == (f"r2: its {there.platform.kind.name} is made again",)
+        assert there.weights() == {"lines-r1-predictor": 1, "lines-r2-predictor": 0}
+        there.cluster.slow.clear()
+        there.cluster.touch(there.platform.kind, "lines-r2")
+        there.cluster.edit(there.platform.kind, "lines-r2")
+        assert deployments.repair("lines") == ("its route is written as muster left it: r2 100 %, r1 kept",)
+
+    def test_what_was_made_is_told_though_the_route_was_written_by_others_meanwhile(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve(there)
+        serve(there, 2)
+        deployments = there.deployments()
+        edited(there, r1=50, r2=50)
+        there.client.delete(there.platform.kind, "lines-r1", namespace=NAMESPACE)
+
+        def edit_again() -> None:
+            edited(there, r1=40, r2=60)
+
+        with monkeypatch.context() as patch:
+            write = Routes.write
+
+            def late(*given: Any) -> Any:
+                patch.undo()
+                edit_again()
+                return write(*given)
+
+            patch.setattr(Routes, "write", late)
+            told = deployments.repair("lines")
+        assert told == (
+            f"r1: its {there.platform.kind.name} is made again",
+            "its route is written as muster left it: r2 100 %, r1 kept",
+        )
+
+    def test_the_code_of_one_that_was_deleted_is_not_taken_for_the_new_one_s(self, there: World) -> None:
+        """Its ConfigMap goes later than it, and would go from under the pods of the new one."""
+        serve(there)
+        deployments = there.deployments()
+        there.cluster.collects = False
+        there.client.delete(there.platform.kind, "lines-r1", namespace=NAMESPACE)
+        sleep = there.sleep
+
+        def collected(seconds: float) -> None:
+            sleep(seconds)
+            there.cluster.collect()
+
+        there.sleep = collected  # type: ignore[method-assign]
+        deployments = there.deployments()
+        deployments.repair("lines")
+        (owner,) = there.cluster.objects["configmaps", "lines-r1"]["metadata"]["ownerReferences"]
+        made = there.cluster.objects[there.platform.kind.plural, "lines-r1"]
+        assert owner["uid"] == made["metadata"]["uid"]
+
+    def test_a_route_of_a_release_before_is_read_as_it_is(self, there: World) -> None:
+        """It does not say which shares muster wrote, so no edit can be told."""
+        serve(there)
+        serve(there, 2)
+        del there.route()["metadata"]["annotations"]["muster.dev/shares"]
+        edited(there, r1=50, r2=50)
+        status = there.deployments().deployment("lines")
+        assert (status.drift, status.shares) == ("", {"r1": 50, "r2": 50})
+
+
+class TestShares:
     def test_one_that_is_not_ready_gets_no_traffic(self, there: World) -> None:
         serve(there)
         there.cluster.slow.add("r2")

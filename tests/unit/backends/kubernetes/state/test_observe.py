@@ -15,7 +15,8 @@ from tests.unit.backends.kubernetes.recordings import (
 )
 
 from muster.backends.capacity import Place
-from muster.backends.kubernetes.state.observe import Observed, observe, plain_reason
+from muster.backends.kubernetes.cluster.facts import Flavor
+from muster.backends.kubernetes.state.observe import Observed, observe, plain_reason, usable
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.status import JobState
 
@@ -256,6 +257,77 @@ class TestWaiting:
     )
     def test_kueues_reasons_in_fewer_words(self, message: str, plain: str) -> None:
         assert plain_reason(message) == plain
+
+
+class TestNamedClass:
+    """A gang that names a GPU class hears of that alone: others it never gets, whatever Kueue tried last."""
+
+    @pytest.mark.parametrize(
+        ("message", "plain"),
+        [
+            (
+                (
+                    "couldn't assign flavors to pod set w: topology \"hosts\" doesn't allow to fit any of 10 pod(s), "
+                    "insufficient quota for nvidia.com/gpu in flavor gpu-k80, previously considered podsets requests (0) + "
+                    "current podset request (10) > maximum capacity (4)"
+                ),
+                'topology "hosts" doesn\'t allow to fit any of 10 pod(s)',
+            ),
+            (
+                "couldn't assign flavors to pod set w: no topology domains at level: kubernetes.io/hostname",
+                "no node that it may use takes pods now and has label kubernetes.io/hostname",
+            ),
+            (
+                (
+                    "couldn't assign flavors to pod set w: flavor cpu doesn't match node affinity, "
+                    "flavor gpu-k80 doesn't match node affinity"
+                ),
+                "waits for room of flavor gpu-a100; Kueue tells only of what it tried last",
+            ),
+            (
+                (
+                    "couldn't assign flavors to pod set w: insufficient quota for nvidia.com/gpu in flavor gpu-k80, "
+                    "previously considered podsets requests (0) + current podset request (10) > maximum capacity (4)"
+                ),
+                "waits for room of flavor gpu-a100; Kueue tells only of what it tried last",
+            ),
+            (
+                (
+                    "couldn't assign flavors to pod set w: insufficient unused quota for nvidia.com/gpu in flavor gpu-a100, "
+                    "4 more needed, insufficient unused quota for nvidia.com/gpu in flavor gpu-k80, 2 more needed"
+                ),
+                "needs 4 more nvidia.com/gpu of flavor gpu-a100",
+            ),
+            ("The workload is waiting", "The workload is waiting"),
+        ],
+    )
+    def test_it_hears_of_no_other(self, message: str, plain: str) -> None:
+        assert plain_reason(message, usable={"w": frozenset({"gpu-a100"})}) == plain
+
+    def test_each_role_hears_of_its_own(self) -> None:
+        message = (
+            "couldn't assign flavors to pod set ps: insufficient unused quota for cpu in flavor cpu, 2 more needed; "
+            "couldn't assign flavors to pod set w: insufficient unused quota for nvidia.com/gpu in flavor gpu-k80, 1 more "
+            "needed"
+        )
+        assert plain_reason(message, usable={"w": frozenset({"gpu-a100"})}) == (
+            "needs 2 more cpu of flavor cpu and waits for room of flavor gpu-a100; Kueue tells only of what it tried last"
+        )
+
+    def test_the_class_is_read_off_the_workload_and_its_flavor_off_the_cluster(self) -> None:
+        terms = [
+            {"matchExpressions": [{"key": "muster.dev/gpu-class", "operator": "In", "values": ["gpu-a100"]}]}
+        ]
+        node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        affinity = {"affinity": {"nodeAffinity": node}}
+        sets = [{"name": "w", "template": {"spec": affinity}}, {"name": "ps", "template": {"spec": {}}}]
+        workload = {"spec": {"podSets": sets}}
+        assert usable(workload) == {"w": {"gpu-a100"}}
+        flavors = {
+            name: Flavor(name=name, gpu_class=of)
+            for name, of in (("a", "gpu-a100"), ("k", "gpu-k80"), ("c", "cpu"))
+        }
+        assert usable(workload, flavors) == {"w": {"a"}}
 
 
 def test_hostile_text_is_one_line(running: Recording) -> None:

@@ -1,0 +1,261 @@
+"""Well-behaved clients beside hostile ones: requests, errors and the slowest percent, with and without them.
+
+Eight clients ask one row over kept connections, up to a hundred times a second, and one more sends 300 KB each time;
+a second process runs each hostile kind beside them for as long, in turns with times without any. A hostile
+client that is cut off comes again two seconds later. The model is untrained and written on the spot.
+
+``python -m benchmarks.hostile [--seconds N] [--pairs N] [--json]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.serving import onnx_graph
+
+from benchmarks.pairs import Ratio, ratio
+from benchmarks.serving_site import JSON, NAME, await_answer, ours, request, serve_image
+
+PATH = f"/v2/models/{NAME}/infer"
+LIMIT_RATIO = 2.0
+CLIENTS = 8
+PAUSE_SECONDS = 2.0  # 17 bodies of 16 MiB each time are a gigabit a second
+DEADLINE_SECONDS = 30
+MIB = 1 << 20
+
+
+@dataclass
+class Seen:
+    """What clients saw: the seconds of each answer that was right, and what came instead of others."""
+
+    seconds: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def p99(self) -> float:
+        return sorted(self.seconds)[int(len(self.seconds) * 0.99)] if self.seconds else float("inf")
+
+
+def ask(port: int, body: bytes, until: float, seen: Seen, pause: float = 0.0) -> None:
+    """Ask over one kept connection until that moment."""
+    connection = None
+    while time.perf_counter() < until:
+        began = time.perf_counter()
+        try:
+            connection = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_SECONDS)
+            connection.request("POST", PATH, body, JSON)
+            response = connection.getresponse()
+            text = response.read()
+            if response.status == http.HTTPStatus.OK:
+                seen.seconds.append(time.perf_counter() - began)
+            else:
+                seen.errors.append(f"{response.status}: {text[:80].decode()}")
+        except (OSError, http.client.HTTPException) as error:
+            seen.errors.append(type(error).__name__)
+            connection = None
+        time.sleep(pause)  # the pace of one client
+
+
+def measure(port: int, seconds: float) -> tuple[Seen, Seen]:
+    """Return what the eight saw, and the one with longer bodies."""
+    sys.setswitchinterval(0.0005)  # else a thread waits for another one longer than for its answer
+    usual, longer = Seen(), Seen()
+    body = json.dumps(request()).encode()
+    longer_body = json.dumps(request() | {"id": "x" * 300_000}).encode()
+    until = time.perf_counter() + seconds
+    threads = [threading.Thread(target=ask, args=(port, body, until, usual, 0.01)) for _ in range(CLIENTS)]
+    threads.append(threading.Thread(target=ask, args=(port, longer_body, until, longer, 0.1)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return usual, longer
+
+
+# what each hostile kind does on a connection of its own, again and again
+
+
+def a_long_header(client: socket.socket) -> None:
+    """90 MB of one header."""
+    client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nX: ".encode())
+    _pour(client, 90)
+
+
+def a_long_url(client: socket.socket) -> None:
+    """90 MB of one URL."""
+    client.sendall(b"GET /")
+    _pour(client, 90)
+
+
+def a_drip(client: socket.socket) -> None:
+    """One header a second."""
+    client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\n".encode())
+    while True:
+        client.sendall(b"X: 1\r\n")
+        time.sleep(1)  # the drip itself
+
+
+def a_withheld_body(client: socket.socket) -> None:
+    """All of 16 MiB but the last 1000 bytes."""
+    client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {16 * MIB}\r\n\r\n".encode())
+    client.sendall(b" " * (16 * MIB - 1000))
+    client.recv(1)
+
+
+def unread_answers(client: socket.socket) -> None:
+    """50,000 requests one behind the other, and no answer is read."""
+    client.settimeout(DEADLINE_SECONDS)
+    client.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n" * 50_000)
+    time.sleep(DEADLINE_SECONDS)  # the answers stay unread for so long
+
+
+def _pour(client: socket.socket, mebibytes: int) -> None:
+    for _ in range(mebibytes):
+        client.sendall(b"a" * MIB)
+
+
+Attack = Callable[[socket.socket], None]
+ATTACKS: dict[str, tuple[Attack, int]] = {
+    "a 90 MB header": (a_long_header, 1),
+    "a 90 MB URL": (a_long_url, 1),
+    "300 drips": (a_drip, 300),
+    "17 withheld bodies": (a_withheld_body, 17),
+    "unread answers": (unread_answers, 1),
+}
+
+
+def attack(port: int, kind: str) -> None:
+    """Do it until the process is ended."""
+    one, times = ATTACKS[kind]
+
+    def again() -> None:
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as client:
+                one(client)
+            time.sleep(PAUSE_SECONDS)  # then the client that was cut off comes again
+
+    for _ in range(times):
+        threading.Thread(target=again, daemon=True).start()
+    signal.pause()
+
+
+@contextmanager
+def attacked(port: int, kind: str) -> Iterator[None]:
+    """Have it done by another process."""
+    words = [sys.executable, "-m", "benchmarks.hostile", "--attack", kind, "--port", str(port)]
+    process = subprocess.Popen(words)
+    try:
+        time.sleep(PAUSE_SECONDS)  # the attack is under way before anything is measured
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def resident_mib(pid: int) -> float:
+    """What a process holds of the memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind: the pairs' p99 of the eight, and what came of all of them."""
+
+    ratio: Ratio
+    requests: int
+    errors: list[str]
+    longer: int
+    longer_errors: list[str]
+    resident_mib: float
+
+    @property
+    def kept(self) -> bool:
+        return self.ratio.kept and not self.errors and not self.longer_errors
+
+
+def compare(port: int, pid: int, kind: str, *, seconds: float, pairs: int) -> Row:
+    """Measure without and with, in turns."""
+    alone, beside, usual, longer, most = [], [], Seen(), Seen(), 0.0
+    for _ in range(pairs):
+        alone.append(measure(port, seconds)[0].p99() * 1000)
+        with attacked(port, kind):
+            mine, theirs = measure(port, seconds)
+            most = max(most, resident_mib(pid))
+        beside.append(mine.p99() * 1000)
+        for seen, more in ((usual, mine), (longer, theirs)):
+            seen.seconds += more.seconds
+            seen.errors += more.errors
+    return Row(
+        ratio(kind, alone, beside, unit="ms", limit=LIMIT_RATIO),
+        requests=len(usual.seconds),
+        errors=usual.errors,
+        longer=len(longer.seconds),
+        longer_errors=longer.errors,
+        resident_mib=most,
+    )
+
+
+def show(rows: Sequence[Row], *, seconds: float, as_json: bool) -> int:
+    """Print a table for people or one object for scripts; return 1 where a promise was not kept."""
+    title = f"8 clients of one row and one of 300 KB, beside hostile ones, {seconds:g} s at a time"
+    if as_json:
+        kinds = [{**vars(row), "ratio": vars(row.ratio), "kept": row.kept} for row in rows]
+        print(json.dumps({"title": title, "kinds": kinds}))
+    else:
+        print(f"{title}: medians of {rows[0].ratio.pairs} pairs")
+        print(f"{'':20} {'requests':>8} {'errors':>6} {'300 KB':>7} {'errors':>6}", end="")
+        print(f" {'p99 alone':>10} {'beside':>8} {'ratio':>6} {'server':>8}  promised")
+        for row in rows:
+            r = row.ratio
+            print(
+                f"{r.name:20} {row.requests:8} {len(row.errors):6} {row.longer:7} {len(row.longer_errors):6}"
+                f" {r.base:7.2f} ms {r.ours:5.2f} ms {r.ratio:6.2f} {row.resident_mib:4.0f} MiB"
+                f"  ≤ {r.limit:g}, no error{'' if row.kept else '  MISSED'}"
+            )
+            for error in sorted({*row.errors, *row.longer_errors}):
+                print(f"    {error}")
+    return 0 if all(row.kept for row in rows) else 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and return 1 where a promise was not kept."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.attack:
+        attack(options.port, options.attack)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
+        python = serve_image(Path(folder))
+        model = onnx_graph.write_delays(Path(folder) / "model")
+        server, port = servers.enter_context(ours(python, Path(folder) / "ours"))
+        server.load("1", model)
+        server.share({"1": 100})
+        server.open()
+        await_answer(port, lambda: True, Path(folder) / "ours" / "server.log")
+        measure(port, 2.0)  # the first round warms up
+        rows = [
+            compare(port, server.pid, kind, seconds=options.seconds, pairs=options.pairs) for kind in ATTACKS
+        ]
+    return show(rows, seconds=options.seconds, as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""One measured commit, in a process of its own: of this muster, or of an earlier one that PYTHONPATH names.
+
+``python volumes_commit.py CASE FOLDER [--compare] [--cold]`` prints the seconds from the end of the author's code to the
+acknowledged version (seal and commit). FOLDER/original is what the job writes. CASE is ``new`` (a new
+volume), ``second`` (a hundredth of the files changed since the version before) or
+``many`` (a volume of ten thousand versions, each of one small file).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from muster.core import wire
+from muster.core.job import JobSpec, Output, Role
+from muster.core.replica import Replica
+from muster.volumes.durability import sync_all
+from muster.volumes.folder import FolderStore
+from muster.volumes.manifest import digest_of
+from muster.volumes.tree import files_of, remove
+from muster.worker.seal import seal
+
+VERSIONS = 10_000
+DIGEST = "b3:" + "0" * 64
+SPEC = JobSpec(
+    name="benchmark",
+    image="none",
+    image_digest=DIGEST,
+    roles=(Role(entrypoint="none:none"),),
+    outputs={"data": Output(volume="data")},
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare, measure, print the seconds, and leave nothing behind."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.volumes_commit")
+    parser.add_argument("case", choices=["new", "second", "many"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--cold", action="store_true")
+    asked = parser.parse_args(arguments)
+    root = asked.folder / "store"
+    store = FolderStore(root, compare=True) if asked.compare else FolderStore(root)
+    prepare = cool if asked.cold else warm
+    if asked.case == "second":
+        commit(store, asked.folder, "benchmark-0", warm)
+    elif asked.case == "many":
+        many(store, asked.folder)
+        store.add(
+            "data", asked.folder / "row"
+        )  # the first commit into so many versions lists the volume's folder
+    seconds = commit(store, asked.folder, "benchmark-1", prepare, changed=asked.case == "second")
+    print(json.dumps(seconds))
+    remove(root)
+    return 0
+
+
+def commit(
+    store: FolderStore, folder: Path, job_id: str, prepare: Callable[[Path], None], *, changed: bool = False
+) -> float:
+    """Run a job that writes what is in `folder`, and commit it; return the seconds of seal and commit."""
+    store.ledger.create(job_id, SPEC)
+    staging = store.stage(job_id)
+    output = staging.output("main", 0, "data")
+    output.parent.mkdir(parents=True)
+    shutil.copytree(folder / "original", output)
+    if changed:
+        change(output)
+    sync_all(folder)
+    prepare(output)
+    began = time.perf_counter()
+    seal(
+        Replica(
+            job_id=job_id,
+            spec=SPEC,
+            attempt=1,
+            role="main",
+            index=0,
+            code=None,
+            inputs={},
+            staging={"data": str(output)},
+            checkpoints=str(staging.checkpoints),
+            scratch=str(folder),
+            sealed=str(staging.sealed("main", 0)),
+            report=str(folder / "report"),
+        )
+    )
+    store.commit(job_id, attempt=1)
+    return time.perf_counter() - began
+
+
+def change(output: Path) -> None:
+    """Change the last byte of a hundredth of the files, of one at least."""
+    files = sorted(entry.path for entry in files_of(output))
+    for path in files[: max(1, len(files) // 100)]:
+        with Path(path).open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"!")
+
+
+def many(store: FolderStore, folder: Path) -> None:
+    """Make ten thousand versions as commits do, but for the syncing."""
+    (folder / "row").write_text("row")
+    store.add("data", folder / "row")
+    first = store.layout.version("data", 1)
+    record = wire.loads(type(store.record("data@1")), (first / "RECORD.json").read_bytes())
+    for number in range(2, VERSIONS + 1):
+        version, job_id = store.layout.version("data", number), f"put-{number:016x}"
+        (version / "data").mkdir(parents=True)
+        (version / "data" / "row").write_text("row")
+        (version / "data" / "row").chmod(0o444)
+        shutil.copy(first / "MANIFEST", version / "MANIFEST")
+        text = wire.dumps(replace(record, number=number, job_id=job_id))
+        (version / "RECORD.json").write_text(text)
+        outputs = {"outputs": {"": [["data", number]]}, "at": 0.0}
+        records = {"records": {f"data@{number}": digest_of(text.encode())}}
+        store.layout.commit(job_id).write_text(json.dumps(outputs | records))
+    sync_all(folder)
+
+
+def warm(folder: Path) -> None:
+    """Have every page in memory."""
+    for entry in files_of(folder):
+        Path(entry.path).read_bytes()
+
+
+def cool(folder: Path) -> None:
+    """Have no page in memory."""
+    for entry in files_of(folder):
+        fd = os.open(entry.path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""What ``muster run`` was asked for, written down before Airflow is even imported.
+
+A process that is killed before its run stands in Airflow's database leaves this note alone, and a resume
+knows by it that the newest run of the database is not the one that was meant.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from muster.backends.local.places import locked_if_free
+from muster.core.errors import MusterError, SpecError
+from muster.core.job import MUSTER_RUN
+from muster.volumes.durability import write_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A run that was asked for and has not begun.
+
+    :param params: as they were given.
+    """
+
+    run_id: str
+    dag_id: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The notes of one home, and the locks by which it is known which processes live."""
+
+    folder: Path
+
+    @contextmanager
+    def asking(self, dag_id: str, params: Mapping[str, Any]) -> Iterator[str]:
+        """Note what is asked for, hold the run for this process, and yield its name.
+
+        The note goes where the run was refused: what was wrong has been told, and nothing was begun.
+
+        :raises SpecError: the home cannot be written.
+        """
+        run_id = _new_id()
+        with self.own(run_id):
+            for left in self.left(dag_id):
+                if not self.held(left.run_id):
+                    self.forget(left.run_id)
+            asked = {"run_id": run_id, "dag_id": dag_id, "params": dict(params)}
+            with self._writing():
+                write_whole(self._note(run_id), json.dumps(asked, default=str))
+            try:
+                yield run_id
+            except MusterError:
+                self.forget(run_id)
+                raise
+
+    def left(self, dag_id: str) -> list[Asked]:
+        """The runs of a Dag that were asked for and of which it is not known that they began, oldest first."""
+        found = []
+        for path in sorted(self.folder.glob("*.asked")):
+            with suppress(FileNotFoundError):  # its run has begun since, in another process
+                found.append(Asked(**json.loads(path.read_bytes())))
+        return [asked for asked in found if asked.dag_id == dag_id]
+
+    def forget(self, run_id: str) -> None:
+        """Take a note away: its run has begun, or never will."""
+        self._note(run_id).unlink(missing_ok=True)
+
+    @contextmanager
+    def own(self, run_id: str) -> Iterator[None]:
+        """Hold a run for this process. :raises MusterError: another process holds it."""
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock(run_id).touch()
+        with locked_if_free(self._lock(run_id)) as mine:
+            if not mine:
+                raise MusterError(
+                    f"run {run_id} is still going on in another process: wait for it, or end it"
+                )
+            yield
+
+    def held(self, run_id: str) -> bool:
+        """Whether a process holds a run."""
+        with locked_if_free(self._lock(run_id)) as free:
+            return not free
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        home = self.folder.parent.parent
+        try:
+            yield
+        except OSError as error:
+            room = f"; its disk has {shutil.disk_usage(home).free >> 20} MiB free: make room there, then run again"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise SpecError(f"MUSTER_HOME {home} cannot be written: {error}{room if full else ''}") from error
+
+    def _lock(self, run_id: str) -> Path:
+        return self.folder / f"{run_id}.lock"
+
+    def _note(self, run_id: str) -> Path:
+        return self.folder / f"{run_id}.asked"
+
+
+def _new_id() -> str:
+    """A name for a run that sorts by time and that no other process draws."""
+    now = datetime.now().astimezone()
+    return f"{MUSTER_RUN}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"

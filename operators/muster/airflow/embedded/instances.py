@@ -1,0 +1,114 @@
+"""The instances of a mapped task: what tells each from the others, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.attempts.listening import arguments, called
+from muster.airflow.embedded.result import Instance
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+
+    from muster.airflow.embedded.loop import Loop
+    from muster.airflow.embedded.runs import Runs
+
+
+class Instances:
+    """Tells how the instances of one run's mapped tasks are.
+
+    :param overhead: the seconds of a stage outside its job, by the job and the stage's seconds.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        run: DagRun,
+        loop: Loop,
+        overhead: Callable[[str | None, float | None], float | None],
+    ) -> None:
+        self._runs = runs
+        self._run = run
+        self._loop = loop
+        self._overhead = overhead
+
+    def of(self, task_id: str) -> tuple[Instance, ...]:
+        """All instances of a task, in the order of its map; none where it is not mapped or has not come so far."""
+        return tuple(self._of(task_id))
+
+    def one(self, task_id: str, map_index: int) -> Instance:
+        """One instance of a task."""
+        return self._instance(task_id, map_index, self._runs.instances(self._run, task_id)[map_index])
+
+    def _of(self, task_id: str) -> Iterator[Instance]:
+        for map_index, state in self._runs.instances(self._run, task_id).items():
+            yield self._instance(task_id, map_index, state)
+
+    def _instance(self, task_id: str, map_index: int, state: str) -> Instance:
+        seconds, message = self._loop.of_instance(task_id, map_index)
+        given = self._loop.arguments(task_id, map_index)
+        result = self._runs.result(self._run, task_id, map_index) if state == "success" else None
+        made: Mapping[str, Any] = result if isinstance(result, Mapping) else {}
+        job_id = made.get("job_id")
+        return Instance(
+            map_index=map_index,
+            label=called(task_id, map_index, given),
+            state=state,
+            arguments={name: _plain(value) for name, value in given.items()},
+            seconds=seconds,
+            overhead_seconds=self._overhead(job_id, seconds),
+            job_id=job_id,
+            versions={name: addresses(value) for name, value in made.get("versions", {}).items()},
+            metrics=made.get("metrics", {}),
+            message=message,
+        )
+
+
+def addresses(value: Any) -> tuple[str, ...]:
+    """The versions of one output, as a task returns them: one address, or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def runs_a_job(task: Any) -> bool:
+    """Whether a task's work is one job of muster's."""
+    return bool(getattr(_operator_class(task), "runs_a_job", False))
+
+
+def known_arguments(task: Any, map_index: int) -> Mapping[str, Any]:
+    """What the Dag's file alone says of an instance before it runs: nothing where a task before it will tell.
+
+    An instance of a task in a mapped task group was given nothing itself.
+    """
+    if map_index < 0 or not task.is_mapped:
+        return {}
+    expanded = task._get_specified_expand_input()
+    if any(True for _ in expanded.iter_references()):
+        return {}
+    given, _ = expanded.resolve({"ti": SimpleNamespace(map_index=map_index)})
+    return arguments(given)
+
+
+def arguments_of(task: Any, made: Any) -> Mapping[str, Any]:
+    """What tells an instance that was built from the others.
+
+    :param task: the mapped task, `made` the instance.
+    """
+    from muster.airflow.operators.base import MusterOperator
+    from muster.airflow.operators.mapping import told_apart
+
+    if isinstance(made, MusterOperator):
+        return made.arguments
+    words = getattr(made, "op_kwargs", None)
+    if words is None or not task.is_mapped:
+        return {}
+    return arguments(told_apart({"op_kwargs": words}, task._get_specified_expand_input()))
+
+
+def _operator_class(task: Any) -> Any:
+    return task.operator_class if task.is_mapped else type(task)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -1,0 +1,78 @@
+"""What ``muster doctor`` says of the Airflow of ``muster up``: whether anything deletes old versions, and its pools."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from shlex import quote
+from typing import Any
+
+from muster.cli.checks import Check
+from muster.core.settings import Settings
+
+MAINTENANCE = "muster_maintenance"
+_BY_HAND = "muster volumes gc deletes old versions by hand"
+_PAUSED = "SELECT is_paused FROM dag WHERE dag_id = ? AND NOT is_stale"
+_LOOSE = "SELECT pool FROM slot_pool WHERE NOT include_deferred AND pool <> 'default_pool' ORDER BY pool"
+
+
+def maintenance(settings: Settings) -> Check:
+    """Whether something ends what no task owns and deletes old versions, as far as ``muster up`` is to do it."""
+    rows = _rows(settings, "maintenance", _PAUSED, MAINTENANCE)
+    if isinstance(rows, Check):
+        return rows
+    if rows is None:
+        return Check(name="maintenance", state="ok", found=f"no muster up here yet; {_BY_HAND}")
+    if not rows:
+        return Check(
+            name="maintenance",
+            state="ok",
+            found=f"muster up has no Dag {MAINTENANCE}: a Dag of your own with RetentionOperator, or none",
+        )
+    if not rows[0][0]:
+        return Check(
+            name="maintenance", state="ok", found=f"the Dag {MAINTENANCE} runs once an hour under muster up"
+        )
+    return Check(
+        name="maintenance",
+        state="warn",
+        found=f"the Dag {MAINTENANCE} is paused: old versions, and jobs that no task owns, stay",
+        advice=f"start it on the page of muster up, or: AIRFLOW_HOME={quote(str(settings.home / 'up'))} airflow dags unpause "
+        f"{MAINTENANCE}; {_BY_HAND}",
+    )
+
+
+def pools(settings: Settings) -> Check:
+    """Look for pools whose slots are free while a job runs, since its task is deferred by then."""
+    rows = _rows(settings, "pools", _LOOSE)
+    if isinstance(rows, Check):
+        return rows
+    if rows is None:
+        return Check(name="pools", state="ok", found="none: no muster up here yet")
+    if not rows:
+        return Check(name="pools", state="ok", found="each pool of your own counts deferred tasks")
+    names = ", ".join(str(name) for (name,) in rows)
+    return Check(
+        name="pools",
+        state="warn",
+        found=f"{names}: deferred tasks are not counted, so more jobs may run than there are slots",
+        advice="in Airflow, Admin, Pools: edit each and tick Include Deferred; docs/howto/pools.md says why",
+    )
+
+
+def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[Any] | Check | None:
+    """Ask Airflow's database; None where there is none, and what to say of check `name` where it cannot be read."""
+    database = settings.home / "up" / "airflow.db"
+    if not database.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as airflow:
+            return airflow.execute(query, values).fetchall()
+    except sqlite3.Error as error:
+        return Check(
+            name=name,
+            state="warn",
+            found=f"{database} cannot be read: {error}",
+            advice="muster up brings it up to date, or says what is wrong with it",
+        )

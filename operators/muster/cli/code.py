@@ -1,0 +1,89 @@
+"""``muster volumes code``: the code that a version was made with, as the store keeps it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.command import Json, open_store, store_is_here
+from muster.cli.screen import Table, emit, safe, size
+from muster.core.errors import NotFound, SpecError
+from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.volumes.base import Store
+
+_PREFIX = "b3:"
+_DIGITS = 64
+
+
+def code(
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS", help="A version, or the digest of a code snapshot, such as b3:46ada269."
+        ),
+    ],
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="One of its files, which is printed as it is.")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the code that made a version, or print one file of it."""
+    store = open_store()
+    digest = _digest(store, address)
+    files = snapshot_files(store.code(digest))
+    if file is not None:
+        if file not in files:
+            raise NotFound(
+                f"code {digest[:11]} holds no {file!r:.120}; it holds {', '.join(sorted(files)[:8])}"
+            )
+        sys.stdout.buffer.write(files[file].read_bytes())
+        sys.stdout.buffer.flush()
+    elif as_json:
+        emit({"code": digest, "files": {path: where.stat().st_size for path, where in sorted(files.items())}})
+    else:
+        table = Table([">size", "file"])
+        for path, where in sorted(files.items()):
+            table.add(size(where.stat().st_size), safe(path))
+        table.show(empty="no files")
+
+
+def snapshot_files(folder: Path) -> Mapping[str, Path]:
+    """Return every file of a code snapshot by its path below it."""
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+
+
+def _digest(store: Store, address: str) -> str:
+    """Return the whole digest of the snapshot that is meant."""
+    if not address.startswith(_PREFIX):
+        record = store.record(address)
+        if record.code is None:
+            made = record.note or "it is not known what made it"
+            raise NotFound(f"{record.volume}@{record.number} was made by no code of a Dag: {made}")
+        return record.code
+    digits = address.removeprefix(_PREFIX)
+    if len(digits) == _DIGITS:
+        return address
+    if not digits or set(digits) - set("0123456789abcdef"):
+        raise SpecError(
+            f"{address!r:.80} is no digest: expected b3: and the first digits of one, such as b3:46ada269"
+        )
+    if not store_is_here():
+        raise SpecError(
+            f"{address} is the beginning of a digest, and the store is a cluster's: name the version instead"
+        )
+    found = [path.name for path in (Settings.load().store / "code").glob(f"{digits}*")]
+    if len(found) != 1:
+        many = (
+            f"{len(found)} snapshots begin so" if found else "it was deleted by gc, or put into another store"
+        )
+        raise NotFound(
+            f"no code snapshot {address}: {many}; `muster volumes show` says which code made a version"
+        )
+    return _PREFIX + found[0]

@@ -1,0 +1,63 @@
+"""A server out of an image, run for the person at the terminal until Ctrl-C: TensorBoard, MLflow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from muster.cli.images import find_images, python_of
+from muster.core.errors import ImageError
+from muster.core.settings import Settings
+
+
+def python_of_image(name: str) -> str:
+    """Return the Python of an image that a Dag here may name, built now if it is not there yet.
+
+    :raises ImageError: there is no such image.
+    """
+    settings = Settings.load()
+    image = next((image for image in find_images(settings) if image.name == name), None)
+    if image is None:
+        raise ImageError(f"image {name!r:.60} is not there: `muster images ls` lists those that are")
+    return str(python_of(settings, image))
+
+
+def serve(
+    what: str,
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Run a server until it ends or Ctrl-C; the kernel ends it where we are killed.
+
+    :param command: a server of one process: what it starts itself is not ended with it.
+    :param folder: where it runs; this one unless given.
+    :param variables: more of its environment.
+    :raises ImageError: it ended by itself, and not well.
+    """
+    from muster.backends.local.spawn import die_with
+    from muster.backends.local.variables import NO_TELEMETRY
+
+    parent = os.getpid()
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=sys.stderr,
+        env=os.environ | NO_TELEMETRY | dict(variables or {}),
+        preexec_fn=lambda: die_with(parent),
+    )
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        code = 0
+    finally:
+        process.terminate()
+        process.wait()
+    if code:
+        raise ImageError(
+            f"{what} ended with exit code {code}: its last lines above say why; where the port is taken, try another --port"
+        )

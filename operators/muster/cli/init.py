@@ -1,0 +1,113 @@
+"""``muster init``: a Dag of one's own that runs, with its image and its test, to be changed from there."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from muster.cli.screen import safe, say
+from muster.core.errors import SpecError
+from muster.core.shipped import shipped
+
+STARTER = "starter"
+_NAME = re.compile(r"[a-z][a-z0-9]{0,29}", re.ASCII)
+
+NEXT = (
+    ("muster run {name}{option}", "from rows to a model that answers"),
+    ("{folder}/work.py", "what the stages do: put your own data and model there"),
+    ("{folder}/dag.py", "which stages there are, and what they pass on"),
+    ("{images}muster images lock {name}", "after a change of its requirements.in"),
+    ("python -m pytest {test}", "its test; pip install pytest first"),
+)
+
+
+def init(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The Dag's id, and the name of all that belongs to it.")
+    ],
+    *,
+    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags; it is made.")] = Path("dags"),
+) -> None:
+    """Write a Dag that runs, with its image and its test.
+
+    DAGS/NAME holds the Dag, its functions, and its image with the lock; tests/test_NAME.py, beside that folder,
+    runs it. What is there already is never overwritten.
+    """
+    _check_name(name)
+    folder, test = dags / name, dags.absolute().parent / "tests" / f"test_{name}.py"
+    for path in (folder, test):
+        if path.exists():
+            raise SpecError(f"{path} is there already: choose another name, or move it away")
+    made = shipped(STARTER)
+    try:
+        test.parent.mkdir(parents=True, exist_ok=True)
+        _write(made / "tests" / f"test_{STARTER}.py", test, name, dags=dags.absolute().name)
+        _write_folder(made / "dags" / STARTER, folder, name)
+    except OSError as error:
+        with suppress(OSError):
+            test.unlink()  # all is written or nothing
+        raise SpecError(f"{folder} and {test} cannot be written: {error}") from error
+    for path in (*sorted(path for path in folder.absolute().rglob("*") if path.is_file()), test):
+        say(safe(_shown(path)))
+    say("\nNext:")
+    usual = dags == Path("dags")
+    words = {
+        "name": name,
+        "option": "" if usual else f" --dags {quote(str(dags))}",
+        "folder": quote(str(folder)),
+        "images": "" if usual else f"MUSTER_IMAGES={quote(str(folder / 'images'))} ",
+        "test": quote(str(_shown(test))),
+    }
+    steps = [(safe(what.format_map(words)), why) for what, why in NEXT]
+    wide = max(len(what) for what, _ in steps)
+    for what, why in steps:
+        say(f"  {what.ljust(wide)}  {why}")
+
+
+def _shown(path: Path) -> Path:
+    """A path as a person here would type it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _check_name(name: str) -> None:
+    """Refuse what cannot be a Dag's id, a package, an image and a deployment at once."""
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"name {name!r:.60}: write small letters and digits, a letter first, 30 at most, such as flats2"
+        )
+    if name == "images":
+        raise SpecError(f"name {name!r}: images of all Dags lie in a folder of that name: choose another")
+    if iskeyword(name):
+        raise SpecError(f"name {name!r}: Python itself has that word: choose another")
+    if name in sys.stdlib_module_names or find_spec(name) is not None:
+        raise SpecError(
+            f"name {name!r}: a Python package is called so, and the Dag's folder would hide it: choose another"
+        )
+
+
+def _write_folder(source: Path, target: Path, name: str) -> None:
+    """Copy a folder under another name; what fails leaves none of it under its name."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        for file in source.rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                _write(file, part / str(file.relative_to(source)).replace(STARTER, name), name)
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write(source: Path, target: Path, name: str, *, dags: str = "dags") -> None:
+    text = source.read_text(encoding="utf-8").replace(STARTER, name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text.replace('PROJECT / "dags"', f'PROJECT / "{dags}"'), encoding="utf-8")

@@ -1,0 +1,82 @@
+"""``muster jobs gc`` and ``muster jobs get``: what ended jobs still hold of the disk, and fetching it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.command import Json, open_store
+from muster.cli.screen import Table, emit, note, safe, say, size, when
+from muster.core.errors import MusterError, SpecError
+from muster.core.wire import plain
+
+if TYPE_CHECKING:
+    from muster.core.room import Room
+    from muster.volumes.base import Held, Store
+
+
+def gc(
+    job: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="Only these jobs, by their ids; all that ended if left out."),
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it, or only show it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what ended jobs still hold; with --yes, delete it.
+
+    A job without success gives back at once what it had written, but for its checkpoints: its next run
+    goes on from those. What was written whole and could not be committed is kept too: `muster jobs get` fetches it.
+    """
+    store = open_store()
+    for job_id in job or ():
+        store.ledger.status(job_id)  # which says so where there is none
+    found = [held for held in store.held() if not job or held.job_id in job]
+    freed = store.let_go([held.job_id for held in found]) if yes and found else 0
+    if as_json:
+        emit({"done": yes, "freed_bytes": freed, "held": plain(tuple(found))})
+        return
+    _show(found)
+    if found and not yes:
+        note("nothing was deleted: --yes does it")
+    elif yes:
+        say(f"freed {size(freed)}")
+    room = room_of(store)
+    if room is not None:
+        note(safe(room))
+
+
+def room_of(store: Store) -> Room | None:
+    """How much room a store has; None, and a warning, where it does not say."""
+    try:
+        return store.room()
+    except MusterError as error:  # a service of an older release, for one
+        note(f"warning: how much room the store has is not known: {safe(error)}")
+        return None
+
+
+def _show(found: list[Held]) -> None:
+    table = Table(["job", "ended", ">checkpoints", ">outputs"])
+    for held in found:
+        table.add(held.job_id, when(held.ended), size(held.checkpoints_bytes), size(held.outputs_bytes))
+    table.show(empty="no job that ended holds anything")
+
+
+def get(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as its verdict names it.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="Where to; a new folder named after the job.")
+    ] = None,
+) -> None:
+    """Fetch what a job wrote that could not be committed.
+
+    There is a folder for each replica, and in it one for each output.
+    """
+    folder = target or Path(job)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise SpecError(f"{safe(folder)} is there already: name a folder that is not, or is empty")
+    count = open_store().salvage(job, folder)
+    say(f"{count} file{'s' * (count != 1)} in {safe(folder)}")

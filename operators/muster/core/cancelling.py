@@ -1,0 +1,87 @@
+"""Why a job is ended before its own end: who asked and by which way, as the verdict that it ends with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from muster.core.verdict import Cause, Verdict
+
+AGAIN = "run it again if that was not meant"
+
+
+def _cancelled(message: str, advice: str = AGAIN) -> Verdict:
+    return Verdict(cause=Cause.CANCELLED, message=message, advice=advice)
+
+
+UNKNOWN = _cancelled("it was cancelled; who asked for that is not recorded")
+STOPPED = _cancelled("the `muster run` that started it was stopped")
+
+
+LAST_TRY = _cancelled(
+    "its task's process was told to stop in the task's last try, so no try goes on with the job",
+    "clear the task to run it again",
+)
+
+
+def by_command(user: str) -> Verdict:
+    """``muster jobs cancel``."""
+    return _cancelled(f"{user} cancelled it with `muster jobs cancel`")
+
+
+def on_page(user: str) -> Verdict:
+    """*Cancel* on muster's page."""
+    return _cancelled(f"{user} cancelled it on muster's page in Airflow")
+
+
+_TASKS = {
+    "failed": "its task was marked failed in Airflow, or failed there",
+    "success": "its task was marked success in Airflow before the job had ended",
+    "skipped": "its task was skipped in Airflow",
+    "upstream_failed": "a task before it was marked failed in Airflow",
+    "removed": "its task is no longer in the Dag",
+    "gone": "its run, or its task, was deleted in Airflow",
+    "restarting": "its task was cleared in Airflow",
+}
+
+
+def with_task(state: str | None) -> Verdict:
+    """The end of its task in Airflow.
+
+    :param state: of the task instance; ``gone`` where it is deleted, None where it was cleared.
+    """
+    if state in (None, "restarting"):
+        return _cancelled(_TASKS["restarting"], "nothing: the task's next try starts a job of its own")
+    said = _TASKS.get(str(state), f"its task is {state} in Airflow")
+    return _cancelled(said, "clear the task to run it again; Airflow's audit log says who changed it")
+
+
+def overtaken() -> Verdict:
+    """A newer job of the same task."""
+    return _cancelled("its task has begun another job", "nothing: the task goes on with its newer job")
+
+
+def out_of_time(limit: timedelta) -> Verdict:
+    """The task's ``execution_timeout``, counted from the job's start."""
+    return Verdict(
+        cause=Cause.TIMEOUT,
+        message=f"it ran longer than its task's execution_timeout of {limit}, counted from the job's start",
+        advice="raise execution_timeout, or find what takes so long in the job's log",
+    )
+
+
+def with_run() -> Verdict:
+    """The end of its Dag run, by the run's ``dagrun_timeout``."""
+    return Verdict(
+        cause=Cause.TIMEOUT,
+        message="its Dag run came to its dagrun_timeout, which also counts the time in queues",
+        advice="raise dagrun_timeout of the Dag, or find what takes so long: muster jobs ls",
+    )
+
+
+def backstop() -> Verdict:
+    """Longer than the job's own limits allow: whatever should have ended it has not."""
+    return Verdict(
+        cause=Cause.RUN_TIMEOUT,
+        message="it came to the end of its queue_timeout and run_timeout, and was not ended by them",
+        advice="see whether its machine hangs, then run it again",
+    )

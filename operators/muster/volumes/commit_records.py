@@ -1,0 +1,148 @@
+"""Commit records: which versions are committed, by which job, and with which RECORD.json.
+
+``commits/<job_id>.json`` holds ``{"outputs": {output: [[volume, number], …]}, "records": {"volume@number":
+"b3:…"}, "at": seconds}``. A version is committed exactly where a commit record names it. Its own RECORD.json
+only says which one to look at, and is checked against it. Records of the first musters lack "records".
+
+A number that was taken and is not committed has a mark beside its folder, ``.<n>``, which names its job; the
+commit takes the mark away last. So a version without a mark was committed, whatever its RECORD.json says,
+and no list of all commit records is needed to know it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.core.errors import Corrupt, SpecError
+from muster.volumes.base import Record
+from muster.volumes.durability import link_text, read_whole, write_whole
+from muster.volumes.layout import Layout
+from muster.volumes.manifest import digest_of
+
+Place = tuple[str, int]  # volume, number
+
+_CONTENT = ("RECORD.json", "MANIFEST", "data", "RETIRED")
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """One commit: the versions of each output, and the digest of each version's RECORD.json where it is known."""
+
+    outputs: Mapping[str, list[Place]]
+    records: Mapping[Place, str] = field(default_factory=dict)
+    at: float = 0.0
+
+    @property
+    def places(self) -> list[Place]:
+        """Every version that it names."""
+        return [place for places in self.outputs.values() for place in places]
+
+
+def read_commit(layout: Layout, job_id: str) -> CommitRecord | None:
+    """Return a job's commit record, or None where it has not been committed. :raises Corrupt: it cannot be read."""
+    path = layout.commit(job_id)
+    try:
+        document = json.loads(read_whole(path))
+        outputs = {name: [(v, int(n)) for v, n in places] for name, places in document["outputs"].items()}
+        names = {f"{v}@{n}": (v, n) for places in outputs.values() for v, n in places}
+        digests = document.get("records", {})
+        records = {names[name]: str(text) for name, text in digests.items()}
+        return CommitRecord(outputs, records, float(document.get("at", 0.0)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{path} cannot be read ({error!r:.120}): restore it from a backup") from error
+
+
+def write_commit(layout: Layout, job_id: str, commit: CommitRecord) -> None:
+    """Write a job's commit record, whole and durable: now its versions are committed."""
+    document = {
+        "outputs": commit.outputs,
+        "records": {f"{volume}@{number}": text for (volume, number), text in commit.records.items()},
+        "at": commit.at or time.time(),
+    }
+    write_whole(layout.commit(job_id), json.dumps(document))
+
+
+def committed(layout: Layout, job_id: str) -> dict[str, list[Place]] | None:
+    """Return the versions of a job's commit, per output, or None where it has not been committed."""
+    commit = read_commit(layout, job_id)
+    return None if commit is None else dict(commit.outputs)
+
+
+def check_record(text: bytes, record: Record, place: Place, commit: CommitRecord | None) -> None:
+    """Check a version's RECORD.json against the commit record of the job that it names.
+
+    :raises Corrupt: they differ, or the commit record does not name the version.
+    """
+    if commit is None or place not in commit.places:
+        raise Corrupt(f"its RECORD.json names job {record.job_id}, which did not commit it")
+    if digest_of(text) != commit.records.get(place, digest_of(text)):
+        raise Corrupt("its RECORD.json was changed after the commit: the commit record has another digest")
+    if (record.volume, record.number) != place:
+        raise Corrupt(f"its RECORD.json is that of {record.volume}@{record.number}")
+
+
+def holder(folder: Path) -> str | None:
+    """Return the job that took the number of a version's folder; None where it is committed, or was never taken."""
+    claim = link_text(folder.with_name(f".{folder.name}"))
+    return claim.rpartition(":")[0] if claim else None
+
+
+def is_committed(layout: Layout, volume: str, number: int) -> bool:
+    """Return whether a version was committed whose RECORD.json does not say it; reads one commit record at most."""
+    folder = layout.version(volume, number)
+    if not has_content(folder):
+        return False
+    job_id = holder(folder)
+    if job_id is None:
+        return True
+    try:
+        commit = read_commit(layout, job_id)
+    except (Corrupt, SpecError):
+        return True  # unknown: nothing is deleted as long as fsck names it
+    return commit is not None and (volume, number) in commit.places
+
+
+def has_content(folder: Path) -> bool:
+    """Return whether a number's folder holds anything of a version."""
+    return any((folder / name).exists() for name in _CONTENT)
+
+
+def all_commits(layout: Layout) -> Iterator[tuple[str, CommitRecord | Corrupt]]:
+    """Yield every job that committed, with its commit record, or with what is wrong with that."""
+    for path in sorted((layout.root / "commits").glob("*.json")):
+        try:
+            commit = read_commit(layout, path.stem)
+        except Corrupt as error:
+            yield path.stem, error
+        except (OSError, SpecError) as error:  # the disk does not give it, or its name is no job's
+            yield path.stem, Corrupt(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})")
+        else:
+            if commit is not None:
+                yield path.stem, commit
+
+
+def is_named(layout: Layout, volume: str, number: int) -> bool:
+    """Return whether a commit record names a version of which nothing may be left; reads all of them."""
+    commits = (commit for _, commit in all_commits(layout) if not isinstance(commit, Corrupt))
+    return any((volume, number) in commit.places for commit in commits)
+
+
+def is_buried(folder: Path) -> bool:
+    """Return whether gc took the version's data away."""
+    return (folder / "TOMBSTONE").is_file() and not (folder / "data").is_dir()
+
+
+def uncommitted(layout: Layout) -> Iterator[tuple[Path, str]]:
+    """Yield the folders of versions whose commit was cut off, each with the job that took its number."""
+    for volume in layout.volumes():
+        for number in sorted(layout.taken(volume)):
+            folder = layout.version(volume, number)
+            job_id = holder(folder)
+            if job_id is not None and has_content(folder) and not is_committed(layout, volume, number):
+                yield folder, job_id

@@ -1,0 +1,235 @@
+"""What of a store is not as it was committed: commit records and versions, each held against the other.
+
+A quick look compares records, manifests, and the names and sizes of files; a deep one hashes every file again.
+Nothing is changed. ``muster volumes fsck`` shows what is found, and gc takes nothing while there is any.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster.core import wire
+from muster.core.address import pinned
+from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
+from muster.volumes import manifest
+from muster.volumes.base import Record
+from muster.volumes.commit_records import (
+    CommitRecord,
+    Place,
+    all_commits,
+    check_record,
+    has_content,
+    holder,
+    is_buried,
+    read_commit,
+)
+from muster.volumes.hashing import hash_file
+from muster.volumes.manifest import Entry
+from muster.volumes.tree import files_of
+
+if TYPE_CHECKING:
+    from muster.volumes.folder import FolderStore
+
+_RESTORE = "retire this version and run the stage that wrote it again, or restore the store from a backup"
+_RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is not as it should be.
+
+    :param where: an address, or a path below the store.
+    :param harmless: no version is touched by it; gc takes it away.
+    """
+
+    where: str
+    what: str
+    advice: str
+    harmless: bool = False
+
+
+@dataclass
+class Found:
+    """What a look at the store found.
+
+    :param commits: the commit record of each version that one names.
+    :param unprotected: per job the committed versions whose RECORD.json no digest covers, each with the digest
+        that it has now; only those with which nothing is wrong.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    commits: dict[Place, tuple[str, CommitRecord]] = field(default_factory=dict)
+    unprotected: dict[str, dict[Place, str]] = field(default_factory=dict)
+    files: int = 0
+    size_bytes: int = 0
+
+
+def look(store: FolderStore, *, deep: bool = False, progress: Progress | None = None) -> Found:
+    """Hold commit records against versions and versions against commit records.
+
+    :param deep: hash every file again.
+    :param progress: called with an address, how many versions are checked and how many there are.
+    """
+    found = Found()
+    found.problems += _commits(store, found.commits)
+    for done, place in enumerate(sorted(found.commits)):
+        if progress is not None:
+            progress(pinned(*place), done, len(found.commits))
+        with store.steady():  # gc takes nothing away while we look
+            _look_at(store, place, found, deep=deep)
+    found.problems += _strays(store, found.commits)
+    return found
+
+
+def refuse(store: FolderStore) -> None:
+    """Refuse to delete anything from a damaged store: what is damaged may be all that says what must stay.
+
+    A damaged version that was retired is given up, and stops nothing.
+
+    :raises Corrupt: it names what is damaged.
+    """
+    bad = [each for each in look(store).problems if not each.harmless and not _is_retired(store, each.where)]
+    if bad:
+        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise Corrupt(
+            f"gc takes nothing while the store is damaged: {bad[0].where}: {bad[0].what}{more}; "
+            f"`muster volumes fsck` names all of it. {bad[0].advice[0].upper()}{bad[0].advice[1:]}"
+        )
+
+
+def _is_retired(store: FolderStore, where: str) -> bool:
+    volume, _, number = where.removeprefix("volume://").rpartition("@")
+    return number.isdecimal() and (store.layout.version(volume, int(number)) / "RETIRED").is_file()
+
+
+def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]]) -> Iterator[Problem]:
+    """Collect every version that a commit record names, whether its folder is there or not."""
+    for job_id, commit in all_commits(store.layout):
+        if isinstance(commit, Corrupt):
+            path = store.layout.root / "commits" / f"{job_id}.json"
+            advice = f"restore it from a backup; or delete {path} and retire the versions that nothing commits any more"
+            yield Problem(where=str(path), what=str(commit), advice=advice)
+            continue
+        for place in commit.places:
+            other, _ = commits.setdefault(place, (job_id, commit))
+            if other != job_id:
+                what = f"the commits of two jobs name it, {other} and {job_id}"
+                yield Problem(where=pinned(*place), what=what, advice=_RESTORE)
+
+
+def _look_at(store: FolderStore, place: Place, found: Found, *, deep: bool) -> None:
+    """Add to what is found what one version should hold, and what is wrong with it."""
+    folder, address = store.layout.version(*place), pinned(*place)
+    job_id, commit = found.commits[place]
+    problems = found.problems
+    before = len(problems)
+    try:
+        entries = manifest.read(folder / "MANIFEST")
+        text = (folder / "RECORD.json").read_bytes()
+        record = wire.loads(Record, text)
+    except FileNotFoundError as error:
+        problems.append(_lost(folder, address, f"missing: {error.filename}"))
+        return
+    except MusterError as error:
+        problems.append(_lost(folder, address, f"torn: {error}"))
+        return
+    except OSError as error:
+        what = f"cannot be read ({error.strerror}): {error.filename}"
+        problems.append(Problem(where=address, what=what, advice=_RESTORE))
+        return
+    problems += _record_problems(folder, place, record, text, (job_id, commit))
+    if not is_buried(folder):
+        problems += _check_data(folder / "data", entries, address, deep=deep)
+        found.files += len(entries)
+        found.size_bytes += sum(entry.size_bytes for entry in entries.values())
+    if place not in commit.records and len(problems) == before:
+        found.unprotected.setdefault(job_id, {})[place] = manifest.digest_of(text)
+
+
+def _record_problems(
+    folder: Path, place: Place, record: Record, text: bytes, named: tuple[str, CommitRecord]
+) -> Iterator[Problem]:
+    """Say what is wrong with a RECORD.json that can be read."""
+    job_id, commit = named
+    if record.digest != manifest.read_head(folder / "MANIFEST").digest:
+        yield _lost(folder, pinned(*place), "manifest and record name two digests")
+    elif record.job_id != job_id:
+        what = f"the commit of job {job_id} names it, and its RECORD.json names job {record.job_id!r:.60}"
+        yield _lost(folder, pinned(*place), what)
+    else:
+        try:
+            check_record(text, record, place, commit)
+        except Corrupt as error:
+            yield _lost(folder, pinned(*place), str(error))
+
+
+def _lost(folder: Path, address: str, what: str) -> Problem:
+    gone = is_buried(folder)
+    return Problem(where=address, what=what, advice=_RESTORE_RECORD if gone else _RESTORE, harmless=gone)
+
+
+def _strays(store: FolderStore, commits: Mapping[Place, object]) -> Iterator[Problem]:
+    """Name the versions that are whole or in part there, and that neither a commit nor one that was cut off explains."""
+    for volume in store.layout.volumes():
+        for number in store.layout.numbers(volume):
+            folder = store.layout.version(volume, number)
+            if (volume, number) in commits or is_buried(folder) or not has_content(folder):
+                continue
+            if holder(folder) is None and not _is_committed_now(store, folder, (volume, number)):
+                yield Problem(
+                    where=pinned(volume, number),
+                    what="no commit record names it, though its commit came to its end",
+                    advice=f"restore {store.layout.root / 'commits'} from a backup, or retire this version and run the "
+                    "stage that wrote it again",
+                )
+
+
+def _is_committed_now(store: FolderStore, folder: Path, place: Place) -> bool:
+    """Whether a version was committed after the commit records were read."""
+    try:
+        record = wire.loads(Record, (folder / "RECORD.json").read_bytes())
+        commit = read_commit(store.layout, record.job_id)
+    except (SpecError, Corrupt, NotFound, OSError):
+        return False
+    return commit is not None and place in commit.places
+
+
+def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
+    base = len(str(data)) + 1
+    there = {entry.path[base:] for entry in files_of(data)} if data.is_dir() else set()
+    for path in sorted(there - entries.keys()):
+        yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
+    for path, entry in sorted(entries.items()):
+        what = _compare(f"{data}/{path}", entry, deep=deep)
+        if what:
+            yield Problem(where=address, what=f"{what}: {path!r:.200}", advice=_RESTORE)
+
+
+def _compare(file: str, entry: Entry, *, deep: bool) -> str:
+    """What is wrong with a file, which is asked for by its name: NFS lists late what another machine wrote."""
+    try:
+        return _difference(file, entry, deep=deep)
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing file"
+    except OSError as error:  # a disk that fails: what else is damaged shall be known too
+        return f"cannot be read ({error.strerror})"
+
+
+def _difference(file: str, entry: Entry, *, deep: bool) -> str:
+    status = os.lstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        return "no regular file"
+    if status.st_size != entry.size_bytes:
+        return f"{status.st_size} bytes instead of {entry.size_bytes}"
+    if status.st_mode & 0o222:
+        return "writable file"
+    if deep and hash_file(file) != entry.hash:
+        return "changed content"
+    return ""

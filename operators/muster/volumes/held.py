@@ -1,0 +1,164 @@
+"""What ended jobs still hold of the disk, giving it back, and fetching it.
+
+A job that ends without success gives what it staged back at once; its checkpoints stay. What all of its
+replicas had sealed and no commit could take stays too, for :data:`KEPT_DAYS`: it may be a training's model.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster.core.errors import MusterError, NotFound, SpecError, StoreError
+from muster.core.room import size_of
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause
+from muster.volumes.base import Held, Staging
+from muster.volumes.tree import copy_file, held_files_of, unlock
+
+if TYPE_CHECKING:
+    from muster.volumes.folder import FolderStore
+
+KEPT_DAYS = 7
+_DAY_SECONDS = 86_400.0
+_CHECKPOINTS, _SEALED = "checkpoints", "sealed"
+
+
+def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
+    """Free what a job without success had staged, but for its checkpoints.
+
+    What all of its replicas had sealed stays too, unless it ended because the disk is full.
+    Nothing of the job may run any more, or what it still writes is lost.
+
+    :param cause: why it ended, where that is known.
+    """
+    staging = store.attempts.latest(job_id)
+    if staging is None or not staging.root.is_dir():
+        return
+    if cause is not Cause.DISK_FULL and _whole(store, staging):
+        return
+    for entry in sorted(staging.root.iterdir(), key=lambda entry: entry.name != _SEALED):  # the seal first
+        if entry.name != _CHECKPOINTS:
+            store.layout.delete(entry)
+
+
+def _whole(store: FolderStore, staging: Staging) -> bool:
+    """Whether all replicas have sealed; a seal that cannot be read is none."""
+    with suppress(StoreError):
+        return store.attempts.sealed(staging) is not None
+    return False
+
+
+def is_fetchable(store: FolderStore, status: JobStatus) -> bool:
+    """Whether a job failed after all of its replicas had sealed, and so lately that what it wrote is kept."""
+    if status.state is not JobState.FAILED or (status.ended or 0) < time.time() - KEPT_DAYS * _DAY_SECONDS:
+        return False
+    staging = store.attempts.latest(status.job_id)
+    return staging is not None and _whole(store, staging)
+
+
+def held(store: FolderStore) -> tuple[Held, ...]:
+    """What ended jobs hold, oldest first."""
+    return tuple(found for job_id in _staged(store) if (found := _held(store, job_id)) is not None)
+
+
+def let_go(store: FolderStore, job_ids: Iterable[str]) -> int:
+    """Delete all that these ended jobs hold, and return its size in bytes.
+
+    :raises SpecError: one of them has not ended. :raises NotFound: there is no such job.
+    """
+    from muster.volumes.retention import delete
+
+    chosen = list(job_ids)
+    for job_id in chosen:
+        _check_ended(store, job_id)
+    freed = 0
+    for (
+        job_id
+    ) in chosen:  # where folders cannot be moved into the trash, their deletion does not tell their size
+        folder = store.layout.staging(job_id)
+        size_bytes = size_of(_listable(folder))
+        freed += max(size_bytes, delete(store, folder))
+    return freed
+
+
+def fetchable(store: FolderStore, job_id: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every regular file that an ended job staged, as ``REPLICA/OUTPUT/PATH``; no link is followed.
+
+    The path of an entry is good until the next one is asked for.
+
+    :raises NotFound: it holds none.
+    """
+    _check_ended(store, job_id)
+    staging, found = store.attempts.latest(job_id), False
+    for folder in _folders(store, staging) if staging else ():
+        for path, entry in held_files_of(folder):
+            if entry.is_file(follow_symlinks=False):
+                found = True
+                yield f"{folder.name}/{path}", entry
+    if not found:
+        raise NotFound(
+            f"job {job_id} holds no output any more: what a job without success staged is given back at once, "
+            f"and what could not be committed is kept for {KEPT_DAYS} days"
+        )
+
+
+def salvage(store: FolderStore, job_id: str, target: Path) -> int:
+    """Copy every file that an ended job staged below `target`, a folder for each replica; return how many."""
+    count = 0
+    for path, entry in fetchable(store, job_id):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        copy_file(entry.path, str(target / path))
+        count += 1
+    return count
+
+
+def _held(store: FolderStore, job_id: str) -> Held | None:
+    try:
+        status = store.ledger.status(job_id)
+        staging = store.attempts.latest(job_id)
+    except MusterError:  # gc knows what to do with what no ledger knows
+        return None
+    if staging is None or not status.state.ended or not store.attempts.idle(job_id):
+        return None
+    checkpoints = size_of(_listable(staging.checkpoints))
+    outputs = sum(map(size_of, _folders(store, staging)))
+    if not (checkpoints or outputs):
+        return None
+    return Held(
+        job_id=job_id,
+        ended=status.ended or status.submitted,
+        outputs_bytes=outputs,
+        checkpoints_bytes=checkpoints,
+    )
+
+
+def _staged(store: FolderStore) -> list[str]:
+    known = set(os.listdir(store.layout.root / "staging"))  # noqa: PTH208 - names are all that is wanted
+    return [job_id for job_id in store.ledger.jobs() if job_id in known]
+
+
+def _folders(store: FolderStore, staging: Staging) -> list[Path]:
+    """Where replicas wrote, and where a commit had begun to gather that."""
+    roles = store.ledger.spec(staging.job_id).roles
+    names = [f"{role.name}-{index}" for role in roles for index in range(role.replicas)]
+    return [_listable(folder) for name in (*names, "ready") if (folder := staging.root / name).is_dir()]
+
+
+def _listable(folder: Path) -> Path:
+    """Let an NFS client learn what other machines wrote below the folder of a job that has ended."""
+    with suppress(PermissionError):  # it is for NFS' listings, and no reason not to look
+        unlock(folder)
+    return folder
+
+
+def _check_ended(store: FolderStore, job_id: str) -> None:
+    state = store.ledger.status(job_id).state
+    if not state.ended or not store.attempts.idle(job_id):
+        raise SpecError(
+            f"job {job_id} is {state.value}: wait for its end, or end it with `muster jobs cancel`"
+        )

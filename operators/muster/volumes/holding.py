@@ -1,0 +1,89 @@
+"""Holds a folder open below another one, reached through no link, however deep it lies.
+
+The job that wrote a tree may still be writing it, and may swap one of its folders for a link between two calls of
+ours. A path is opened in one call where the kernel can (openat2(2)), so that a walk of a deep tree costs a few calls
+a folder, and else name by name (openat(2), O_NOFOLLOW).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+_OPENAT2, _RESOLVE_NO_SYMLINKS = 437, 0x04  # openat2(2); the number is the same on every architecture
+_LONGEST_STEP = 4_000  # bytes of a path: PATH_MAX is 4096
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def held(folder: Path | str, inner: str = "") -> Iterator[str]:
+    """A name for `inner` below `folder`, good for as long as this lasts, whatever takes its place meanwhile.
+
+    An error that is raised meanwhile names `folder` and `inner` in place of that name.
+
+    :raises NotADirectoryError: it is a link or a file, or one of them is on the way from `folder`.
+    """
+    fd = os.open(folder, _FOLDER)
+    try:
+        for step in _steps(inner):
+            fd, before = _open_below(fd, step), fd
+            os.close(before)
+        name = f"/proc/self/fd/{fd}"
+        try:
+            yield name
+        except OSError as error:
+            if isinstance(error.filename, str) and error.filename.startswith(name):
+                error.filename = str(Path(folder, inner)) + error.filename.removeprefix(name)
+            raise
+    finally:
+        os.close(fd)
+
+
+def _steps(inner: str) -> Iterator[bytes]:
+    """Cut a path into parts that one system call can take, which is one part as a rule."""
+    rest = os.fsencode(inner)
+    while len(rest) > _LONGEST_STEP:
+        cut = rest.rfind(b"/", 0, _LONGEST_STEP)
+        yield rest[:cut]
+        rest = rest[cut + 1 :]
+    if rest:
+        yield rest
+
+
+def _open_below(fd: int, path: bytes) -> int:
+    """Open a folder below an open one through no link, in one call (openat2(2)): a deep tree is many long paths."""
+    if b"/" in path and (opened := _openat2(fd, path)) is not None:
+        return opened
+    fd = os.dup(fd)
+    try:
+        for name in path.split(b"/"):
+            opened = os.open(name, _FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = opened
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _openat2(fd: int, path: bytes) -> int | None:
+    """Open a folder below an open one; None where the kernel, or what confines us, has no such call."""
+    how = struct.pack("QQQ", _FOLDER, 0, _RESOLVE_NO_SYMLINKS)
+    opened = int(_libc().syscall(_OPENAT2, fd, path, how, ctypes.c_size_t(len(how))))
+    if opened >= 0:
+        return opened
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EPERM):
+        return None
+    raise OSError(errno.ENOTDIR if code == errno.ELOOP else code, os.strerror(code), os.fsdecode(path))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

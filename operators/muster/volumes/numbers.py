@@ -1,0 +1,132 @@
+"""Gives out the numbers of a volume's versions, and remembers what a commit would have to list a volume for.
+
+``hints/<volume>/newest`` says the highest number that was given out, and ``hints/<volume>/<partition>`` the
+newest version of a partition. So a commit costs the same in a volume of ten thousand versions as in a new one.
+They are hints: the folder may be deleted at any time, and one that is not true costs a look at the volume's folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from muster.volumes.catalog import Catalog
+from muster.volumes.durability import (
+    link_text,
+    read_whole,
+    symlink,
+    write_whole,
+)
+from muster.volumes.layout import Layout
+
+LOOK_BACK = 24  # versions that are looked at for one of the same partition
+
+_NEWEST = "newest"
+
+
+def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
+    """Take the next number of a volume for `claim`, or find the one that it took before a crash.
+
+    A number is taken by a symbolic link ``.<n>`` that leads nowhere and names who took it: made in
+    one step, by one of us only. It outlives a job that is given up, so the number is never reused.
+
+    :param note: a file of the claim's own, which says the number before it is taken. It is read after the
+        hint: where another machine does the same for the same job, and its note is not there yet, it has
+        taken no number up to the hint's, and both come to the same.
+    """
+    home = layout.volume(volume)
+    home.mkdir(parents=True, exist_ok=True)
+    top = _hinted(layout, volume, _NEWEST)
+    with suppress(FileNotFoundError, ValueError):
+        noted = int(read_whole(note))
+        if link_text(home / f".{noted}") == claim:
+            return noted
+    if top is None or not _is_top(home, top):
+        taken = layout.taken(volume)
+        for number, taker in taken.items():
+            if taker == claim:
+                return number
+        top = max([0, *taken, *layout.numbers(volume)])
+    number = top + 1
+    while not _take(home, number, claim, note):
+        number += 1
+    _hint(layout, volume, _NEWEST, number)
+    return number
+
+
+def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None) -> Path | None:
+    """Return the folder of the version whose files a new one is likely to share, or None.
+
+    Never a retired one, which may be damaged. Where no hint says it, the newest few versions are looked at.
+    """
+    top = _hinted(layout, volume, _key(partition)) or _hinted(layout, volume, _NEWEST)
+    if top is None:
+        top = max(layout.numbers(volume), default=0)
+    for number in range(top, max(0, top - LOOK_BACK), -1):
+        version = catalog.readable(volume, number)
+        if version is not None and version.partition == partition and version.retired is None:
+            return layout.version(volume, number)
+    return None
+
+
+def remember(layout: Layout, volume: str, partition: str | None, number: int) -> None:
+    """Hint at the newest version of a partition, once it is visible."""
+    _hint(layout, volume, _key(partition), number)
+
+
+def hinted(layout: Layout) -> Iterator[tuple[str, int]]:
+    """Yield the volume and number of every version that :func:`newest` may give."""
+    top = layout.root / "hints"
+    for folder in top.iterdir() if top.is_dir() else ():
+        volume = folder.name.replace(":", "/")
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        for number in {_hinted(layout, volume, name) for name in names}:
+            if number is not None:
+                yield volume, number
+
+
+def _take(home: Path, number: int, claim: str, note: Path) -> bool:
+    mark = home / f".{number}"
+    write_whole(note, str(number), durable=False)
+    try:
+        symlink(claim, mark)
+    except FileExistsError:
+        return False
+    if (home / str(number)).exists():  # taken, published and its mark removed since we looked
+        mark.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _is_top(home: Path, number: int) -> bool:
+    """Whether a number was given out and the next one was not."""
+    here, after = (
+        os.path.lexists(home / str(each)) or os.path.lexists(home / f".{each}")
+        for each in (number, number + 1)
+    )
+    return here and not after
+
+
+def _hinted(layout: Layout, volume: str, name: str) -> int | None:
+    with suppress(FileNotFoundError):
+        text = read_whole(_folder(layout, volume) / name)
+        return int(text) if text.isdigit() else None  # one that a power cut tore says nothing
+    return None
+
+
+def _hint(layout: Layout, volume: str, name: str, number: int) -> None:
+    path = _folder(layout, volume) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, str(number), durable=False)
+
+
+def _folder(layout: Layout, volume: str) -> Path:
+    return layout.root / "hints" / volume.replace("/", ":")
+
+
+def _key(partition: str | None) -> str:
+    return f"partition-{blake3((partition or '').encode()).hexdigest()[:32]}"

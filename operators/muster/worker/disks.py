@@ -1,0 +1,72 @@
+"""Tells a disk that is full from an author's mistake, and says which disk that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from muster.core.replica import Replica
+from muster.core.room import CLAIM, Room, make_room
+from muster.core.verdict import Cause
+from muster.worker.faults import Fault
+
+IN_POD = "MUSTER_STORE_URL"
+
+_SHARED = "/dev/shm"  # noqa: S108 - where ranks share tensors
+_SHARED_DISK = f"shared memory, {_SHARED},"
+_SHARED_ADVICE = f"delete what no process uses in {_SHARED}, let a DataLoader have fewer workers, or make it larger; then run again"
+_NOT_BYTES = 1 << 20
+_SAID = ("No space left on device", "Disk quota exceeded")
+# What a library raises that does not say why it could not write: torch.save, numpy's tofile.
+_WRITES = ("OSError", "RuntimeError")
+
+
+class Disks:
+    """The disks that one replica writes to.
+
+    :param claim: whether its outputs and checkpoints lie on a cluster's claim.
+    """
+
+    def __init__(self, replica: Replica, *, claim: bool) -> None:
+        self._replica = replica
+        self._claim = CLAIM if claim else ""
+
+    def blamed(self, fault: Fault) -> Fault:
+        """The fault, as that of a full disk where it is one."""
+        if fault.cause is not Cause.USER_ERROR:
+            return fault
+        fullest = self.fullest()
+        said = any(text in fault.message for text in _SAID)
+        full = fullest is not None and fullest.free_bytes < _NOT_BYTES
+        if not (said or (full and fault.message.startswith(_WRITES))):
+            return fault
+        return replace(fault, cause=Cause.DISK_FULL, message=self.told(fault.message), advice=self.advice)
+
+    @property
+    def advice(self) -> str:
+        """What makes room."""
+        fullest = self.fullest()
+        if fullest is not None and fullest.disk == _SHARED_DISK:
+            return _SHARED_ADVICE
+        return make_room(self._replica.checkpoints)
+
+    def told(self, message: str) -> str:
+        """A message of a full disk, with what the fullest one has left."""
+        fullest = self.fullest()
+        return message if fullest is None else f"{message}: {fullest}"
+
+    def fullest(self) -> Room | None:
+        """The disk with the least room; of several that are equally full the one that holds the outputs."""
+        return min(self.rooms(), key=lambda room: (room.files_left != 0, room.free_bytes), default=None)
+
+    def rooms(self) -> Iterator[Room]:
+        """Each of them, as it is now."""
+        named = dict.fromkeys((*self._replica.staging.values(), self._replica.checkpoints), self._claim)
+        named |= {self._replica.scratch: "", _SHARED: _SHARED_DISK}
+        for path, disk in named.items():
+            with suppress(OSError):  # one that cannot be asked is not the one that is full
+                room = Room.of(path, disk=disk)
+                # Some file systems tell no size. Shared memory is small as a rule, and counts where it is full.
+                if room.total_bytes and (path != _SHARED or room.free_bytes < _NOT_BYTES):
+                    yield room

@@ -1,0 +1,51 @@
+"""An answer of a model server, whatever server sends it: status, body and headers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import orjson
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+JSON: Headers = ((b"content-type", b"application/json"),)
+REVISION = b"muster-revision"
+MODEL = b"muster-model"
+READ = ("GET", "HEAD")
+
+
+class Answer(NamedTuple):
+    """What is sent back; the length of the body is for the server around it to say."""
+
+    status: int
+    body: bytes
+    headers: Headers = JSON
+
+
+def refusal(message: str, status: int, headers: Headers = ()) -> Answer:
+    """Return a refusal: the same body for every path, protocol and status."""
+    return Answer(status, orjson.dumps({"error": message}), JSON + headers)
+
+
+def not_there(method: str, path: str) -> Answer:
+    """Refuse a path that this server does not have."""
+    return refusal(
+        f"{method:.20} {path!r:.80}: there is no such page here; GET /docs lists what there is", 404
+    )
+
+
+def not_allowed(method: str, path: str, allowed: tuple[str, ...]) -> Answer:
+    """Refuse a method that a path does not have, and name those that it has."""
+    words = ", ".join(allowed)
+    return refusal(
+        f"{method:.20} {path!r:.80}: this page takes {words}", 405, ((b"allow", words.encode("ascii")),)
+    )
+
+
+def which(revision: str, model: str | None) -> Headers:
+    """Return the headers that say which version answered.
+
+    :param model: the version's address, such as ``volume://flights/model@8``, where it is known.
+    """
+    named = ((REVISION, revision.encode("latin-1", "replace")),)
+    return (*named, (MODEL, model.encode("latin-1", "replace"))) if model else named

@@ -1,0 +1,101 @@
+"""``muster mlflow``: what a job tracked is served, its task's link leads there, and no end of it leaves anything behind."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.ports import free_port
+from tests.waiting import GUARD_SECONDS, until
+
+from muster.backends.local import processes
+from muster.backends.local.processes import MARK_VARIABLE
+from muster.backends.local.tracked import shown_run, tracking_database
+from muster.backends.local.variables import variables
+from muster.core.job import JobSpec, Role
+
+pytestmark = pytest.mark.slow
+
+TRACK = """
+import mlflow
+mlflow.log_metric("auc", 0.75)
+"""
+
+
+def test_what_a_job_tracked_is_shown(tmp_path: Path, environment: dict[str, str]) -> None:
+    def muster(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["muster", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    nothing = muster("mlflow")
+    assert nothing.returncode == 1
+    assert "no job here has tracked a run" in nothing.stderr
+
+    assert muster("images", "build", "mlflow").returncode == 0
+    images = json.loads(muster("images", "ls", "--json").stdout)
+    python = Path(next(image["path"] for image in images if image["name"] == "mlflow")) / "bin" / "python"
+    home = tmp_path / ".muster"
+    database = tracking_database(home)
+    database.parent.mkdir(parents=True)
+    job = JobSpec(name="a.b", image="mlflow", image_digest=f"b3:{'0' * 64}", roles=(Role(command=("true",)),))
+    of_the_job = variables(
+        job,
+        job_id="fit-1",
+        mark="fit-1.0",
+        python=python,
+        mlflow=database.parent,
+        cache=tmp_path / "cache",
+        secrets={},
+    )
+    subprocess.run([python, "-c", TRACK], cwd=tmp_path, env=of_the_job, check=True)
+    run = shown_run(home, "fit-1").rpartition("/")[2]
+    assert run
+    assert shown_run(home, "fit-2") == ""
+
+    marked = {**environment, MARK_VARIABLE: secrets.token_hex(8)}  # by which all that it starts is found
+
+    def show(end: signal.Signals, code: int) -> None:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        shown = subprocess.Popen(
+            ["muster", "mlflow", "--port", str(port)],
+            cwd=tmp_path,
+            env=marked,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        try:
+            assert until(lambda: b"<html" in fetched(f"{url}/") or shown.poll() is not None)
+            told = json.loads(fetched(f"{url}/api/2.0/mlflow/runs/get?run_id={run}"))["run"]
+            assert [(each["key"], each["value"]) for each in told["data"]["metrics"]] == [("auc", 0.75)]
+        finally:
+            shown.send_signal(end)
+            out, _ = shown.communicate(timeout=GUARD_SECONDS)
+        assert shown.returncode == code
+        assert out.startswith(f"{url}/")
+        assert until(lambda: not marked_now()), "a process is left"
+
+    def marked_now() -> list[int]:
+        return processes.marked(marked[MARK_VARIABLE])
+
+    show(signal.SIGINT, 0)
+    show(signal.SIGTERM, 143)
+    show(signal.SIGKILL, -9)
+    assert [path.name for path in tmp_path.iterdir()] == [".muster"], "nothing is left where it was started"
+    assert [path.name for path in database.parent.iterdir()] == [database.name]
+
+
+def fetched(url: str) -> bytes:
+    try:
+        return bytes(urllib.request.urlopen(url, timeout=GUARD_SECONDS).read())
+    except (urllib.error.URLError, ConnectionError):
+        return b""

@@ -1,0 +1,343 @@
+"""Jobs against their tasks: every row of the table, what came too late, and what fails meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.airflow.attempts import reconciling
+from muster.airflow.attempts.database import Standing
+from muster.airflow.attempts.reconciling import Reconciler, late, unwanted
+from muster.airflow.attempts.standing import GONE
+from muster.core.cancelling import with_run, with_task
+from muster.core.errors import NotFound, StoreError
+from muster.core.job import Origin
+from muster.core.status import JobResult, JobState, JobStatus
+from muster.core.verdict import Verdict
+
+TASK = Origin(instance="i", dag_id="flights", run_id="r", task_id="train")
+MODEL = "volume://flights/model@7"
+
+
+@pytest.mark.parametrize(
+    ("stands", "why"),
+    [
+        (Standing(state="running"), None),
+        (Standing(state="deferred"), None),
+        (Standing(state="up_for_retry"), None),
+        (Standing(state=None), None),  # reset after its scheduler died: the next try adopts it
+        (Standing(state="failed"), with_task("failed")),
+        (Standing(state="success"), with_task("success")),
+        (Standing(state=GONE), with_task(GONE)),
+        (Standing(state="skipped"), with_task("skipped")),
+        (Standing(state="skipped", run_failed=True), with_run()),
+        (Standing(state="failed", run_failed=True), with_task("failed")),
+        (Standing(state="restarting"), with_task("restarting")),
+        (Standing(state=None, cleared=True), with_task(None)),
+        (Standing(state="running", cleared=True), with_task(None)),
+    ],
+)
+def test_a_job_goes_on_exactly_while_a_try_waits_for_it_or_will(
+    stands: Standing, why: Verdict | None
+) -> None:
+    assert unwanted(stands) == why
+
+
+@pytest.mark.parametrize(
+    ("stands", "why"),
+    [
+        (Standing(state="deferred", outcome="deferred"), None),  # its trigger is about to see it
+        (Standing(state="success", outcome="success", ended=90.0), None),
+        (Standing(state="failed", outcome="failed", ended=90.0), with_task("failed")),
+        (Standing(state="failed", outcome="failed", ended=110.0), None),  # it failed at something later
+        (Standing(state="skipped", outcome="skipped", ended=90.0), with_task("skipped")),
+        (Standing(state="running", cleared=True, outcome="failed", ended=90.0), with_task(None)),
+        (Standing(state="running", cleared=True, outcome="success", ended=90.0), None),
+        (Standing(state="running", cleared=True, outcome="failed", ended=110.0), None),
+        (Standing(state="running", outcome="failed", ended=90.0), None),  # a retry takes it
+        (Standing(state=GONE), None),  # when it was deleted is not known
+    ],
+)
+def test_what_is_committed_after_its_try_had_ended_is_used_by_nothing(
+    stands: Standing, why: Verdict | None
+) -> None:
+    status = JobStatus(job_id="j", state=JobState.SUCCEEDED, submitted=1.0, ended=100.0)
+    assert late(status, stands) == why
+
+
+class Machine:
+    """A backend and an Airflow in memory: jobs by id, and how the task of each stands."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, JobStatus] = {}
+        self.stands: dict[str, Standing] = {}
+        self.origins: dict[str, Origin] = {}
+        self.cancelled: dict[str, tuple[str | None, Verdict]] = {}
+        self.retired: dict[str, str] = {}
+        self.read: list[str] = []
+        self.asked: list[set[str]] = []
+        self.away: Exception | None = None
+        self.opened = self.closed = self.swept = self.full = 0
+
+    def sweep(self) -> tuple[str, ...]:
+        self.swept += 1
+        return ()
+
+    def open(self) -> Any:
+        self.opened += 1
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+
+    @property
+    def store(self) -> Any:
+        return self
+
+    @property
+    def ledger(self) -> Any:
+        return self
+
+    def begin(
+        self, job_id: str, state: JobState = JobState.RUNNING, *, origin: Origin = TASK, **task: Any
+    ) -> None:
+        now = time.time()
+        ended = now if state.ended else None
+        result = JobResult(outputs={"model": (MODEL,)}) if state is JobState.SUCCEEDED else None
+        self.known[job_id] = JobStatus(
+            job_id=job_id, state=state, submitted=now, ended=ended, owner=f"try of {job_id}", result=result
+        )
+        self.origins[job_id] = replace(origin, task_id=job_id)
+        self.stands[job_id] = Standing(**{"state": "running", **task})
+
+    def jobs(self) -> list[str]:
+        if self.away is not None:
+            raise self.away
+        return list(self.known)
+
+    def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
+        return [self.known[job_id] for job_id in job_ids]
+
+    def status(self, job_id: str) -> JobStatus:
+        return self.known[job_id]
+
+    def spec(self, job_id: str) -> Any:
+        self.read.append(job_id)
+        if job_id not in self.origins:
+            raise NotFound(job_id)
+        return type("Spec", (), {"origin": self.origins[job_id]})
+
+    def cancel(self, job_id: str, *, owner: str | None, wait: bool, why: Verdict) -> None:
+        assert not wait, "others wait for their turn"
+        self.cancelled.setdefault(job_id, (owner, why))
+
+    def retire(self, address: str, *, reason: str) -> None:
+        if self.full:
+            self.full -= 1
+            raise StoreError("the disk is full")
+        self.retired[address] = reason
+
+    def ask(self, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[str, Standing]:
+        self.asked.append({status.job_id for status, _ in jobs})
+        return {status.job_id: self.stands[status.job_id] for status, _ in jobs}
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def opened(machine: Machine) -> Reconciler:
+    return Reconciler(machine.open, lambda: "i", lambda jobs: machine.ask(jobs))  # it may be away for a while
+
+
+def test_a_job_is_ended_at_the_first_look_however_young_in_its_owners_name(machine: Machine) -> None:
+    machine.begin("handed-over", state=JobState.RUNNING)
+    machine.stands["handed-over"] = Standing(state="failed")
+    machine.begin("others", origin=replace(TASK, instance="j"))
+    machine.begin("by-hand", origin=Origin(instance="i"))
+    machine.begin("by-muster-run", origin=replace(TASK, run_id="muster__1"))
+    machine.begin("runs")
+    opened(machine).try_look()
+    assert machine.cancelled == {"handed-over": ("try of handed-over", with_task("failed"))}
+    assert machine.asked == [{"handed-over", "runs"}]
+
+
+def test_what_it_commits_all_the_same_is_retired_with_the_reason(machine: Machine) -> None:
+    machine.begin("late")
+    machine.stands["late"] = Standing(state=GONE)
+    ours = opened(machine)
+    ours.try_look()
+    machine.begin("late", JobState.SUCCEEDED)
+    machine.stands["late"] = Standing(state=GONE)
+    ours.try_look()
+    assert machine.retired == {MODEL: f"committed by job late too late: {with_task(GONE).message}"}
+
+
+def test_what_was_committed_between_two_looks_is_retired_too_and_what_was_taken_is_not(
+    machine: Machine,
+) -> None:
+    machine.begin("gap", JobState.SUCCEEDED)
+    machine.stands["gap"] = Standing(state="failed", outcome="failed", ended=time.time() - 1)
+    machine.begin("taken", JobState.SUCCEEDED)
+    machine.stands["taken"] = Standing(state="success", outcome="success", ended=time.time() - 1)
+    opened(machine).try_look()
+    assert list(machine.retired) == [MODEL]
+    assert "gap" in machine.retired[MODEL]
+
+
+def test_what_has_long_been_relied_on_stays(machine: Machine) -> None:
+    machine.begin("old", JobState.SUCCEEDED)
+    machine.known["old"] = replace(machine.known["old"], ended=time.time() - 2 * 86400)
+    machine.stands["old"] = Standing(state="failed", outcome="failed", ended=1.0)
+    opened(machine).try_look()
+    assert machine.retired == {}
+    assert machine.asked == [], "and Airflow is not asked"
+
+
+def test_what_has_ended_is_judged_once_and_what_never_changes_is_read_once(machine: Machine) -> None:
+    machine.begin("runs")
+    machine.begin("done", JobState.SUCCEEDED)
+    ours = opened(machine)
+    for _ in range(3):
+        ours.try_look()
+    assert machine.asked == [{"runs", "done"}, {"runs"}, {"runs"}]
+    assert sorted(machine.read) == ["done", "runs"]
+    assert machine.opened == 1
+
+
+def test_a_database_that_is_away_loses_no_judgement_and_is_said_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    machine.begin("gap", JobState.SUCCEEDED)
+    machine.stands["gap"] = Standing(state="failed", outcome="failed", ended=time.time() - 1)
+    answer, machine.ask = machine.ask, _away  # type: ignore[method-assign]
+    ours = opened(machine)
+    for _ in range(20):
+        ours.try_look()
+    assert machine.retired == {}
+    machine.ask = answer  # type: ignore[method-assign]
+    ours.try_look()
+    assert list(machine.retired) == [MODEL]
+    said = [record.getMessage() for record in caplog.records if record.name == reconciling.__name__]
+    assert len(said) == 3, said
+    assert "the database is away" in said[0]
+    assert "again" in said[2]
+
+
+def _away(_: object) -> Mapping[str, Standing]:
+    raise StoreError("the database is away")
+
+
+def test_of_several_jobs_of_one_task_the_newest_is_meant(machine: Machine) -> None:
+    for job_id, age in (("old", 300.0), ("new", 0.0)):
+        machine.begin(job_id)
+        machine.origins[job_id] = TASK
+        machine.known[job_id] = replace(machine.known[job_id], submitted=time.time() - age)
+    opened(machine).try_look()
+    assert list(machine.cancelled) == ["old"]
+
+
+def test_where_muster_is_not_used_nothing_is_made(machine: Machine) -> None:
+    ours = Reconciler(machine.open, lambda: "i", machine.ask, used=lambda: False)
+    ours.try_look()
+    assert machine.opened == 0
+
+
+def test_now_and_then_releases_and_leftovers_are_seen_to(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands: list[str | None] = []
+
+    def take_back(backend: object, instance: str, states: Callable[[Origin], str | None]) -> list[object]:
+        assert (backend, instance) == (machine, "i")
+        machine.stands["none"] = Standing(state="failed")
+        stands.append(states(TASK))
+        return []
+
+    monkeypatch.setattr(reconciling, "take_back", take_back)
+    monkeypatch.setattr(reconciling, "_RELEASES_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(reconciling, "_LEFTOVERS_EVERY_SECONDS", -1.0)
+    opened(machine).try_look()
+    assert stands == ["failed"]
+    assert machine.swept == 1
+
+
+def test_a_job_that_succeeds_with_its_task_while_airflow_is_asked_is_neither_ended_nor_retired(
+    machine: Machine,
+) -> None:
+    machine.begin("quick")
+    answer = machine.ask
+
+    def ask(jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[str, Standing]:
+        machine.begin("quick", JobState.SUCCEEDED)
+        machine.stands["quick"] = Standing(state="success", outcome="success", ended=time.time() + 1)
+        return answer(jobs)
+
+    ours = Reconciler(machine.open, lambda: "i", ask)
+    for _ in range(3):
+        ours.try_look()
+    assert (machine.cancelled, machine.retired) == ({}, {})
+
+
+def test_what_could_not_be_retired_is_tried_again(machine: Machine) -> None:
+    machine.begin("late")
+    machine.stands["late"] = Standing(state=GONE)
+    ours = opened(machine)
+    ours.try_look()
+    machine.begin("late", JobState.SUCCEEDED)
+    machine.stands["late"] = Standing(state=GONE)
+    machine.full = 2
+    for _ in range(3):
+        ours.try_look()
+    assert list(machine.retired) == [MODEL]
+
+
+def test_one_version_that_cannot_be_retired_keeps_nothing_else_waiting(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def retire(address: str, *, reason: str) -> None:
+        if address == "volume://deleted/since@1":
+            raise NotFound(address)
+        if address == "volume://damaged/one@1":
+            raise StoreError(address)
+        machine.retired[address] = reason
+
+    monkeypatch.setattr(machine, "retire", retire)
+    monkeypatch.setattr(reconciling, "_LEFTOVERS_EVERY_SECONDS", -1.0)
+    for volume in ("damaged/one", "deleted/since", "whole/one"):
+        job_id = volume.replace("/", "-")
+        machine.begin(job_id, JobState.SUCCEEDED)
+        made = JobResult(outputs={"model": (f"volume://{volume}@1",)})
+        machine.known[job_id] = replace(machine.known[job_id], result=made)
+        machine.stands[job_id] = Standing(state="failed", outcome="failed", ended=time.time() - 1)
+    ours = opened(machine)
+    for _ in range(2):
+        ours.try_look()
+    assert list(machine.retired) == ["volume://whole/one@1"]
+    assert machine.asked == [{"damaged-one", "deleted-since", "whole-one"}, {"damaged-one"}]
+    assert machine.swept == 2, "what ended jobs left is seen to all the same"
+
+
+@pytest.mark.parametrize(("took", "rests"), [(0.0, 4.0), (0.3, 6.0), (60.0, 8.0)])
+def test_no_rest_is_so_long_that_a_job_outlives_its_task_by_ten_seconds(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, took: float, rests: float
+) -> None:
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return len(waited) > 1
+
+    waited, now = list[float](), iter((100.0, 100.0 + took))
+    ours = opened(machine)
+    monkeypatch.setattr(ours, "try_look", lambda: None)
+    monkeypatch.setattr(reconciling, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    ours.run(Stop())
+    assert waited == [0.0, pytest.approx(rests)]

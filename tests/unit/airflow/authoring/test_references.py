@@ -1,0 +1,42 @@
+"""What a consumer says of a task before it that left no version: what became of that task, and what to do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster.airflow.attempts import standing
+from muster.airflow.operators.job import JobOperator
+from muster.core.job import Origin
+
+
+@pytest.mark.parametrize(
+    ("state", "pushes", "said"),
+    [
+        ("success", True, "it was marked success before its job had made it"),
+        ("skipped", True, "it is skipped in this Dag run"),
+        (None, True, "it has not run in this Dag run"),
+        (standing.GONE, True, "it has not run in this Dag run"),
+        ("success", False, "it does not push its result"),
+    ],
+)
+def test_a_missing_result_is_explained_by_how_its_task_stands(
+    monkeypatch: pytest.MonkeyPatch, state: str | None, pushes: bool, said: str
+) -> None:
+    asked: list[Origin] = []
+
+    def ask(origin: Origin) -> str | None:
+        asked.append(origin)
+        return state
+
+    monkeypatch.setattr(standing, "ask", ask)
+    train = JobOperator(
+        task_id="train", image="python", command=["true"], outputs={"model": "a/model"}, do_xcom_push=pushes
+    )
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", xcom_pull=lambda **_: None)}
+    with pytest.raises(AirflowFailException, match=f"task 'train' left no versions model: {said}"):
+        train.versions["model"].resolve(context)
+    assert asked == ([Origin(dag_id="d", run_id="r", task_id="train")] if pushes else [])

@@ -1,0 +1,31 @@
+"""What was asked for and has not begun, with several processes that ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.airflow.embedded.asked import Notes
+from muster.core.errors import MusterError, SpecError
+
+
+def test_a_note_that_another_process_takes_away_meanwhile_is_no_error(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "airflow" / "runs")
+    with notes.asking("mine", {"lr": 0.1}) as run_id:
+        (notes.folder / "muster__another.asked").symlink_to("gone")  # listed, and not there when it is read
+        assert [asked.run_id for asked in notes.left("mine")] == [run_id]
+
+
+def test_a_note_stays_until_its_run_begins_and_goes_where_it_was_refused(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "airflow" / "runs")
+    with notes.asking("mine", {"lr": 0.1}) as run_id:
+        assert notes.held(run_id)
+        with pytest.raises(MusterError, match="still going on in another process"), notes.own(run_id):
+            pass
+    assert not notes.held(run_id)
+    (left,) = notes.left("mine")
+    assert (left.run_id, left.params, notes.left("other")) == (run_id, {"lr": 0.1}, [])
+    with pytest.raises(SpecError), notes.asking("mine", {}):
+        raise SpecError("no such param")
+    assert notes.left("mine") == []
