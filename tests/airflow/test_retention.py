@@ -43,7 +43,8 @@ def test_a_param_keeps_its_type_and_is_checked_when_it_is_known(
         """,
         params="{'keep': Param(3, type='integer'), 'dry_run': True}",
     )
-    assert run().state == "success"
+    done = run()
+    assert done.state == "success", done.stages
     refused = run({"keep": 0})
     assert refused.state == "failed"
     assert "keep: 0: expected a whole number, 1 or more" in refused.stages[0].message
