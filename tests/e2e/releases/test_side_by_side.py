@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +68,13 @@ class Machine:
 
     def act(self, release: str, act: str, *words: str) -> Any:
         """Have a release do something; see act.py."""
-        done = self._run(release, [str(ACT), str(self.folder), act, *words])
+        done = self.run(release, [str(ACT), str(self.folder), act, *words])
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     def command(self, release: str, *words: str) -> str:
         """Run ``muster`` of a release; what it printed."""
-        done = self._run(release, ["-m", "muster", *words])
+        done = self.run(release, ["-m", "muster", *words])
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -84,21 +86,41 @@ class Machine:
         self.command(release, "volumes", "put", str(source), "two/rows")
         return str(self.act(release, "versions", "two/rows")[-1])
 
-    def _run(self, release: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": self._paths[release],
-            "MUSTER_HOME": str(self.folder / "home"),
-            "MUSTER_CACHE": str(Settings.load().cache),
-        }
+    def ask(self, release: str, url: str, token: str, act: str) -> Any:
+        """Have a release ask a store service; see ask.py."""
+        done = self.run(release, [str(ACT.with_name("ask.py")), url, token, str(self.folder), act])
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def run(self, release: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run Python with a release on its import path."""
         return subprocess.run(
             [sys.executable, *words],
-            env=environment,
+            env=self._environment(release),
             cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def start(self, release: str, words: list[str]) -> subprocess.Popen[bytes]:
+        """The same, not waited for; its output is in service.log."""
+        with (self.folder / "service.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *words],
+                env=self._environment(release),
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _environment(self, release: str) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PYTHONPATH": self._paths[release],
+            "MUSTER_HOME": str(self.folder / "home"),
+            "MUSTER_CACHE": str(Settings.load().cache),
+        }
 
 
 @pytest.fixture
@@ -108,7 +130,7 @@ def machine(tmp_path: Path, earlier: Path) -> Machine:
 
 def test_these_are_two_releases(machine: Machine) -> None:
     where = "import muster, sys; print(muster.__file__, file=sys.stdout)"
-    found = {name: machine._run(name, ["-c", where]).stdout for name in ("earlier", "this")}
+    found = {name: machine.run(name, ["-c", where]).stdout for name in ("earlier", "this")}
     assert EARLIER in found["earlier"]
     assert found["this"].startswith(str(ROOT))
 
@@ -155,11 +177,70 @@ def test_a_trigger_that_one_kept_is_made_by_the_other(machine: Machine, writes: 
         "import json; from muster.airflow.attempts.trigger import JobTrigger; "
         "print(json.dumps(JobTrigger(job_id='a-1', owner='o', cursor='7', deadline=5.0).serialize()))"
     )
-    kept = machine._run(writes, ["-c", keep])
+    kept = machine.run(writes, ["-c", keep])
     path, given = json.loads(kept.stdout.splitlines()[-1])
     module, _, name = path.rpartition(".")
     make = f"import json; from {module} import {name} as T; print(json.dumps(T(**{given!r}).serialize()))"
-    made = machine._run(reads, ["-c", make])
+    made = machine.run(reads, ["-c", make])
     assert made.returncode == 0, made.stderr
     again = json.loads(made.stdout.splitlines()[-1])
     assert {name: value for name, value in again[1].items() if value is not None} == given
+
+
+@pytest.fixture
+def serve(machine: Machine) -> Iterator[Callable[[str], tuple[str, str]]]:
+    """Start the store service of a release, in place of the one before; its URL and an operator's token."""
+    key = machine.folder / "key"
+    key.write_text("k" * 32)
+    running: list[subprocess.Popen[bytes]] = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def go(release: str) -> tuple[str, str]:
+        stop()
+        service = ["-m", "muster.volumes.service", "--key", str(key)]
+        token = machine.run(release, [*service, "--print-token", "1"]).stdout.strip()
+        served = ["--store", str(machine.folder / "store"), "--port", str(port)]
+        running.append(machine.start(release, [*service, *served]))
+
+        def answers() -> bool:
+            assert running[0].poll() is None
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        eventually(answers, seconds=30)
+        return f"http://127.0.0.1:{port}", token
+
+    def stop() -> None:
+        for process in running:
+            process.kill()
+            process.wait()
+        running.clear()
+
+    yield go
+    stop()
+
+
+@pytest.mark.parametrize(("serves", "asks"), PAIRS)
+def test_a_service_of_one_is_asked_by_the_other(
+    machine: Machine, serve: Callable[[str], tuple[str, str]], serves: str, asks: str
+) -> None:
+    """The chart may be upgraded before Airflow, and Airflow before the chart; then the service changes."""
+    whole = {
+        "rows": "rows",
+        "pins": ["in the paper"],
+        "partition": "2013-01",
+        "note": "by hand",
+        "spec": True,
+        "state": "running",
+        "owner": "try-1",
+        "log": "a line\n",
+        "attempt": 1,
+        "kept": ["volume://two/rows@1"],
+        "sound": True,
+    }
+    where = serve(serves)
+    assert machine.ask(asks, *where, "write") == "volume://two/rows@1"
+    assert machine.ask(asks, *where, "read") == whole
+    assert machine.ask(serves, *where, "read") == whole
+    assert machine.ask(serves, *serve(asks), "read") == whole
