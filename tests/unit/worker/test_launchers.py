@@ -6,7 +6,7 @@ from pathlib import Path
 from muster.core.job import Role
 from muster.core.resources import Resources
 from muster.core.verdict import Cause
-from muster.worker.launchers import rank_environment
+from muster.worker.launchers.launcher import rank_environment
 
 ROLES = (
     Role(name="chief", replicas=1, ranks=2, command=("x",), resources=Resources(cpus=5)),
