@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving import onnx_graph
 from tests.waiting import eventually
 
 from muster.core.settings import Settings
@@ -69,6 +70,12 @@ class Machine:
     def act(self, release: str, act: str, *words: str) -> Any:
         """Have a release do something; see act.py."""
         done = self.run(release, [str(ACT), str(self.folder), act, *words])
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def release(self, release: str, act: str, *words: str) -> Any:
+        """Have a release do something with the deployment; see release.py."""
+        done = self.run(release, [str(ACT.with_name("release.py")), str(self.folder), act, *words])
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -185,6 +192,30 @@ def test_a_trigger_that_one_kept_is_made_by_the_other(machine: Machine, writes: 
     assert made.returncode == 0, made.stderr
     again = json.loads(made.stdout.splitlines()[-1])
     assert {name: value for name, value in again[1].items() if value is not None} == given
+
+
+@pytest.mark.parametrize(("begins", "goes_on"), PAIRS)
+def test_a_release_that_one_began_is_finished_and_rolled_back_by_the_other(
+    machine: Machine, begins: str, goes_on: str
+) -> None:
+    """An upgrade in the middle of a release, and a rollback. The keeper is of the release that came first."""
+    for slope in (2.0, 3.0):
+        line = onnx_graph.write_line(machine.folder / f"line-{slope:g}", slope=slope)
+        machine.command(begins, "volumes", "put", str(line), "two/line")
+    try:
+        assert machine.release(begins, "drive", "two/line@1", "2", "100") == "done"
+        first = machine.release(goes_on, "state")
+        assert (first["ready"], first["revisions"]) == (True, {"r1": "serving 100"})
+        assert machine.release(begins, "drive", "two/line@2", "3", "20") == "held"
+        canary = machine.release(goes_on, "state")
+        assert canary == {**first, "revisions": {"r1": "serving 80", "r2": "serving 20"}}
+        assert machine.release(goes_on, "drive", "two/line@2", "3", "20,100") == "done"
+        assert machine.release(begins, "state")["revisions"] == {"r1": "ready 0", "r2": "serving 100"}
+        assert machine.release(begins, "back")["revisions"]["r1"] == "serving 100"
+        assert machine.release(goes_on, "state")["revisions"]["r1"] == "serving 100"
+    finally:
+        left = machine.release(goes_on, "retire")
+    assert left == []
 
 
 @pytest.fixture

@@ -1,0 +1,74 @@
+"""One act of a release on a deployment of this machine: ``python release.py FOLDER ACT …``; see act.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from muster.backends.local.backend import LocalBackend
+from muster.backends.local.environments import put_image
+from muster.backends.releases.byhand import roll_back
+from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.plan import Plan
+from muster.core.deployment import DeploymentSpec, SmokeRequest
+from muster.core.errors import MusterError
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+
+NAME = "line"
+SECONDS = 60.0
+
+
+def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
+    """What serves y = slope * x."""
+    smoke = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 2 * slope, "max": 2 * slope}})
+    return DeploymentSpec(
+        name=NAME,
+        model=backend.store.resolve(address)[0].pinned,
+        image="serve",
+        image_digest=put_image(backend.store, shipped("images") / "serve"),
+        smoke=(smoke,),
+    )
+
+
+def drive(backend: LocalBackend, _: Path, address: str, slope: str, steps: str) -> str:
+    """Release a version, in steps such as ``20`` or ``20,100``, to the last of them; how that ended."""
+    plan = Plan(steps=tuple(map(int, steps.split(","))), hold_seconds=(0.2,))
+    driver: Driver = begin(backend, spec(backend, address, float(slope)), plan=plan, by=f"test {address}")
+    deadline = time.monotonic() + SECONDS
+    while (outcome := driver.step()) is None:
+        if time.monotonic() > deadline:
+            raise MusterError(f"no end after {SECONDS} s: {backend.deployment(NAME)}")
+        time.sleep(0.1)
+    return outcome.ending.value
+
+
+def state(backend: LocalBackend, _: Path) -> dict[str, object]:
+    """Return whether it is ready, what each revision is and has, and where it answers."""
+    status = backend.deployment(NAME)
+    shares = {each.name: f"{each.state.value} {each.percent}" for each in status.revisions}
+    return {"ready": status.ready, "revisions": shares, "url": status.url}
+
+
+def back(backend: LocalBackend, _: Path) -> dict[str, object]:
+    """Roll back by hand, and return the state."""
+    roll_back(backend, NAME, by="ada", reason="worse")
+    return state(backend, _)
+
+
+def retire(backend: LocalBackend, _: Path) -> list[str]:
+    """Take it away, and return what is left."""
+    backend.retire(NAME)
+    return backend.deployments()
+
+
+ACTS = {each.__name__: each for each in (drive, state, back, retire)}
+
+if __name__ == "__main__":
+    try:
+        answer: object = ACTS[sys.argv[2]](LocalBackend(Settings.load()), Path(sys.argv[1]), *sys.argv[3:])  # type: ignore[operator]
+    except MusterError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
