@@ -125,7 +125,7 @@ class Catalog:
         return whole[1]
 
     def resolve(self, address: str) -> tuple[Version, ...]:
-        """See :meth:`muster.volumes.base.Store.resolve`."""
+        """See :meth:`muster.volumes.protocols.Store.resolve`."""
         wanted = Address.parse(address)
         if wanted.select is Select.NUMBER:
             return (self._number(wanted.volume, int(wanted.value)),)

@@ -105,6 +105,10 @@ class FolderStore:
         with translated("keep the code snapshot"):
             return snapshot.keep(self.layout, root, files, texts=texts)
 
+    def holds(self, digest: str) -> bool:
+        """Whether a code snapshot, or an image's lock, is in the store."""
+        return self.layout.code(check_digest("code snapshot", digest)).is_dir()
+
     def code(self, digest: str) -> Path:
         """Return the folder of a code snapshot, unpacked and read-only."""
         folder = self.layout.code(check_digest("code snapshot", digest))

@@ -50,7 +50,7 @@ from muster.volumes.service.refusals import read
 
 
 class ServiceStore:
-    """Volumes, code snapshots and the ledger behind a store service; see :class:`muster.volumes.base.Store`.
+    """Volumes, code snapshots and the ledger behind a store service; see :class:`muster.volumes.protocols.Store`.
 
     What it reads of versions and code is fetched into `cache`, once, and stays there.
 

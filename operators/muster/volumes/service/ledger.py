@@ -23,7 +23,7 @@ from muster.volumes.service.messages import (
 
 
 class ServiceLedger:
-    """The job ledger behind a store service; see :class:`muster.volumes.base.Ledger`."""
+    """The job ledger behind a store service; see :class:`muster.volumes.protocols.Ledger`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
