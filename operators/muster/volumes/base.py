@@ -128,3 +128,40 @@ class Saved:
     files: int
     size_bytes: int
     newest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a collection would take away, and why the other versions stay.
+
+    :param versions: they go; `kept` says of every other one why it stays.
+    :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
+    :param resumable: job ids whose checkpoints stay, since their task may go on from them; what else they staged goes.
+    :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
+    """
+
+    versions: tuple[Version, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    staging: tuple[str, ...] = ()
+    torn: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    resumable: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What its versions hold; less is freed where they share files with others."""
+        return sum(version.size_bytes for version in self.versions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a collection took away.
+
+    :param freed_bytes: counts what was unlinked, not what waits in the trash.
+    :param at_once: whether the disk is nearly full, so that the files of its versions did not wait there.
+    """
+
+    plan: Plan
+    freed_bytes: int
+    at_once: bool = False

@@ -23,7 +23,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
 from muster.volumes.attempts import Attempts
-from muster.volumes.base import Held, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import assemble, decide, publish, read_plan
 from muster.volumes.commit_records import committed, has_content, is_named
@@ -34,7 +34,6 @@ from muster.volumes.ledger import FolderLedger
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
-    from muster.volumes.retention import Collected, Plan
 
 
 class FolderStore:

@@ -25,12 +25,11 @@ from muster.core.job import JobSpec
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.status import JobStatus
-from muster.volumes.base import Held, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
 from muster.volumes.manifest import Entry
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
-    from muster.volumes.retention import Collected, Plan
 
 
 class Versions(Protocol):

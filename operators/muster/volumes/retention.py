@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from muster.core.job import JobSpec, Origin
 from muster.core.room import Room
 from muster.core.status import JobState
 from muster.volumes import damage
-from muster.volumes.base import Record, Version
+from muster.volumes.base import Collected, Plan, Record, Version
 from muster.volumes.commit_records import holder, is_committed, uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.held import is_fetchable
@@ -37,43 +36,6 @@ DAY_SECONDS = 24 * HOUR_SECONDS
 CHECKPOINT_DAYS = 7.0
 
 _TRASHED = re.compile(r"(\d+)-[0-9a-f]+\Z")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a collection would take away, and why the other versions stay.
-
-    :param versions: they go; `kept` says of every other one why it stays.
-    :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
-    :param resumable: job ids whose checkpoints stay, since their task may go on from them; what else they staged goes.
-    :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
-    """
-
-    versions: tuple[Version, ...] = ()
-    kept: Mapping[str, str] = field(default_factory=dict)
-    staging: tuple[str, ...] = ()
-    torn: tuple[Path, ...] = ()
-    code: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    resumable: tuple[str, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """What its versions hold; less is freed where they share files with others."""
-        return sum(version.size_bytes for version in self.versions)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """What a collection took away.
-
-    :param freed_bytes: counts what was unlinked, not what waits in the trash.
-    :param at_once: whether the disk is nearly full, so that the files of its versions did not wait there.
-    """
-
-    plan: Plan
-    freed_bytes: int
-    at_once: bool = False
 
 
 def plan(
@@ -115,7 +77,7 @@ def plan(
         kept=kept,
         staging=tuple(leftovers(store, but=stay)),
         resumable=stay,
-        torn=tuple(folder for folder, job_id in uncommitted(store.layout) if _given_up(store, job_id)),
+        torn=tuple(str(folder) for folder, job_id in uncommitted(store.layout) if _given_up(store, job_id)),
         code=tuple(_unused_code(store, kept, set(jobs))),
         jobs=jobs,
     )
@@ -175,7 +137,7 @@ def collect(
             except OSError as error:  # a full disk, say: a tombstone needs room, which all below makes
                 failed = error
         for folder in decided.torn:
-            _empty(store, folder)
+            _empty(store, Path(folder))
         staged = sum(delete(store, store.layout.staging(job_id)) for job_id in decided.staging)
         staged += sum(
             delete(store, path)

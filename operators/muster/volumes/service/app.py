@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import attempts, holding, jobs, keeping, pods, reading, upkeep
+from muster.volumes.service import answers, checks, pods, reading, writing
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
@@ -45,7 +45,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         yield
         site.committer.stop()
 
-    parts = (attempts, holding, jobs, keeping, pods, reading, upkeep)
+    parts = (answers, checks, pods, reading, writing)
     app = Starlette(
         routes=[
             Route("/healthz", _healthy),

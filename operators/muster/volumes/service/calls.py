@@ -23,10 +23,16 @@ from muster.core.errors import MusterError, SpecError
 from muster.core.room import CLAIM, Room, is_full
 from muster.volumes.durability import translated
 from muster.volumes.service.archives import CHUNK_BYTES
-from muster.volumes.service.messages import LIMIT_JSON_BYTES
 from muster.volumes.service.refusals import document, status_of
 from muster.volumes.service.site import Site
+from muster.volumes.service.table import number
 from muster.volumes.service.tokens import Kind, Refused, Token, verify
+
+MIB = 1 << 20
+LIMIT_JSON_BYTES = 16 * MIB
+LIMIT_LINES_BYTES = 4 * MIB
+LIMIT_WORKER_BYTES = 16 * MIB
+WORKER = "worker.pyz"
 
 SILENCE_SECONDS = 30.0  # a client that sends no more may be a node that is lost
 MESSAGE_SECONDS = 60.0  # for all of what is kept in memory until it is whole
@@ -100,7 +106,7 @@ class Call:
 
     def number(self, name: str) -> int:
         """A part of the path that is a number."""
-        return _number(name, self.part(name))
+        return number(name, self.part(name))
 
     def query(self, name: str, default: str | None = None) -> str:
         """A parameter of the query. :raises SpecError: it is not there, and has no default."""
@@ -111,7 +117,7 @@ class Call:
 
     def query_number(self, name: str, default: int | None = None) -> int:
         """A parameter of the query that is a number, 0 or more."""
-        return _number(name, self.query(name, None if default is None else str(default)))
+        return number(name, self.query(name, None if default is None else str(default)))
 
     def body(self, *, limit_bytes: int | None) -> io.BufferedReader:
         """The body, to be read once."""
@@ -125,6 +131,13 @@ class Call:
     def message(self, kind: type[T]) -> T:
         """The body as a dataclass. :raises SpecError: it is another, or too long."""
         return wire.loads(kind, self.text(limit_bytes=LIMIT_JSON_BYTES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How much of a log is held."""
+
+    count: int
 
 
 Handler = Callable[[Call], object]
@@ -198,9 +211,3 @@ def _response(made: object) -> Response:
     if isinstance(made, Response):
         return made
     return Response(wire.dumps(made), media_type="application/json")
-
-
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise SpecError(f"{name} is {text!r:.60}: need a whole number, 0 or more")
-    return int(text)

@@ -31,18 +31,18 @@ from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, write_whole
 from muster.volumes.service.archives import Member, members, pack
-from muster.volumes.service.attempts import WORKER
-from muster.volumes.service.calls import Call, route
-from muster.volumes.service.messages import (
-    ATTEMPT,
-    LIMIT_LINES_BYTES,
-    LIMIT_LOG_BYTES,
-    LIMIT_SEAL_BYTES,
-    Count,
-)
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
 from muster.volumes.service.site import Site
 from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import Kind, Refused
+
+ATTEMPT = "muster-attempt"
+"""The header that says which attempt a start of a gang became."""
+
+LIMIT_LOG_BYTES = 1024 * MIB
+"""How long a job's log gets by what its ranks print."""
+
+LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
 
 _JOB = "/v1/jobs/{job_id}"
 _REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"

@@ -1,4 +1,4 @@
-"""What changes the store beside jobs: versions and code put in, pinned, leased, retired."""
+"""What is sent as a stream of bytes, or by hand: versions, code, workers, lines of logs, and statuses."""
 
 from __future__ import annotations
 
@@ -13,67 +13,33 @@ from starlette.routing import Route
 from muster.core.errors import SpecError
 from muster.core.job import check_digest
 from muster.core.names import check_partition, check_volume
+from muster.core.status import JobStatus
 from muster.volumes import snapshot
 from muster.volumes.base import Record, Version
 from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
 from muster.volumes.commit_records import committed
-from muster.volumes.durability import translated
+from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.service.archives import unpack
-from muster.volumes.service.calls import Call, route
-from muster.volumes.service.messages import Answer, Reading, Why
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
+from muster.volumes.service.journal import ONCE
 from muster.volumes.service.site import Site
 from muster.volumes.tree import remove
 
 LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
 
+_JOB = "/v1/jobs/{job_id}"
 _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 
 
 def routes(site: Site) -> Iterator[Route]:
     """Every route of this module."""
     yield route("PUT", "/v1/code/{digest}", _put, site=site, threads=site.working)
-    yield route("GET", "/v1/code/{digest}/held", _holds_code, site=site)
     yield route("PUT", "/v1/uploads/{request}", _add, site=site, threads=site.working)
-    yield route("POST", "/v1/pin", _pin, site=site)
-    yield route("POST", "/v1/unpin", _unpin, site=site)
-    yield route("POST", "/v1/retire", _retire, site=site)
-    yield route("POST", "/v1/reinstate", _reinstate, site=site)
-    yield route("PUT", "/v1/leases/{holder}", _lease, site=site)
-    yield route("DELETE", "/v1/leases/{holder}", _release, site=site)
-
-
-def _pin(call: Call) -> Version:
-    why = call.message(Why)
-    return call.site.store.pin(why.address, reason=why.reason)
-
-
-def _unpin(call: Call) -> Version:
-    why = call.message(Why)
-    return call.site.store.unpin(why.address, reason=why.reason)
-
-
-def _retire(call: Call) -> Version:
-    why = call.message(Why)
-    return call.site.store.retire(why.address, reason=why.reason)
-
-
-def _reinstate(call: Call) -> Version:
-    return call.site.store.reinstate(call.message(Why).address)
-
-
-def _lease(call: Call) -> None:
-    call.site.store.lease(call.message(Reading).addresses, holder=call.part("holder"))
-
-
-def _release(call: Call) -> None:
-    call.site.store.release(call.part("holder"))
-
-
-def _holds_code(call: Call) -> Answer:
-    digest = check_digest("code snapshot", call.part("digest"))
-    return Answer(yes=call.site.store.layout.code(digest).is_dir())
+    yield route("PUT", f"{_JOB}/worker", _equip, site=site)
+    yield route("PUT", f"{_JOB}/status", _update, site=site)
+    yield route("POST", f"{_JOB}/log", _append, site=site)
 
 
 def _put(call: Call) -> None:
@@ -142,3 +108,23 @@ def _prepare(store: FolderStore, draft: Draft, ready: Path, job_id: str, *, note
     plan = assemble(store.layout, store.catalog, [draft], record=record, compare=store.compare)
     decide(store.layout, plan, ready=ready)
     return plan
+
+
+def _equip(call: Call) -> None:
+    folder = call.site.store.ledger.check(call.part("job_id"))
+    write_whole(folder / WORKER, call.text(limit_bytes=LIMIT_WORKER_BYTES))
+
+
+def _update(call: Call) -> None:
+    status = call.message(JobStatus)
+    if status.job_id != call.part("job_id"):
+        raise SpecError(
+            f"the status is that of job {status.job_id!r:.60}, not of {call.part('job_id')!r:.60}"
+        )
+    call.site.committer.update(status)
+
+
+def _append(call: Call) -> Count:
+    journal = call.site.journals.of(call.part("job_id"))
+    data = call.text(limit_bytes=LIMIT_LINES_BYTES)
+    return Count(count=journal.append(f"{ONCE}{call.query('request')}", data, offset=0))

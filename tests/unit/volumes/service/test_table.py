@@ -1,0 +1,70 @@
+"""The table of calls: what follows from the protocols' signatures, and that each store has them all."""
+
+import inspect
+import json
+
+import pytest
+
+from muster.core.errors import SpecError
+from muster.volumes.folder import FolderStore
+from muster.volumes.ledger import FolderLedger
+from muster.volumes.protocols import Attempts, Ledger, LocalStore, ServedStore, Versions
+from muster.volumes.service.client import ServiceLedger, ServiceStore
+from muster.volumes.service.table import ROWS, TABLE, Row
+
+
+def calls(protocol):
+    return {
+        name: method
+        for name, method in inspect.getmembers(protocol, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(
+    ("store", "protocol"),
+    [(FolderStore, LocalStore), (ServiceStore, ServedStore), (FolderLedger, Ledger), (ServiceLedger, Ledger)],
+)
+def test_a_store_has_every_call_of_its_protocol(store, protocol):
+    for name in calls(protocol):
+        assert callable(getattr(store, name)), name
+
+
+def test_no_call_of_a_store_returns_a_path_but_those_of_local_stores():
+    local = set(calls(LocalStore)) - set(calls(Versions)) - set(calls(Attempts))
+    assert {"path", "code", "stage", "staging"} <= local
+    for protocol in LocalStore.__mro__[1:]:
+        for method in calls(protocol).values():
+            assert "Path" not in str(inspect.signature(method).return_annotation), method
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.method.__qualname__)
+def test_a_row_has_all_arguments_of_its_method(row):
+    parameters = set(row.signature.parameters) - {"self"}
+    carried = set(row.message.__dataclass_fields__) if row.message else parameters
+    assert {row.names.get(name, name) for name in parameters if f"{{{name}}}" not in row.path} <= carried
+    assert not row.threads or row.threads in ("working", "starting")
+
+
+def test_a_call_comes_out_as_it_went_in():
+    row = ROWS[Attempts.commit]
+    sent = row.request(("a-1",), {"attempt": 2, "metrics": {"auc": 0.5}, "modules": ["a.py"]})
+    assert sent.path == "/v1/jobs/a-1/commit"
+    assert json.loads(sent.body)["kind"] == "Order"
+    received = row.arguments({"job_id": "a-1"}, {}, lambda: sent.body)
+    assert received == {"job_id": "a-1", "attempt": 2, "metrics": {"auc": 0.5}, "modules": ("a.py",)}
+
+
+def test_what_an_earlier_client_does_not_send_has_its_default():
+    sent = b'{"kind":"Rules","schema":1,"volumes":[],"keep_last":2,"job_days":30.0,"young_days":0.0}'
+    (row,) = (row for row in TABLE if row.path == "/v1/gc/plan")
+    assert row.arguments({}, {}, lambda: sent)["checkpoint_days"] == 7.0
+
+
+def test_a_query_lacks_nothing_and_its_numbers_are_numbers():
+    row = Row(Versions.newest, "GET", "/v1/versions", answer="Versions.versions")
+    assert row.arguments({}, {"volume": "a/b", "limit": "3"}, bytes) == {"volume": "a/b", "limit": 3}
+    with pytest.raises(SpecError, match="lacks its parameter 'volume'"):
+        row.arguments({}, {"limit": "3"}, bytes)
+    with pytest.raises(SpecError, match="need a whole number"):
+        row.arguments({}, {"volume": "a/b", "limit": "many"}, bytes)
