@@ -277,7 +277,7 @@ def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, sto
     record, aside = store.layout.commit("put-1"), work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     store.layout.delete(store.layout.staging("put-1"))
-    given_up = retention._given_up
+    given_up = retention.given_up
 
     def commit_meanwhile(store, job_id):
         found = given_up(store, job_id)
@@ -285,7 +285,7 @@ def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, sto
             aside.rename(record)
         return found
 
-    monkeypatch.setattr(retention, "_given_up", commit_meanwhile)
+    monkeypatch.setattr(retention, "given_up", commit_meanwhile)
     assert retention.collect(store, grace_seconds=0).plan.torn != ()
     assert fsck.check(FolderStore(store.layout.root), deep=True).problems == ()
     assert (store.path(version.address) / "x").read_bytes() == b"1"
