@@ -5,12 +5,12 @@ What a store does is in :mod:`muster.volumes.protocols`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muster.core.job import Origin, Pinned
+from muster.core.job import JobSpec, Origin, Pinned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,38 @@ class Record:
     modules: tuple[str, ...] | None = None
     siblings: tuple[str, ...] = ()
     note: str = ""
+
+    @classmethod
+    def of_job(
+        cls,
+        spec: JobSpec,
+        job_id: str,
+        *,
+        metrics: Mapping[str, float],
+        modules: Sequence[str] | None,
+        created: float,
+    ) -> Record:
+        """What the records of all versions of a job say alike, on each machine that commits it."""
+        runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
+        entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
+        return cls(
+            volume="",
+            number=0,
+            digest="",
+            created=created,
+            job_id=job_id,
+            output="",
+            job_name=spec.name,
+            origin=spec.origin,
+            inputs={name: given.versions for name, given in spec.inputs.items()},
+            params=spec.params,
+            metrics=dict(metrics),
+            code=spec.code,
+            image=spec.image,
+            image_digest=spec.image_digest,
+            entrypoint=entrypoint,
+            modules=None if modules is None else tuple(modules),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

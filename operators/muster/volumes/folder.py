@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from muster.core.address import Address
 from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError
-from muster.core.job import JobSpec, check_digest
+from muster.core.job import check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
@@ -338,7 +338,8 @@ class FolderStore:
             with _blaming_output():
                 drafts = self._drafts(staging)
                 sealed_at = self.attempts.sealed_at(staging)
-                record = _record(self.ledger.spec(job_id), job_id, metrics, modules, created=sealed_at)
+                spec = self.ledger.spec(job_id)
+                record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
                 plan = assemble(self.layout, self.catalog, drafts, record=record, compare=self.compare)
             decide(self.layout, plan, ready=ready)
         done = publish(self.layout, plan, ready=ready, job_id=job_id)
@@ -374,37 +375,6 @@ def _blaming_output() -> Iterator[None]:
             else "it is immutable (chattr +i), or another user's"
         )
         raise BadOutput(f"an output cannot be committed: {where}: {error.strerror}: {hint}") from error
-
-
-def _record(
-    spec: JobSpec,
-    job_id: str,
-    metrics: Mapping[str, float],
-    modules: Sequence[str] | None,
-    *,
-    created: float,
-) -> Record:
-    """The record of a job's versions, the same whichever machine writes it, and whenever."""
-    runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
-    entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
-    return Record(
-        volume="",
-        number=0,
-        digest="",
-        created=created,
-        job_id=job_id,
-        output="",
-        job_name=spec.name,
-        origin=spec.origin,
-        inputs={name: given.versions for name, given in spec.inputs.items()},
-        params=spec.params,
-        metrics=dict(metrics),
-        code=spec.code,
-        image=spec.image,
-        image_digest=spec.image_digest,
-        entrypoint=entrypoint,
-        modules=None if modules is None else tuple(modules),
-    )
 
 
 def _key(reason: str) -> str:

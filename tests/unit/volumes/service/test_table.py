@@ -4,6 +4,7 @@ import inspect
 import json
 
 import pytest
+from tests.unit.volumes.memory import MemoryLedger, MemoryStore
 
 from muster.core.errors import SpecError
 from muster.volumes.folder import FolderStore
@@ -23,7 +24,14 @@ def calls(protocol):
 
 @pytest.mark.parametrize(
     ("store", "protocol"),
-    [(FolderStore, LocalStore), (ServiceStore, ServedStore), (FolderLedger, Ledger), (ServiceLedger, Ledger)],
+    [
+        (FolderStore, LocalStore),
+        (MemoryStore, LocalStore),
+        (ServiceStore, ServedStore),
+        (FolderLedger, Ledger),
+        (MemoryLedger, Ledger),
+        (ServiceLedger, Ledger),
+    ],
 )
 def test_a_store_has_every_call_of_its_protocol(store, protocol):
     for name in calls(protocol):
