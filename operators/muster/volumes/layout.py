@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from muster.core.errors import NotFound, StoreError
@@ -47,6 +48,11 @@ MARKER = "VOLUME.json"
 _ROOMS = ("v", "commits", "staging", "code", "jobs", "leases", "trash")
 
 
+@lru_cache(4096)  # a look at a volume of a thousand versions asks for it some thousand times
+def _volume(root: Path, name: str) -> Path:
+    return root / "v" / check_volume(name)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths of one store. Every name is checked before it becomes part of one."""
@@ -58,7 +64,7 @@ class Layout:
 
     def volume(self, name: str) -> Path:
         """The folder of a volume's versions."""
-        return self.root / "v" / check_volume(name)
+        return _volume(self.root, name)
 
     def version(self, volume: str, number: int) -> Path:
         """The folder of one version."""

@@ -29,9 +29,10 @@ from muster.volumes import snapshot
 from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
+from muster.volumes.held import DAY_SECONDS
 from muster.volumes.manifest import Entry, render
-from muster.volumes.retention import DAY_SECONDS, why_kept
 from muster.volumes.retention import check as check_rules
+from muster.volumes.retention import why_kept
 from muster.volumes.selection import no_number, no_volume, select
 from muster.volumes.tree import copy_file, copy_tree, held_files_of, remove, unlock
 
