@@ -344,7 +344,7 @@ def test_gc_waits_for_who_takes_a_lease(work, store):
     first = work.run("a-1", {"x": b"1"})
     work.run("a-2", {"x": b"2"})
     collector = threading.Thread(target=retention.collect, args=(store,), kwargs={"keep_last": 1})
-    with store.steady():
+    with store.marks.steady():
         collector.start()
         store.lease([first.address], holder="reader-1")
     collector.join(timeout=GUARD_SECONDS)

@@ -15,11 +15,8 @@ from muster.core.job import check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.status import JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Record, Version
-from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
-from muster.volumes.commit_records import committed
+from muster.volumes.base import Version
 from muster.volumes.durability import translated, write_whole
-from muster.volumes.folder import FolderStore
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.service.archives import unpack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
@@ -69,27 +66,13 @@ def _add(call: Call) -> Version:
     volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
     if partition is not None:
         check_partition(partition)
-    job_id = f"put-{request}"
-    with translated(f"put into {volume}"), store.attempts.alone(job_id):
-        if committed(store.layout, job_id) is None:
-            _publish(call, job_id, volume, partition)
-        store.layout.delete(store.layout.staging(job_id))
-    ((place,),) = (committed(store.layout, job_id) or {}).values()
-    return store.catalog.described(*place)
-
-
-def _publish(call: Call, job_id: str, volume: str, partition: str | None) -> None:
-    layout = call.site.store.layout
-    ready = layout.staging(job_id) / "1" / "ready"
-    plan = read_plan(ready)
-    if plan is None:  # else a call before a crash received all of it
-        try:
-            draft = _receive(call, ready / "0" / "data", volume, partition)
-            plan = _prepare(call.site.store, draft, ready, job_id, note=call.query("note", ""))
-        except BaseException:
-            layout.delete(ready)
-            raise
-    publish(layout, plan, ready=ready, job_id=job_id)
+    with translated(f"put into {volume}"):
+        return store.commits.put(
+            f"put-{request}",
+            volume,
+            lambda ready: _receive(call, ready / "0" / "data", volume, partition),
+            note=call.query("note", ""),
+        )
 
 
 def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draft:
@@ -99,15 +82,6 @@ def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draf
     if not files:
         raise SpecError(f"nothing was sent for {volume}: a version holds one file or more")
     return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=files)
-
-
-def _prepare(store: FolderStore, draft: Draft, ready: Path, job_id: str, *, note: str) -> list[Placed]:
-    record = Record(
-        volume=draft.volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
-    )
-    plan = assemble(store.layout, store.catalog, [draft], record=record, compare=store.compare)
-    decide(store.layout, plan, ready=ready)
-    return plan
 
 
 def _equip(call: Call) -> None:
