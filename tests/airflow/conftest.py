@@ -18,6 +18,7 @@ from muster.airflow.embedded.result import RunResult, Silent, Stage
 from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
 from muster.core.status import JobStatus
+from muster.volumes import damage
 from muster.volumes.folder import FolderStore
 
 
@@ -33,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def store(home: EmbeddedHome) -> FolderStore:
     return FolderStore(home.settings.store)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undamaged(home: EmbeddedHome) -> Iterator[None]:
+    """Fail in the file that damaged the store: all files share it, and gc refuses a damaged one."""
+    yield
+    damage.refuse(FolderStore(home.settings.store))
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import typer
 
+from muster.cli.checks.check import Check
 from muster.cli.command import Json
 from muster.cli.screen import Table, emit, safe, say
 from muster.core.settings import Settings
@@ -14,8 +17,6 @@ def doctor(*, as_json: Json = False) -> None:
 
     The cluster is the one that MUSTER_CLUSTER names; nothing is made there. The exit code is 1 where something will not work.
     """
-    from muster.cli.checks import all_checks
-
     checks = list(all_checks(Settings.load()))
     bad = any(check.state == "bad" for check in checks)
     if as_json:
@@ -30,3 +31,17 @@ def doctor(*, as_json: Json = False) -> None:
                 say(safe(f"\n{check.name}: {check.advice}".strip()))
     if bad:
         raise typer.Exit(1)
+
+
+def all_checks(settings: Settings) -> Iterator[Check]:
+    """Look at this machine, or at the cluster to which its jobs go; each check is made when it is asked for."""
+    if settings.cluster is None:
+        from muster.cli.checks.machine import machine_checks
+
+        yield from machine_checks(settings)
+        return
+    from muster.cli.checks.cluster import cluster_checks
+    from muster.cli.checks.machine import client_checks
+
+    yield from client_checks(settings)
+    yield from cluster_checks(settings)

@@ -1,8 +1,14 @@
 """Dataclasses to JSON and back, checked on the way in.
 
-A spec crosses process and pod boundaries, and its two ends may be of different releases: each
-document says which schema it was written with, unknown fields are refused by name, and what comes
-back has passed the same validation as what was built by hand.
+A document crosses process and pod boundaries, and its two ends may be of different releases. Three
+rules keep them together:
+
+- A field that equals its default is not written. A release that added the field and one that never
+  knew it so write the same bytes for what both can say.
+- An unknown field is refused by name: it holds something that this release would not do.
+- The schema number moves only when the meaning of a field, or its default, changes.
+
+What comes back has passed the same validation as what was built by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar, Union
 
@@ -31,8 +37,12 @@ def dumps(value: object) -> str:
 
     :raises SpecError: where a number is not finite; Python would write ``NaN``, which is not JSON.
     """
-    document = {"kind": type(value).__name__, "schema": SCHEMA_VERSION, **plain(value)}
-    return json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return _line(value, _plain(value, _set_fields))
+
+
+def dumps_every_field(value: object) -> str:
+    """Write a dataclass as :func:`dumps` does, with the fields that equal their defaults: what digests are made of."""
+    return _line(value, plain(value))
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -61,29 +71,50 @@ def loads(kind: type[T], text: str | bytes) -> T:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with dataclasses, enums, mappings and tuples as what JSON knows.
+    """Return `value` with dataclasses, enums, mappings and tuples as what JSON knows, all fields written.
 
     :raises SpecError: a number that is not finite.
     """
+    return _plain(value, _every_field)
+
+
+def _line(value: object, fields: Mapping[str, Any]) -> str:
+    document = {"kind": type(value).__name__, "schema": SCHEMA_VERSION, **fields}
+    return json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any, fields_of: Callable[[Any, type], Iterable[str]]) -> Any:
     kind = type(value)
     if value is None or kind in _SCALARS:
         return value  # first, because a seal holds as many of them as a job wrote files
     if dataclasses.is_dataclass(kind):
-        return {name: plain(getattr(value, name)) for name in _names(kind)}
+        return {name: _plain(getattr(value, name), fields_of) for name in fields_of(value, kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: _plain(item, fields_of) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [_plain(item, fields_of) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"{value} is not a finite number and cannot be written as JSON")
     return value
 
 
+def _every_field(_: Any, kind: type) -> Iterable[str]:
+    return _defaults(kind)
+
+
+def _set_fields(value: Any, kind: type) -> Iterable[str]:
+    return [name for name, default in _defaults(kind).items() if getattr(value, name) != default]
+
+
 @cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _defaults(kind: type) -> dict[str, Any]:
+    """The default of each field; ``MISSING``, which equals nothing else, where it has none."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(kind)
+    }
 
 
 @cache

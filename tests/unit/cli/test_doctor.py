@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.cli import checks
+from muster.cli.checks import machine as checks
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
@@ -84,7 +84,7 @@ def test_a_home_that_others_may_enter_is_told(muster: Run, home: Path, history: 
     ("folder", "kind"), [("/", "ext4"), ("/tmp", "tmpfs"), ("/tmpfile", "ext4"), ("/mnt/my share/a", "nfs4")]
 )
 def test_the_file_system_is_that_of_the_deepest_mount(folder: str, kind: str) -> None:
-    assert checks._kind_of(Path(folder), MOUNTS) == kind
+    assert checks.kind_of(Path(folder), MOUNTS) == kind
 
 
 def test_a_cache_that_holds_environments_needs_little_more(
@@ -93,15 +93,15 @@ def test_a_cache_that_holds_environments_needs_little_more(
     usage = type("Usage", (), {"free": 2 << 30})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     settings = Settings(home=home, cache=tmp_path / "cache")
-    assert checks._cache_disk(settings).state == "bad"
+    assert checks.cache_disk(settings).state == "bad"
     (settings.cache / "images").mkdir(parents=True)
-    assert checks._cache_disk(settings).state == "ok"
+    assert checks.cache_disk(settings).state == "ok"
 
 
 def test_a_full_disk_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 100 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    check = checks._home_disk(Settings.load())
+    check = checks.home_disk(Settings.load())
     assert (check.state, check.found) == ("bad", f"0.1 GiB free at {home}")
 
 

@@ -120,3 +120,27 @@ def test_ranks_count_through_roles_in_order():
     replica = VALUES[3]
     assert replica.first_rank == 1 + 4
     assert SPEC.world_size == 9
+
+
+def test_what_equals_its_default_is_not_written() -> None:
+    """So an earlier release, which refuses a field that it does not know, reads what does not use it."""
+    role = Role(command=("true",), resources=Resources(cpus=2))
+    spec = JobSpec(name="a.b", image="python", image_digest=DIGEST, roles=(role,))
+    written = json.loads(wire.dumps(spec))
+    assert written == {
+        "kind": "JobSpec",
+        "schema": 1,
+        "name": "a.b",
+        "image": "python",
+        "image_digest": DIGEST,
+        "roles": [{"command": ["true"], "resources": {"cpus": 2}}],
+    }
+    assert wire.loads(JobSpec, json.dumps(written)) == spec
+    assert wire.plain(spec)["queue"] is None  # a script that reads --json finds every field
+
+
+def test_a_value_that_differs_from_its_default_is_written_however_empty_it_is() -> None:
+    spec = JobSpec(
+        name="a.b", image="python", image_digest=DIGEST, roles=(Role(command=("x",)),), max_restarts=0
+    )
+    assert json.loads(wire.dumps(spec))["max_restarts"] == 0

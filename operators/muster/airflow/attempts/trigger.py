@@ -54,8 +54,12 @@ class JobTrigger(BaseTrigger):
         self.limit_seconds = limit_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the database keeps of it."""
-        fields = ("job_id", "owner", "cursor", "deadline", "limit_seconds")
+        """Return what the database keeps of it.
+
+        A limit that there is not is left out: the triggerer of an earlier release refuses a keyword that it does not know.
+        """
+        fields = ["job_id", "owner", "cursor", "deadline"]
+        fields += ["limit_seconds"] if self.limit_seconds is not None else []
         return "muster.airflow.attempts.trigger.JobTrigger", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 
 import tomllib
 
-from muster.backends.local.environments import Progress
 from muster.backends.local.requirements import LOCK, RECIPE, entries, normal, package
 from muster.backends.local.spawn import die_with
 from muster.core.errors import ImageError
+
+Progress = Callable[[str], None]
 
 _LAST_LINES = 12
 _BEAT_SECONDS = 3.0

@@ -17,10 +17,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.backends.local.places import locked_if_free
 from muster.backends.local.requirements import LOCK, RECIPE, WANTED, check, wheels
@@ -32,10 +33,11 @@ from muster.volumes.durability import sync_all, write_whole
 from muster.volumes.protocols import Store
 from muster.volumes.tree import remove
 
+if TYPE_CHECKING:
+    from muster.backends.local.build import Progress
+
 OWN = ("muster", "airflow")
 """Images of muster itself: the cluster's, in which no job runs."""
-
-Progress = Callable[[str], None]
 
 _BEAT_SECONDS = 3.0
 _LOOK_SECONDS = 0.05

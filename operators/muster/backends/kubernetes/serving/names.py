@@ -7,7 +7,7 @@ import hashlib
 from muster.backends.kubernetes import labels
 from muster.core.deployment import DeploymentSpec
 from muster.core.names import check_label
-from muster.core.wire import dumps
+from muster.core.wire import dumps_every_field
 
 DEPLOYMENT = f"{labels.PREFIX}deployment"
 REVISION = f"{labels.PREFIX}revision"
@@ -52,8 +52,11 @@ def number(revision: str) -> int:
 
 
 def spec_digest(spec: DeploymentSpec) -> str:
-    """Return a word that no other spec has: 16 hex digits of a SHA-256 hash."""
-    return hashlib.sha256(dumps(spec).encode()).hexdigest()[:16]
+    """Return a word that no other spec has: 16 hex digits of a SHA-256 hash.
+
+    It is made of every field, as the release before made it: objects that are there keep theirs.
+    """
+    return hashlib.sha256(dumps_every_field(spec).encode()).hexdigest()[:16]
 
 
 def service_name(revision_object: str) -> str:

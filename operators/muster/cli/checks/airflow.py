@@ -8,7 +8,7 @@ from contextlib import closing
 from shlex import quote
 from typing import Any
 
-from muster.cli.checks import Check
+from muster.cli.checks.check import Check
 from muster.core.settings import Settings
 
 MAINTENANCE = "muster_maintenance"

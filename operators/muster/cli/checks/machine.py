@@ -1,4 +1,4 @@
-"""What ``muster doctor`` looks at, one function each: a state, what was found, and what to do about it."""
+"""Checks of this machine: Python, disks, memory, ports, the store and its jobs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
+from muster.cli.checks.check import Check
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
@@ -21,39 +21,6 @@ CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to bu
 FETCHED_GIB = 2.0
 MEMORY_GIB = 4.0
 LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One line of the doctor's report.
-
-    :param state: ``ok``, ``warn`` (it works, less well) or ``bad`` (it will not work).
-    :param advice: what to do; empty where all is well.
-    """
-
-    name: str
-    state: str
-    found: str
-    advice: str = ""
-
-
-def bad(name: str, error: MusterError, advice: str) -> Check:
-    """Return the check that an error ended."""
-    return Check(name=name, state="bad", found=str(error), advice=advice)
-
-
-def all_checks(settings: Settings) -> Iterator[Check]:
-    """Look at everything; each check is made when it is asked for.
-
-    Where jobs go to a cluster, of this machine only what submits them and keeps what was fetched.
-    """
-    if settings.cluster is None:
-        yield from (check(settings) for check in CHECKS)
-        return
-    from muster.cli.cluster_checks import cluster_checks
-
-    yield from (check(settings) for check in (_python, _airflow, _fetched_disk))
-    yield from cluster_checks(settings)
 
 
 def _python(_: Settings) -> Check:
@@ -118,7 +85,8 @@ def _airflow(_: Settings) -> Check:
     )
 
 
-def _home_disk(settings: Settings) -> Check:
+def home_disk(settings: Settings) -> Check:
+    """Look for room where jobs and versions are kept."""
     return _disk(
         "disk for MUSTER_HOME",
         settings.home,
@@ -139,7 +107,8 @@ def _images(settings: Settings) -> Check:
     return Check(name="images", state="ok", found=f"{len(found)}, each with a lock that is up to date")
 
 
-def _cache_disk(settings: Settings) -> Check:
+def cache_disk(settings: Settings) -> Check:
+    """Look for room where images are built; less of it is needed once there are some."""
     needed = 1.0 if (settings.cache / "images").is_dir() else CACHE_GIB
     return _disk(
         "disk for MUSTER_CACHE", settings.cache, needed, "free some, or set MUSTER_CACHE to another disk"
@@ -173,7 +142,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _file_system(settings: Settings) -> Check:
-    kind = _kind_of(_existing(settings.home), Path("/proc/self/mounts").read_text(errors="replace"))
+    kind = kind_of(_existing(settings.home), Path("/proc/self/mounts").read_text(errors="replace"))
     if kind in LOCKLESS:
         return Check(
             name="file system",
@@ -199,7 +168,7 @@ def _home_rights(settings: Settings) -> Check:
     )
 
 
-def _kind_of(folder: Path, mounts: str) -> str:
+def kind_of(folder: Path, mounts: str) -> str:
     """Return the type of the file system that holds `folder`: the deepest mount point above it."""
     best, kind = "", ""
     resolved = str(folder.resolve())
@@ -309,33 +278,42 @@ def _jobs(settings: Settings) -> Check:
 
 
 def _maintenance(settings: Settings) -> Check:
-    from muster.cli.airflow_checks import maintenance
+    from muster.cli.checks.airflow import maintenance
 
     return maintenance(settings)
 
 
 def _pools(settings: Settings) -> Check:
-    from muster.cli.airflow_checks import pools
+    from muster.cli.checks.airflow import pools
 
     return pools(settings)
 
 
-CHECKS: tuple[Callable[[Settings], Check], ...] = (
-    _python,
-    _system,
-    _uv,
-    _airflow,
-    _home_disk,
-    _cache_disk,
-    _file_system,
-    _home_rights,
-    _memory,
-    _limits,
-    _gpus,
-    _port,
-    _images,
-    _store,
-    _jobs,
-    _maintenance,
-    _pools,
-)
+def machine_checks(settings: Settings) -> Iterator[Check]:
+    """Look at the machine on which jobs run; each check is made when it is asked for."""
+    for check in (
+        _python,
+        _system,
+        _uv,
+        _airflow,
+        home_disk,
+        cache_disk,
+        _file_system,
+        _home_rights,
+        _memory,
+        _limits,
+        _gpus,
+        _port,
+        _images,
+        _store,
+        _jobs,
+        _maintenance,
+        _pools,
+    ):
+        yield check(settings)
+
+
+def client_checks(settings: Settings) -> Iterator[Check]:
+    """Look at the machine that submits jobs to a cluster and keeps what was fetched from there."""
+    for check in (_python, _airflow, _fetched_disk):
+        yield check(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from muster.cli.checks import Check, bad
+from muster.cli.checks.check import Check, bad
 from muster.core.errors import Forbidden, MusterError, SpecError
 
 if TYPE_CHECKING:

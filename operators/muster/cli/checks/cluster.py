@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from muster.cli.checks import Check, bad
-from muster.cli.gang_checks import gang_checks
+from muster.cli.checks.check import Check, bad
+from muster.cli.checks.gangs import gang_checks
+from muster.cli.checks.serving import serving_checks
 from muster.cli.screen import when
-from muster.cli.serving_checks import serving_checks
 from muster.core.errors import MusterError
 from muster.core.room import Room
 from muster.core.settings import Settings

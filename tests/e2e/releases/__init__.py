@@ -1,0 +1,1 @@
+"""Two releases of muster side by side."""
