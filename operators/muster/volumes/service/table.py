@@ -2,8 +2,8 @@
 
 The rest follows from the method's signature, for both sides. An argument that the path names is part of it; the
 others are the query, or where the row names a message, the fields of that. What is returned is sent as a message
-of its own, or as the field that the row names. A row's address and its messages' kinds and fields never change:
-earlier clients use them. What is a stream of bytes is no row: see ``streams`` and ``pods``.
+of its own, or as the field that the row names. A row's address and its messages' kinds, fields and defaults never
+change: earlier clients use them, and a field that equals its default is not written. What is a stream of bytes is no row: see ``streams`` and ``pods``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_volume
-from muster.volumes.base import Collected, Plan
+from muster.volumes.base import Collected, Plan, Version
 from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
 
 MOST_SPECS = 200
@@ -54,9 +54,16 @@ class Current:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept(Plan):
-    """A plan as it is sent, with what was freed by it."""
+class Swept:
+    """A plan, and what was freed by it. What has no default here, earlier clients need to be written."""
 
+    versions: tuple[Version, ...]
+    kept: Mapping[str, str]
+    staging: tuple[str, ...]
+    torn: tuple[str, ...]
+    code: tuple[str, ...]
+    jobs: tuple[str, ...]
+    resumable: tuple[str, ...] = ()
     freed_bytes: int = 0
     at_once: bool = False
 

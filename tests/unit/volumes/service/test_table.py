@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import MISSING, fields
 
 import pytest
 from tests.unit.volumes.memory import MemoryLedger, MemoryStore
@@ -67,6 +68,31 @@ def test_what_an_earlier_client_does_not_send_has_its_default():
     sent = b'{"kind":"Rules","schema":1,"volumes":[],"keep_last":2,"job_days":30.0,"young_days":0.0}'
     (row,) = (row for row in TABLE if row.path == "/v1/gc/plan")
     assert row.arguments({}, {}, lambda: sent)["checkpoint_days"] == 7.0
+
+
+def test_a_field_may_be_left_out_only_where_earlier_releases_have_its_default_too():
+    kinds = [kind for row in TABLE for kind in (row.message, row.sent and row.sent.kind) if kind is not None]
+    own = {
+        (kind.__name__, field.name): field.default
+        for kind in kinds
+        for field in fields(kind)
+        if kind.__module__ in ("types", "muster.volumes.service.table") and field.default is not MISSING
+    }
+    assert own == {
+        ("NewJob", "owner"): None,
+        ("Order", "metrics"): None,
+        ("Order", "modules"): None,
+        ("Why", "reason"): "",
+        ("Current", "taken"): False,
+        ("Rules", "volumes"): (),
+        ("Rules", "keep_last"): 3,
+        ("Rules", "job_days"): 30.0,
+        ("Rules", "young_days"): 0.0,
+        ("Rules", "checkpoint_days"): 7.0,
+        ("Swept", "resumable"): (),
+        ("Swept", "freed_bytes"): 0,
+        ("Swept", "at_once"): False,
+    }
 
 
 def test_a_query_lacks_nothing_and_its_numbers_are_numbers():
