@@ -152,7 +152,7 @@ class Held:
 class Saved:
     """The checkpoints that a job left which did not succeed.
 
-    :param job_id: whose they are: the job that was asked for, or one that it follows.
+    :param job_id: the job that left them: the one that was asked for, or one that it follows.
     :param newest: when the newest file was written, in seconds since the epoch.
     """
 

@@ -1,7 +1,7 @@
 """What users wrote, Data Docs and model cards among it, shown so that it can do nothing.
 
 A file of a version is whatever a job's author put there. It comes from the address that a session
-belongs to, Airflow's or this service's, so a script in it would act as whoever looks at it. Therefore
+belongs to, Airflow's or this service's, so a script in it would act as the user who looks at it. Therefore
 each response carries ``Content-Security-Policy: sandbox`` with nothing allowed again: the document has
 an origin of its own, no scripts, forms, popups or plugins, and loads nothing but what it carries
 itself. From that origin a browser sends no session either, so a picture beside the document would not

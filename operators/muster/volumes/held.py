@@ -208,7 +208,7 @@ def _task(spec: JobSpec) -> tuple[Origin, str]:
 def _saved_by(store: FolderStore, job_id: str) -> bool:
     try:
         staging = store.attempts.last_saved(job_id)
-    except Corrupt:  # nobody can tell what it was, so nothing goes on from it
+    except Corrupt:  # it cannot be told what it was, so nothing goes on from it
         return False
     return staging is not None and staging.job_id == job_id
 

@@ -173,7 +173,7 @@ def open_layout(root: Path) -> Layout:
 
 def _create(root: Path) -> Layout:
     if root.is_dir() and any(root.iterdir()):
-        if (root / MARKER).is_file():  # made by somebody else since it was looked for
+        if (root / MARKER).is_file():  # made by another process since it was looked for
             return open_layout(root)
         raise NotFound(
             f"{root} is not empty and holds no {MARKER}: name an empty folder or an existing store"
@@ -191,7 +191,7 @@ def _create(root: Path) -> Layout:
         rename(new, root)
     except OSError as error:
         remove(new)
-        if not (root / MARKER).is_file():  # else somebody made it first: open theirs
+        if not (root / MARKER).is_file():  # else another process made it first: open that one
             raise StoreError(
                 f"no store can be made at {root}: {error.strerror}; if it is a mount or a link, name a folder below it"
             ) from error

@@ -3,7 +3,7 @@
 A snapshot's digest covers relative paths, contents and the executable bit, nothing else: the same
 folder on another machine, or a day later, is the same snapshot.
 
-A snapshot is kept and may be read by whoever reads the store, so what usually holds a secret stays
+A snapshot is kept and may be read by all who read the store, so what usually holds a secret stays
 behind: `SECRETS`, and `NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore
 syntax) names more, and brings back what is meant to travel: ``!fonts.key``.
 """

@@ -36,7 +36,8 @@ def _handler(
 
     def handle(call: Call) -> object:
         query = call.request.query_params
-        row, method = next(each for each in asked if len(asked) == 1 or all(map(query.get, each[0].needed)))
+        fits = (each for each in asked if all(map(query.get, each[0].needed)))
+        row, method = asked[0] if len(asked) == 1 else next(fits, asked[-1])
         parts = call.request.path_params
         returned = method(**row.arguments(parts, query, lambda: call.text(limit_bytes=LIMIT_JSON_BYTES)))
         return None if row.sent is None else row.sent.pack(returned)

@@ -101,7 +101,7 @@ class Call:
     token: Token = field(default_factory=lambda: Token(kind=Kind.JOB, expires=0))
 
     def part(self, name: str) -> str:
-        """A part of the path. It is checked by whoever makes a file's name of it."""
+        """A part of the path. What makes a file's name of it checks it."""
         return str(self.request.path_params[name])
 
     def number(self, name: str) -> int:
@@ -172,7 +172,7 @@ def route(
             return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
             return refusal(_with_room(error, site))
-        except ClientDisconnect:  # if anybody hears the answer, it may send all of it again
+        except ClientDisconnect:  # a client that hears the answer may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
     return Route(path, answer, methods=[method])
@@ -184,7 +184,7 @@ def refusal(error: MusterError) -> Response:
 
 
 def _with_room(error: MusterError, site: Site) -> MusterError:
-    """Say of a full disk which one it is, and what is left there: whoever asks does not see it."""
+    """Say of a full disk which one it is, and what is left there: the client does not see it."""
     if not is_full(error):
         return error
     told = type(error)(f"{error}; {Room.of(site.store.layout.root, disk=CLAIM)}")

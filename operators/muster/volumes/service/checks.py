@@ -1,7 +1,7 @@
 """Whether the store is whole: fsck, done where the store is.
 
 A check answers with a line for each version that it looks at, a Checking, and last with its Report, or
-with the error that ended it. It runs to its end, whoever listens; who asks for another meanwhile gets it.
+with the error that ended it. It runs to its end, also when its client is gone; a request for another one meanwhile joins it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Connection:
                 socket_options=socket_options(small=small),
                 trust_env=False,
             ),
-            trust_env=False,  # a token is for nobody in between
+            trust_env=False,  # no proxy may see a token
         )
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class Refused(StoreError):
 
 
 class Kind(str, Enum):
-    """Whose token it is."""
+    """Who has such a token: an operator, or the pods of a job."""
 
     OPERATOR = "operator"
     JOB = "job"
@@ -116,9 +116,9 @@ def _said(keys: tuple[bytes, ...], text: str) -> Token:
 
 
 def expiry(text: str) -> float | None:
-    """Return when a token runs out, as it says itself and nobody has checked; None where it is none.
+    """Return when a token runs out, as it says itself, unchecked; None where it is no token.
 
-    For whoever holds a token and not the keys: seconds since the epoch.
+    In seconds since the epoch; for a client, which has no keys to check it with.
     """
     try:
         return float(json.loads(_decode(text.partition(".")[0]))["expires"])

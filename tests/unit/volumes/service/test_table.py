@@ -102,3 +102,18 @@ def test_a_query_lacks_nothing_and_its_numbers_are_numbers():
         row.arguments({}, {"limit": "3"}, bytes)
     with pytest.raises(SpecError, match="need a whole number"):
         row.arguments({}, {"volume": "a/b", "limit": "many"}, bytes)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("limit=3", "lacks its parameter 'volume'"),
+        ("", "lacks its parameter 'volume'"),
+        ("volume=a/b&limit=-1", "need a whole number"),
+    ],
+)
+def test_what_fits_no_row_of_an_address_is_refused(service, query, said):
+    with service.asking(service.token()) as client:
+        answer = client.get(f"/v1/versions?{query}")
+    assert (answer.status_code, answer.json()["error"]) == (400, "SpecError")
+    assert said in answer.json()["message"]
