@@ -14,7 +14,7 @@ from muster.core.errors import SpecError, Unavailable
 from muster.core.job import JobSpec, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.status import JobStatus
-from muster.core.wire import loads
+from muster.core.wire import dumps, loads
 from muster.volumes import fsck
 from muster.volumes.base import Staging, Version
 from muster.volumes.durability import translated
@@ -80,7 +80,7 @@ class ServiceLedger(_Client):
 
     def update(self, status: JobStatus) -> None:
         """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped."""
-        self._connection.tell("PUT", f"{_job(status.job_id)}/status", status)
+        self._connection.request("PUT", f"{_job(status.job_id)}/status", content=dumps(status).encode())
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now."""
@@ -235,14 +235,14 @@ class ServiceStore(_Client):
         files = [
             Member(name=name, source=path) for name, path in sorted(sources(source, volume=volume).items())
         ]
-        return self._connection.message(
+        answer = self._connection.request(
             "PUT",
             f"/v1/uploads/{_new_request()}",
-            Version,
             query={"volume": volume, "partition": partition, "note": note},
             content=lambda: pack(files),
             slow=True,
         )
+        return loads(Version, answer.content)
 
     def check(
         self, *, deep: bool = False, protect: bool = False, progress: fsck.Progress | None = None
