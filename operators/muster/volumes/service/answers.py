@@ -15,24 +15,24 @@ from muster.core.status import JobStatus
 from muster.volumes.base import Staging
 from muster.volumes.protocols import Ledger, ServedStore, Upkeep
 from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, Handler, route
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 from muster.volumes.service.table import MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of the table."""
-    own = _own(site)
+    own = _own(served)
     for (verb, path), rows in groupby(TABLE, key=lambda row: (row.verb, row.path)):
         same = tuple(rows)
-        threads = getattr(site, same[0].threads) if same[0].threads else None
-        yield route(verb, path, _handler(same, site, own), site=site, threads=threads)
+        threads = getattr(served, same[0].threads) if same[0].threads else None
+        yield route(verb, path, _handler(same, served, own), served=served, threads=threads)
 
 
 def _handler(
-    rows: Sequence[Row], site: Site, own: Mapping[Callable[..., Any], Callable[..., Any]]
+    rows: Sequence[Row], served: Served, own: Mapping[Callable[..., Any], Callable[..., Any]]
 ) -> Handler:
-    asked = [(row, own.get(row.method) or _of_store(row, site)) for row in rows]
+    asked = [(row, own.get(row.method) or _of_store(row, served)) for row in rows]
 
     def handle(call: Call) -> object:
         query = call.request.query_params
@@ -45,24 +45,24 @@ def _handler(
     return handle
 
 
-def _of_store(row: Row, site: Site) -> Callable[..., Any]:
+def _of_store(row: Row, served: Served) -> Callable[..., Any]:
     """The method of the store, or of its ledger, that a row is of."""
     protocol, _, name = row.method.__qualname__.partition(".")
     found: Callable[..., Any] = getattr(
-        site.store.ledger if protocol == Ledger.__name__ else site.store, name
+        served.store.ledger if protocol == Ledger.__name__ else served.store, name
     )
     return found
 
 
-def _own(site: Site) -> Mapping[Callable[..., Any], Callable[..., Any]]:
+def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
     """What the service answers itself: it knows more than the folder does."""
-    ledger = site.store.ledger
+    ledger = served.store.ledger
 
     def status(job_id: str) -> JobStatus:
-        return site.with_news(ledger.status(job_id))
+        return served.with_news(ledger.status(job_id))
 
     def statuses(job_ids: Sequence[str]) -> list[JobStatus]:
-        return list(map(site.with_news, ledger.statuses(job_ids)))
+        return list(map(served.with_news, ledger.statuses(job_ids)))
 
     def specs(job_ids: Sequence[str]) -> dict[str, JobSpec]:
         if len(job_ids) > MOST_SPECS:
@@ -72,22 +72,22 @@ def _own(site: Site) -> Mapping[Callable[..., Any], Callable[..., Any]]:
         return ledger.specs(job_ids)
 
     def begun(job_id: str, request: str) -> Place:
-        return _place(site.starts.asked(job_id, request))
+        return _place(served.starts.asked(job_id, request))
 
     def current(job_id: str) -> Current:
-        staging = site.store.staging(job_id)
+        staging = served.store.staging(job_id)
         if staging is None:
             return Current(place=None)
-        return Current(place=_place(staging), taken=site.starts.taken(job_id, staging.attempt))
+        return Current(place=_place(staging), taken=served.starts.taken(job_id, staging.attempt))
 
     def token(job_id: str, attempt: int, lifetime_seconds: float) -> str:
-        staging = site.starts.current(job_id, attempt)
+        staging = served.starts.current(job_id, attempt)
         return job_token(
-            site.keys, staging.job_id, attempt=staging.attempt, lifetime_seconds=lifetime_seconds
+            served.keys, staging.job_id, attempt=staging.attempt, lifetime_seconds=lifetime_seconds
         )
 
     def room() -> Room:
-        return Room.of(site.store.layout.root, disk=CLAIM)
+        return Room.of(served.store.layout.root, disk=CLAIM)
 
     return {
         Ledger.status: status,

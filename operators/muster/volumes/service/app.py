@@ -20,7 +20,7 @@ from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 from muster.volumes.service.standby import ALIVE
 from muster.volumes.service.starts import Starts
 
@@ -32,7 +32,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
     """
     journals, hearing = Journals(store), Hearing()
     committer = Committer(store, journals, hearing)
-    site = Site(
+    served = Served(
         store=store,
         keys=tuple(keys),
         journals=journals,
@@ -43,16 +43,16 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        site.committer.start()
+        served.committer.start()
         yield
-        site.committer.stop()
+        served.committer.stop()
 
     parts = (answers, checks, pods, reading, writing)
     app = Starlette(
         routes=[
             Route("/healthz", _healthy),
             Route(ALIVE, _healthy),
-            ByLastPart([route for part in parts for route in part.routes(site)]),
+            ByLastPart([route for part in parts for route in part.routes(served)]),
         ],
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_call, Exception: _defect},

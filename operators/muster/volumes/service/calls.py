@@ -24,7 +24,7 @@ from muster.core.room import CLAIM, Room, is_full
 from muster.volumes.durability import translated
 from muster.volumes.service.archives import CHUNK_BYTES
 from muster.volumes.service.refusals import document, status_of
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 from muster.volumes.service.table import number
 from muster.volumes.service.tokens import Kind, Refused, Token, verify
 
@@ -96,7 +96,7 @@ class Body(io.RawIOBase):
 class Call:
     """One request to the store service."""
 
-    site: Site
+    served: Served
     request: Request
     token: Token = field(default_factory=lambda: Token(kind=Kind.JOB, expires=0))
 
@@ -148,7 +148,7 @@ def route(
     path: str,
     handler: Handler,
     *,
-    site: Site,
+    served: Served,
     job: bool = False,
     threads: anyio.CapacityLimiter | None = None,
 ) -> Route:
@@ -157,11 +157,11 @@ def route(
     What a handler returns is sent as a message, nothing as 204, a response as it is. What it raises is
     sent as the error that it is.
 
-    :param threads: those of :class:`Site` for what may take minutes, or comes from pods.
+    :param threads: those of :class:`Served` for what may take minutes, or comes from pods.
     """
 
     async def answer(request: Request) -> Response:
-        call = Call(site, request)
+        call = Call(served, request)
 
         def work() -> Response:
             with translated(f"{method} {request.url.path}"):
@@ -171,7 +171,7 @@ def route(
         try:
             return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
-            return refusal(_with_room(error, site))
+            return refusal(_with_room(error, served))
         except ClientDisconnect:  # a client that hears the answer may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
@@ -183,11 +183,11 @@ def refusal(error: MusterError) -> Response:
     return JSONResponse(document(error), status_code=status_of(error))
 
 
-def _with_room(error: MusterError, site: Site) -> MusterError:
+def _with_room(error: MusterError, served: Served) -> MusterError:
     """Say of a full disk which one it is, and what is left there: the client does not see it."""
     if not is_full(error):
         return error
-    told = type(error)(f"{error}; {Room.of(site.store.layout.root, disk=CLAIM)}")
+    told = type(error)(f"{error}; {Room.of(served.store.layout.root, disk=CLAIM)}")
     told.__cause__ = error.__cause__
     return told
 
@@ -196,7 +196,7 @@ def _allowed(call: Call, *, job: bool) -> Token:
     scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise Refused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
-    token = verify(call.site.keys, text.strip())
+    token = verify(call.served.keys, text.strip())
     if token.kind is Kind.OPERATOR:
         return token
     if not job or token.job_id != call.part("job_id"):

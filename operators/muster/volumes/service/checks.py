@@ -25,16 +25,16 @@ from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.calls import Call, route
 from muster.volumes.service.refusals import document
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 
 LOOK_SECONDS = 0.1
 
 _LOG = logging.getLogger(__name__)
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(site.store)), site=site)
+    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(served.store)), served=served)
 
 
 def _fsck(call: Call, *, checks: Checks) -> Response:

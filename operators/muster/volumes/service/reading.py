@@ -23,31 +23,31 @@ from muster.volumes.held import fetchable
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import Member, exactly, in_chunks, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 from muster.volumes.service.table import CURSOR
 from muster.volumes.tree import open_regular
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("GET", "/v1/manifest", _manifest, site=site)
-    yield route("GET", "/v1/data", _data, site=site)
-    yield route("GET", "/v1/files/{where:path}", _file, site=site)
-    yield route("GET", "/v1/code/{digest}", _code, site=site)
-    yield route("GET", "/v1/jobs/{job_id}/log", _log, site=site)
-    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, site=site, threads=site.working)
+    yield route("GET", "/v1/manifest", _manifest, served=served)
+    yield route("GET", "/v1/data", _data, served=served)
+    yield route("GET", "/v1/files/{where:path}", _file, served=served)
+    yield route("GET", "/v1/code/{digest}", _code, served=served)
+    yield route("GET", "/v1/jobs/{job_id}/log", _log, served=served)
+    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, served=served, threads=served.working)
 
 
 def _manifest(call: Call) -> Response:
-    store, record = call.site.store, call.site.store.record(call.query("address"))
+    store, record = call.served.store, call.served.store.record(call.query("address"))
     path = store.layout.version(record.volume, record.number) / "MANIFEST"
     return FileResponse(path, media_type="text/plain; charset=utf-8", stat_result=path.stat())
 
 
 def _data(call: Call) -> Response:
-    address, store = call.query("address"), call.site.store
+    address, store = call.query("address"), call.served.store
     data = store.path(address)
     entries = sorted(store.manifest(address).values(), key=lambda entry: entry.path)
     size = sum(entry.size_bytes for entry in entries)
@@ -102,16 +102,16 @@ def _opened(data: Path, entry: Entry) -> BinaryIO:
 
 
 def _file(call: Call) -> Response:
-    return show(call.site.store, parse(call.part("where")))
+    return show(call.served.store, parse(call.part("where")))
 
 
 def _code(call: Call) -> Response:
-    folder = call.site.store.code(call.part("digest"))
+    folder = call.served.store.code(call.part("digest"))
     return StreamingResponse(pack(members(folder)), media_type="application/x-tar")
 
 
 def _log(call: Call) -> Response:
-    data, cursor = call.site.store.ledger.read(
+    data, cursor = call.served.store.ledger.read(
         call.part("job_id"),
         after=call.query_number("after", 0),
         limit_bytes=min(call.query_number("limit_bytes", 1 << 20), LIMIT_LINES_BYTES),
@@ -128,7 +128,7 @@ def _staged(call: Call) -> Response:
 
 def _members(call: Call) -> Iterator[Member]:
     """Each file by a handle that nothing else takes the place of."""
-    for path, entry in fetchable(call.site.store, call.part("job_id")):
+    for path, entry in fetchable(call.served.store, call.part("job_id")):
         handle = open_regular(entry.path)
         try:
             yield Member(name=path, source=Path(f"/proc/self/fd/{handle}"))

@@ -105,7 +105,7 @@ class Row:
     :param body: the kind of the message that carries the arguments; without it they are the query.
     :param answer: kind and field of the message that carries what is returned, such as ``Count.count``.
     :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
-    :param threads: those of :class:`muster.volumes.service.site.Site`, for what may take long.
+    :param threads: those of :class:`muster.volumes.service.served.Served`, for what may take long.
     """
 
     method: Callable[..., Any]

@@ -21,7 +21,7 @@ from muster.volumes.gather import Draft, check_path
 from muster.volumes.service.archives import unpack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
 from muster.volumes.service.journal import ONCE
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 from muster.volumes.tree import remove
 
 LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
@@ -30,24 +30,24 @@ _JOB = "/v1/jobs/{job_id}"
 _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("PUT", "/v1/code/{digest}", _put, site=site, threads=site.working)
-    yield route("PUT", "/v1/uploads/{request}", _add, site=site, threads=site.working)
-    yield route("PUT", f"{_JOB}/worker", _equip, site=site)
-    yield route("PUT", f"{_JOB}/status", _update, site=site)
-    yield route("POST", f"{_JOB}/log", _append, site=site)
+    yield route("PUT", "/v1/code/{digest}", _put, served=served, threads=served.working)
+    yield route("PUT", "/v1/uploads/{request}", _add, served=served, threads=served.working)
+    yield route("PUT", f"{_JOB}/worker", _equip, served=served)
+    yield route("PUT", f"{_JOB}/status", _update, served=served)
+    yield route("POST", f"{_JOB}/log", _append, served=served)
 
 
 def _put(call: Call) -> None:
     """Keep a code snapshot that has the digest that the path says."""
-    digest, layout = check_digest("code snapshot", call.part("digest")), call.site.store.layout
+    digest, layout = check_digest("code snapshot", call.part("digest")), call.served.store.layout
     body = call.body(limit_bytes=LIMIT_CODE_BYTES)
     folder = layout.trash / f"{int(time.time())}-{os.urandom(8).hex()}"  # what a crash leaves there, gc takes
     try:
         folder.mkdir()
         files = unpack(body, folder, check=_plain)
-        found = call.site.store.put(folder, list(files))
+        found = call.served.store.put(folder, list(files))
     finally:
         remove(folder)
     if found != digest:
@@ -60,7 +60,7 @@ def _plain(path: str) -> str:
 
 def _add(call: Call) -> Version:
     """Make what is sent a version, once for each request."""
-    request, store = call.part("request"), call.site.store
+    request, store = call.part("request"), call.served.store
     if not _REQUEST.match(request):
         raise SpecError(f"request {request!r:.60}: need 16 hex digits, of your own choice")
     volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
@@ -85,7 +85,7 @@ def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draf
 
 
 def _equip(call: Call) -> None:
-    folder = call.site.store.ledger.check(call.part("job_id"))
+    folder = call.served.store.ledger.check(call.part("job_id"))
     write_whole(folder / WORKER, call.text(limit_bytes=LIMIT_WORKER_BYTES))
 
 
@@ -95,10 +95,10 @@ def _update(call: Call) -> None:
         raise SpecError(
             f"the status is that of job {status.job_id!r:.60}, not of {call.part('job_id')!r:.60}"
         )
-    call.site.committer.update(status)
+    call.served.committer.update(status)
 
 
 def _append(call: Call) -> Count:
-    journal = call.site.journals.of(call.part("job_id"))
+    journal = call.served.journals.of(call.part("job_id"))
     data = call.text(limit_bytes=LIMIT_LINES_BYTES)
     return Count(count=journal.append(f"{ONCE}{call.query('request')}", data, offset=0))

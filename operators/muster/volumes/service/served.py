@@ -21,7 +21,7 @@ SEALS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class Served:
     """One store that is served.
 
     :param working: the threads of commits, uploads and the like, which may take minutes; `starting`
