@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import shutil
 import tempfile
@@ -11,6 +12,9 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.settings import Settings
+
+LONG_RUN_SECONDS = 60.0
+SLOWEST = 10
 
 _HOME = pytest.StashKey[EmbeddedHome]()
 
@@ -29,6 +33,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave nothing behind."""
     shutil.rmtree(config.stash[_HOME].dags.parent, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the slowest files, of a run that takes its time, so that what a new test costs is seen."""
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                file = report.nodeid.partition("::")[0]
+                seconds[file] = seconds.get(file, 0.0) + report.duration
+    if sum(seconds.values()) >= LONG_RUN_SECONDS:
+        terminalreporter.section(f"slowest {SLOWEST} files")
+        for file in heapq.nlargest(SLOWEST, seconds, key=seconds.__getitem__):
+            terminalreporter.write_line(f"{seconds[file]:7.1f} s  {file}")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from muster.cli.images import lock_digest
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 
-NAMES = ("etl", "python", "report", "train", "validate")
+NAMES = ("etl", "keras", "python", "report", "train", "validate")
 COMPILED = "horovod"
 SERVING = ("seldon", "serve")
 

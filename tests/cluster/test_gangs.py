@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -18,6 +19,8 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import may_group
 from tests.horovod.test_horovod import SCRIPT as HOROVOD_SCRIPT
+from tests.keras.reference import SCRIPT as KERAS_SCRIPT
+from tests.keras.reference import losses
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
@@ -225,6 +228,18 @@ def test_a_horovod_gang_of_a_plain_script(site: Site) -> None:
     assert site.files(site.succeeded(job_id)) == {"sum": b"10"}
     said = sorted(line for line in site.log(job_id) if " sum " in line)
     assert said == [f"[rank {r}] rank {r}/4 local {r % 2}/2 cross {r // 2}/2 sum 10" for r in range(4)]
+
+
+def test_two_ranks_of_tensorflow_train_as_one(site: Site) -> None:
+    """The script and the losses of tests/keras, on one machine."""
+    role = Role(replicas=2, command=("python", "t.py", "{outputs.out}"), resources=LARGE)
+    job_id = site.submit(
+        "keras", role, image="keras", launcher=Launcher.TENSORFLOW, code=KERAS_SCRIPT.read_text()
+    )
+    files = site.files(site.succeeded(job_id))
+    assert json.loads(files["losses.json"]) == pytest.approx(losses(), rel=1e-4)
+    said = sorted(line for line in site.log(job_id) if " of 2" in line)
+    assert said == ["[rank 0] worker 0 of 2", "[rank 1] worker 1 of 2"]
 
 
 ROLES = """

@@ -53,9 +53,9 @@ def zipapp() -> bytes:
 
 def _sources() -> dict[str, bytes]:
     found = {
-        f"muster/{room}/{path.name}": path.read_bytes()
+        f"muster/{path.relative_to(_PACKAGE).as_posix()}": path.read_bytes()
         for room in _ROOMS
-        for path in (_PACKAGE / room).glob("*.py")
+        for path in (_PACKAGE / room).rglob("*.py")
     }
     if "muster/worker/__main__.py" not in found:
         raise BackendError(

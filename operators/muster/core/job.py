@@ -34,11 +34,17 @@ _UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # the latter are bytes that were 
 
 
 class Launcher(str, Enum):
-    """How a replica's ranks learn of each other."""
+    """How a gang's ranks learn of each other: each is a module of :mod:`muster.worker.launchers`, by its name."""
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
     HOROVOD = "horovod"
+    TENSORFLOW = "tensorflow"
+
+    @property
+    def listens(self) -> bool:
+        """Whether each rank listens on a port of its own, which all others are told."""
+        return self is Launcher.TENSORFLOW
 
 
 @dataclass(frozen=True, kw_only=True)

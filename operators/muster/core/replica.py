@@ -16,6 +16,8 @@ from muster.core.job import JobSpec, Role
 from muster.core.names import check_job_id
 from muster.core.verdict import ExitCode, Verdict
 
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
@@ -31,6 +33,8 @@ class Replica:
     :param sealed: where the part-manifest is written as the last act.
     :param report: where the :class:`Report` is written.
     :param master_address: where rank 0 listens, for launchers that need a meeting place.
+    :param peers: ``host:port`` of each rank of the gang, by its number, for launchers whose ranks listen each for
+        itself; else empty.
     """
 
     job_id: str
@@ -45,9 +49,10 @@ class Replica:
     scratch: str
     sealed: str
     report: str
-    master_address: str = "127.0.0.1"
+    master_address: str = LOOPBACK
     master_port: int = 29500
     gpus: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_job_id(self.job_id)

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import NoReturn
 
 from muster.core.errors import SpecError
-from muster.core.job import Launcher
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -29,7 +28,7 @@ from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
 from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
-from muster.worker.launchers import LOOPBACK, rank_environment
+from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
 from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
@@ -85,7 +84,10 @@ def _own_folder(replica: Replica) -> Replica:
 def _run_ranks(replica: Replica, disks: Disks) -> Report:
     spec = replica.spec
     plans = plan_ranks(replica)
-    aside = _meet(replica, plans)  # before the ranks' silence is measured: this is no hang of theirs
+    launcher = launcher_of(spec.launcher)
+    aside = launcher.meet(
+        replica, [plan.environment for plan in plans]
+    )  # before the ranks' silence is measured: this is no hang of theirs
     doubles = Doubles(replica, say=say)
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
@@ -114,20 +116,6 @@ def _run_ranks(replica: Replica, disks: Disks) -> Report:
         return _failed(found, whole=whole)
     doubles.look(now=True)
     return _succeeded(replica, ended, disks)
-
-
-def _meet(replica: Replica, plans: Sequence[RankPlan]) -> list[int]:
-    """Have ready what ranks need to find rank 0, and return the processes that serve it."""
-    if replica.spec.launcher is Launcher.HOROVOD:
-        from muster.worker.rendezvous import meet
-
-        server = meet(replica, [plan.environment for plan in plans])
-        return [] if server is None else [server]
-    if replica.spec.launcher is Launcher.TORCHRUN and replica.master_address != LOOPBACK:
-        from muster.worker.rendezvous import await_name
-
-        await_name(replica.master_address)
-    return []
 
 
 def plan_ranks(replica: Replica) -> list[RankPlan]:

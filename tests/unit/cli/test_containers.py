@@ -281,7 +281,7 @@ def test_environments_are_told_as_json_too(muster: Run, mine: Path) -> None:
     assert [each["name"] for each in answer["environments"]] == ["mine"]
 
 
-GENERIC = ("etl", "mlflow", "python", "report", "train", "validate")
+GENERIC = ("etl", "keras", "mlflow", "python", "report", "train", "validate")
 
 
 def test_images_that_are_their_lock_alone_are_built_alike() -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
-from muster.core.job import Role
+import pytest
+
+from muster.core.job import Launcher, Role
 from muster.core.resources import Resources
 from muster.core.verdict import Cause
-from muster.worker.launchers import rank_environment
+from muster.worker.launchers.launcher import launcher_of, rank_environment
 
 ROLES = (
     Role(name="chief", replicas=1, ranks=2, command=("x",), resources=Resources(cpus=5)),
@@ -120,3 +124,21 @@ def test_an_image_without_horovod_is_told_by_its_ranks_not_by_the_meeting_place(
     ended = bench.run(entrypoint="t:f", launcher="horovod", port=port)
     assert ended.report.verdict.cause is Cause.USER_ERROR
     assert ended.report.verdict.message == "ModuleNotFoundError: No module named 'horovod'"
+
+
+def test_tensorflow_tells_each_rank_all_addresses_and_its_own_task(bench) -> None:
+    roles = (Role(name="chief", command=("x",)), Role(name="train", replicas=2, ranks=2, command=("x",)))
+    peers = tuple(f"host-{rank}:2222" for rank in range(5))
+    replica = replace(bench.replica(roles=roles, role="train", index=1, launcher="tensorflow"), peers=peers)
+    told = rank_environment(replica, 1, base={}, error_file="/e.json")["TF_CONFIG"]
+    assert json.loads(told) == {
+        "cluster": {"chief": [peers[0]], "worker": list(peers[1:])},
+        "task": {"type": "worker", "index": 3},
+    }
+
+
+@pytest.mark.parametrize("launcher", Launcher)
+def test_each_launcher_is_a_module_with_a_page(launcher: Launcher) -> None:
+    assert launcher_of(launcher).environment.__doc__
+    page = Path(__file__).parents[3] / "docs" / "howto" / "launchers.md"
+    assert f"| `{launcher.value}` |" in page.read_text()

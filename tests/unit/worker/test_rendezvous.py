@@ -14,7 +14,8 @@ import pytest
 
 from muster.core.job import Role
 from muster.worker import rendezvous
-from muster.worker import replica as worker
+from muster.worker.launchers import horovod
+from muster.worker.launchers.launcher import launcher_of
 
 HOST = "train-main-0-0.train"
 
@@ -42,22 +43,28 @@ def test_a_name_is_looked_up_again_until_somebody_answers_there(bench, port, mon
 
     monkeypatch.setattr(socket, "gethostbyname", look_up)
     environments = [{"HOROVOD_RANK": "2"}, {"HOROVOD_RANK": "3"}]
-    assert rendezvous.meet(second(bench, port), environments) is None
+    assert horovod.meet(second(bench, port), environments) == []
     assert [each["HOROVOD_GLOO_RENDEZVOUS_ADDR"] for each in environments] == ["127.0.0.1"] * 2
 
 
 def test_nobody_there(bench, monkeypatch) -> None:
-    monkeypatch.setattr(rendezvous, "HOROVOD_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(horovod, "TIMEOUT_SECONDS", 0)
     monkeypatch.setattr(rendezvous, "_RETRY_SECONDS", 0)
     with pytest.raises(OSError, match=rf"at {HOST}:1 after 0 s .*; see the log of its replica"):
-        rendezvous.meet(second(bench, 1), [{}])
+        horovod.meet(second(bench, 1), [{}])
 
 
 @pytest.mark.parametrize(
     ("launcher", "host", "waits"),
-    [("torchrun", HOST, True), ("torchrun", "127.0.0.1", False), ("plain", HOST, False)],
+    [
+        ("torchrun", HOST, True),
+        ("torchrun", "127.0.0.1", False),
+        ("tensorflow", HOST, True),
+        ("tensorflow", "127.0.0.1", False),
+        ("plain", HOST, False),
+    ],
 )
-def test_torchs_ranks_begin_when_the_name_of_rank_0_is_known(
+def test_ranks_begin_when_the_name_of_rank_0_is_known(
     bench, monkeypatch, capfd, launcher: str, host: str, waits: bool
 ) -> None:
     answers = iter([socket.gaierror("not known yet"), socket.gaierror("not known yet"), []])
@@ -72,7 +79,8 @@ def test_torchs_ranks_begin_when_the_name_of_rank_0_is_known(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(rendezvous, "_RETRY_SECONDS", 0)
-    assert worker._meet(second(bench, 1, launcher=launcher, host=host), []) == []
+    replica = second(bench, 1, launcher=launcher, host=host)
+    assert launcher_of(replica.spec.launcher).meet(replica, []) == []
     assert asked == ([HOST] * 3 if waits else [])
     assert capfd.readouterr().out == ""
 

@@ -56,7 +56,7 @@ class JobOperator(MusterOperator):
     :param secrets: variables by name, each ``"connection:ID#field"``, ``"environment:NAME"``,
         ``"kubernetes:SECRET/KEY"`` or a ``SecretRef``: where the value is found, never the value.
     :param resources: what each replica asks for.
-    :param launcher: how ranks learn of each other: ``plain``, ``torchrun`` or ``horovod``.
+    :param launcher: how ranks learn of each other: ``plain``, ``torchrun``, ``horovod`` or ``tensorflow``.
     :param ranks: processes in each replica. `replicas` counts the replicas.
     :param roles: instead of entrypoint, command, resources, ranks and replicas: roles that differ.
     :param run_timeout: from the job's start, as Airflow's own `execution_timeout`; `queue_timeout` from its submission.

@@ -8,7 +8,7 @@ from pathlib import Path
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.core.job import JobSpec
-from muster.core.replica import Replica
+from muster.core.replica import LOOPBACK, Replica
 from muster.volumes.base import Staging
 from muster.volumes.protocols import LocalStore
 
@@ -43,6 +43,7 @@ def replicas(
             sealed=str(staging.sealed(role.name, index)),
             report=str(folder.report(staging.attempt, role.name, index)),
             master_port=claim.port,
+            peers=tuple(f"{LOOPBACK}:{port}" for port in claim.ports) if job.launcher.listens else (),
             gpus=tuple(islice(cards, role.resources.gpus)),  # none is left where the gang runs on CPUs
         )
         for role in job.roles

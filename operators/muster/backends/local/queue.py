@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,7 @@ class Ticket:
     """A job that waits, with what it needs before it can start.
 
     :param rank: of its priority, lowest first. Times are seconds since the epoch.
+    :param ports: how many ports its gang listens on.
     """
 
     job_id: str
@@ -46,6 +47,7 @@ class Ticket:
     memory_gib: float
     gpus: int
     rank: int = 1
+    ports: int = 1
 
     @classmethod
     def of(cls, job: JobSpec, *, job_id: str, submitted: float, machine: Machine) -> Ticket:
@@ -57,17 +59,27 @@ class Ticket:
             memory_gib=memory_needed(job),
             gpus=gpus_needed(job) if gpus_needed(job) <= len(machine.gpus) else 0,
             rank=PRIORITIES.get(job.priority or "normal", PRIORITIES["normal"]),
+            ports=max(1, job.world_size) if job.launcher.listens else 1,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a job that was started holds, until its lock is given back."""
+    """What a job that was started holds, until its lock is given back.
+
+    :param port: rank 0's, and `more_ports` those of the ranks after it, where each listens on one.
+    """
 
     job_id: str
     memory_gib: float
     gpus: tuple[str, ...]
     port: int
+    more_ports: tuple[int, ...] = ()
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All of them, by rank."""
+        return (self.port, *self.more_ports)
 
 
 @dataclass
@@ -238,11 +250,13 @@ class Queue:
         live = self.claims()
         taken = {gpu for claim in live for gpu in claim.gpus}
         free = [gpu for gpu in self._machine.gpus if gpu not in taken]
+        port, *more_ports = self._free_ports(ticket.ports, live)
         claim = Claim(
             job_id=ticket.job_id,
             memory_gib=ticket.memory_gib,
             gpus=tuple(free[: ticket.gpus]),
-            port=free_port({claim.port for claim in live}),
+            port=port,
+            more_ports=tuple(more_ports),
         )
         handle = self._write(claim)
         started = False
@@ -253,6 +267,13 @@ class Queue:
                 self._claim(ticket.job_id).unlink()
             os.close(handle)
         return started
+
+    def _free_ports(self, count: int, live: Iterable[Claim]) -> list[int]:
+        taken = {port for claim in live for port in claim.ports}
+        found: list[int] = []
+        for _ in range(count):
+            found.append(free_port(taken.union(found)))
+        return found
 
     def _room(self) -> _Room:
         live = self.claims()

@@ -15,6 +15,7 @@ answers.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from muster.backends.kubernetes import labels
@@ -22,7 +23,7 @@ from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.address import Address
 from muster.core.job import JobSpec, Launcher, Role
-from muster.core.replica import Replica
+from muster.core.replica import LOOPBACK, Replica
 from muster.core.wire import dumps
 
 BUNDLE = "/muster"
@@ -38,7 +39,6 @@ TERMINATION_LOG = "/dev/termination-log"
 
 TOKEN, ORDERS, BOOTSTRAP = "token", "orders.json", "bootstrap.py"
 PATIENCE_SECONDS = 600.0  # torch and Horovod wait for their peers as long
-LOOPBACK = "127.0.0.1"
 MASTER_PORT, _TF_PORT = 29500, 2222
 
 _RESTARTS = {
@@ -121,8 +121,17 @@ def orders(submission: Submission) -> str:
             report=f"{SCRATCH}/report.json",
             master_address=submission.master,
             master_port=MASTER_PORT,
+            peers=tuple(_peers(submission)) if job.launcher.listens else (),
         )
     )
+
+
+def _peers(submission: Submission) -> Iterator[str]:
+    """``host:port`` of each rank: those of one replica have a port each."""
+    for role in submission.job.roles:
+        for index in range(role.replicas):
+            host = submission.host(role, index)
+            yield from (f"{host}:{_TF_PORT + local_rank}" for local_rank in range(role.ranks))
 
 
 def input_paths(job: JobSpec, name: str) -> list[str]:

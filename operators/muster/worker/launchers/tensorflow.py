@@ -1,0 +1,45 @@
+"""``tensorflow``: ``TF_CONFIG``, from which ``tf.distribute``'s strategies learn of all tasks and of their own.
+
+Its form is that of ``tf.distribute.cluster_resolver.TFConfigClusterResolver``. A role that is named as one of TensorFlow's
+task types (chief, worker, ps, evaluator) is of that type; any other role's ranks are workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from muster.core.replica import LOOPBACK, Replica
+
+TASKS = frozenset({"chief", "worker", "ps", "evaluator"})
+WORKER = "worker"
+
+
+def environment(
+    replica: Replica,
+    local_rank: int,
+    *,
+    base: Mapping[str, str],  # noqa: ARG001
+    error_file: str,  # noqa: ARG001
+) -> dict[str, str]:
+    """Return ``TF_CONFIG`` of a rank."""
+    cluster: dict[str, list[str]] = {}
+    task = {}
+    peers = iter(enumerate(replica.peers))
+    for role in replica.spec.roles:
+        kind = role.name if role.name in TASKS else WORKER
+        for _ in range(role.replicas * role.ranks):
+            rank, address = next(peers)
+            if rank == replica.first_rank + local_rank:
+                task = {"type": kind, "index": len(cluster.get(kind, []))}
+            cluster.setdefault(kind, []).append(address)
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task}, separators=(",", ":"))}
+
+
+def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:  # noqa: ARG001
+    """Wait until the name of rank 0's replica is known: gRPC keeps a name that was unknown for a while."""
+    if replica.master_address != LOOPBACK:
+        from muster.worker.rendezvous import await_name  # not on one machine: it loads socket
+
+        await_name(replica.master_address)
+    return []
