@@ -4,7 +4,7 @@ The rows, each a median over pairs:
 
 - *rank 0's first line*: from the operator's start beside ``kubectl apply``, of the same torch program.
 - *killed rank 0 to its next line*: such a program again, by hand under torchrun as in the first row, whose rank 0
-  has said its first line. From the end of its pod to the next rank 0's first line: what somebody waits for.
+  has said its first line. From the end of its pod to the next rank 0's first line: what a user waits for.
 - *killed pod to whole gang*: programs that only wait, to all of the new pods being Running as the API tells it.
   By hand these are pods of one container without any volume, which no gang of muster's can be: it begins with
   an init container and mounts the claim.
@@ -301,7 +301,7 @@ def _told(which: str, lines: str) -> list[float]:
 
 
 def job_set(site: Site, name: str, *, image: str, script: str, torchrun: bool = False) -> dict[str, Any]:
-    """Return the JobSet that somebody would write by hand for the same gang: the same image, queue, cards and rules."""
+    """Return the JobSet that a person would write by hand for the same gang: the same image, queue, cards and rules."""
     command = ["python", "-u", "-c", dedent(script)]
     if torchrun:
         command = ["python", "-m", "torch.distributed.run", "--no-python", *command]

@@ -3,7 +3,7 @@
 ``python -m benchmarks.page [--pairs N] [--versions N] [--jobs N] [--json]``
 
 Both are routes of one api-server of Airflow's on loopback, so its middlewares, the session and HTTP
-cost both the same; the bare route asks nobody and reads nothing. First means that the server is new
+cost both the same; the bare route asks no other service and reads no file. First means that the server is new
 and has read nothing yet of what is shown. What is promised there is a time above the bare route's: both
 together are what "by hand" shows.
 """

@@ -1,7 +1,7 @@
 """Runs in the image ``serve``: what ours is measured beside. ``WAY MODEL PORT`` are the arguments.
 
 ``bare`` is an ASGI function on uvicorn and uvloop that trusts its client; ``kserve`` is a model
-class on KServe's ModelServer with its defaults (but gRPC, which nobody asks here); ``plain`` is our
+class on KServe's ModelServer with its defaults (but gRPC, which is not asked here); ``plain`` is our
 server that counts nothing and has one revision to choose from. ``sessions MODEL MODEL`` is no server:
 it opens both with ONNX Runtime and prints by how many bytes of Pss it grew.
 """

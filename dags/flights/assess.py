@@ -15,7 +15,7 @@ BINS = 10
 
 
 def score(model: Path, test: list[Path]) -> dict[str, float]:
-    """Assess an exported model, whoever trained it, on the flights of `test`; the gate compares by it."""
+    """Assess an exported model of any training on the flights of `test`; the gate compares by it."""
     flights = table.read(test)
     probability = predict(model, flights)
     metrics = assess(probability, flights[table.TARGET].to_numpy())

@@ -125,7 +125,7 @@ class State:
         return cls(network, optimizer, rates)
 
     def save(self, file: Path) -> None:
-        """Write it whole or not at all: whoever starts again finds the last epoch or the one before."""
+        """Write it whole or not at all: a restart finds the last epoch or the one before."""
         part = file.with_suffix(".part")
         with part.open("wb") as stream:
             torch.save(

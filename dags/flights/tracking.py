@@ -23,7 +23,7 @@ class Board:
         self._writer = SummaryWriter(folder)
 
     def write(self, epoch: Mapping[str, float]) -> None:
-        """Add the numbers of one epoch, at once for whoever watches."""
+        """Add the numbers of one epoch, so that MLflow shows them at once."""
         for name, value in epoch.items():
             self._writer.add_scalar(f"epoch/{name}", value, int(epoch["epoch"]))
         self._writer.flush()

@@ -1,1 +1,1 @@
-"""What keeps a site clean: jobs that nobody owns are ended, and what nobody needs is deleted."""
+"""What keeps a site clean: jobs without a task are ended, and what is not needed any more is deleted."""

@@ -1,4 +1,4 @@
-"""Once an hour: end the jobs and take back the releases that no task of ours sees to, and delete what nobody needs."""
+"""Once an hour: end the jobs and take back the releases that no task of ours sees to, and delete what is not needed any more."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
 
     :raises RequestError: 413, from the announced length before the body is read where there is one;
         503 where the budget is used up.
-    :raises ClientGone: nobody waits for an answer any more.
+    :raises ClientGone: its client is gone.
     """
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):

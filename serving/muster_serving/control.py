@@ -1,6 +1,6 @@
 """How the keeper of a deployment tells its model server what to do: lines of JSON on a socket pair.
 
-The socket is inherited from the keeper, so nobody else can reach it; it has no name. A command is
+The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
     load    revision, folder, model     load it beside the others; the version's address is for answers to tell

@@ -111,7 +111,7 @@ class _Line(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say so to whoever waits; asyncio calls it."""
+        """Tell the waiting request; asyncio calls it."""
         self.open = False
         if self._answer and not self._answer.done():
             self._answer.set_exception(ConnectionResetError(str(exc or "it hung up")))
@@ -130,7 +130,7 @@ class _Line(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Give the answer to whoever waits; the parser calls it."""
+        """Give the answer to the waiting request; the parser calls it."""
         if not self._parser.should_keep_alive():
             self.close()
         if self._answer and not self._answer.done():

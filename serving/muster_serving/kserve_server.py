@@ -161,7 +161,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         else:
             await self.open()
         await self._stopped.wait()
-        self._public.close()  # else who comes now waits for nobody
+        self._public.close()  # else a client that connects now waits for nothing
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.gather(*self._running)

@@ -104,7 +104,7 @@ class Revisions:
     def pick(self) -> Loaded | Elsewhere | None:
         """Return which revision is to answer a request, by chance and the shares; None where none serves."""
         table = self._table
-        return table[int(random() * 100)] if table else None  # noqa: S311 nobody gains from guessing it
+        return table[int(random() * 100)] if table else None  # noqa: S311 guessing it gains nothing
 
     def find(self, revision: str) -> Loaded:
         """Return a loaded revision. :raises ModelError: it is not loaded."""

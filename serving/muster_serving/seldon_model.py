@@ -52,7 +52,7 @@ def serve(name: str, *, model: Path, revision: str, version: str, port: int) -> 
     try:
         microservice.main()
     except SystemExit as ended:
-        if ended.code and os.getpid() == mine:  # its worker could not load the model, and has told nobody why
+        if ended.code and os.getpid() == mine:  # its worker could not load the model, and has not said why
             Predictor(model)
         raise
 

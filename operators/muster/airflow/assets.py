@@ -39,7 +39,7 @@ def deployment_asset(name: str) -> Asset:
 def announce_served(
     context: Context, status: DeploymentStatus, champion: Revision | None, *, rolled_back: str | None = None
 ) -> None:
-    """Tell who schedules by a deployment what serves now; nobody where that did not change (None)."""
+    """Tell Dags that are scheduled by a deployment what serves now; tell nothing where that did not change (None)."""
     asset, task = deployment_asset(status.name), context["task"]
     if champion is None:
         task.outlets = [each for each in task.outlets if each != asset]

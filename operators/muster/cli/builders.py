@@ -34,7 +34,7 @@ class Builder:
     def find(cls, wanted: str | None = None) -> Builder:
         """Return the one that is asked for, or the first that is there.
 
-        :raises ContainerError: it is not there; SpecError: nobody knows it.
+        :raises ContainerError: it is not there; SpecError: it is not known.
         """
         if wanted is not None and wanted not in BUILDERS:
             raise SpecError(f"builder {wanted!r:.40}: known are {', '.join(BUILDERS)}")

@@ -238,6 +238,6 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _open(root: Path) -> None:
-    """Whoever runs in the image may read it, whatever this user's umask says, and the same on every machine."""
+    """Every user of the image may read it, whatever this user's umask is; modes are the same on every machine."""
     for path in root.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -14,7 +14,7 @@ def leave(status: int) -> NoReturn:
 
     With Airflow loaded that takes half a second of CPU, on a busy machine several seconds, after all has been
     printed. What is registered with :mod:`atexit` runs, and what is written to stdout and stderr gets there;
-    a thread that has to be waited for, and a pipe that nobody reads, get Python's own way out.
+    a thread that has to be waited for, and a pipe that is not read, get Python's own way out.
     """
     waited = any(t is not threading.current_thread() and not t.daemon for t in threading.enumerate())
     if "airflow" not in sys.modules or waited:

@@ -129,14 +129,14 @@ class Revision:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What is under way at a deployment. It stands in the route, for whoever goes on with it.
+    """What is under way at a deployment. It stands in the route, so that any process can go on with it.
 
     :param revision: which is to have the traffic.
     :param champion: which had it when this began, and gets it back; None where nothing served.
     :param by: who asked for it: a task instance's id, or a person.
     :param since: when the revision got the share that it has, in seconds since the epoch.
     :param failed: why it is taken back; empty as long as it goes forward.
-    :param held: all that was asked for is done, and it waits at its share for somebody who asks for more.
+    :param held: all that was asked for is done, and it waits at its share until more is asked for.
     :param origin: the task instance that asked, for the sweep; None where it was a person.
     """
 

@@ -7,14 +7,14 @@
     │   └── CannotSchedule      what was asked for can never run here (memory, GPUs)
     ├── StoreError              a volume, version or the store itself
     │   ├── NotFound            no such volume, version, partition, snapshot or job
-    │   ├── Conflict            somebody else got there first, or a stale attempt came late
+    │   ├── Conflict            another writer was first, or a stale attempt came late
     │   │   └── Behind          what serves is newer than what was to serve
     │   ├── BadOutput           what a job wrote cannot become a version, now or another time
     │   ├── Corrupt             what is on disk is not what was committed
     │   └── Unavailable         the store service does not answer; what was asked may be asked again
     ├── ImageError              an environment is unknown or cannot be built
     ├── BackendError            the machine or cluster did not do what it was asked to
-    │   ├── Forbidden           its access control says no, until somebody grants it
+    │   ├── Forbidden           its access control says no, until it is granted
     │   └── Unreachable         it does not answer, or something that it needs for that does not
     └── DeploymentError         a model server refused a revision
 
@@ -74,7 +74,7 @@ class BackendError(MusterError):
 
 
 class Forbidden(BackendError):
-    """The cluster's access control says no; somebody may grant it."""
+    """The cluster's access control says no; an administrator may grant it."""
 
 
 class Unreachable(BackendError):

@@ -1,4 +1,4 @@
-"""What things may be called, checked once for everybody.
+"""What things may be called: each rule once, for all rooms.
 
 Names become folders, DNS labels, environment variables and pod labels, so what they may hold is
 the narrowest of those: nothing that a shell, a path or a manifest could read as something else.

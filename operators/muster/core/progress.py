@@ -7,7 +7,7 @@ One line on stdout, from any rank, in one of two forms; the last one told under 
 
 At most 8 names, ``[a-z][a-z0-9_]{0,31}``, each with a finite number, or with how much of how much.
 At most 5 links, to http or https, each under a title of 1 to 40 characters. Whatever else begins
-with ``muster:`` means nothing and is a line like any other. Nobody has to print either.
+with ``muster:`` means nothing and is a line like any other. A script has to print neither.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_LINE = 2400
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?"
 _PAIR = re.compile(rf"([a-z][a-z0-9_]{{0,31}})=({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
 _PAIRS = re.compile(rf"muster: ({_PAIR.pattern}(?: {_PAIR.pattern}){{0,{MOST_NUMBERS - 1}}})", re.ASCII)
-# No user and password before the host: what is shown to everybody is no place for them.
+# No user and password before the host: they would be shown to all users.
 _LINK = re.compile(
     r"muster: link ([^\s=][^=]{0,39})=(https?://[A-Za-z0-9.\-_\[\]:]{1,255}(?:[/?#][!#-&(-;=?-\[\]_a-z~]{0,2000})?)",
     re.ASCII,

@@ -58,7 +58,7 @@ class JobStatus:
 
     :param reason: one line for people: why it waits, what it is preparing.
     :param restarts: how often the gang was started again.
-    :param alive: whether somebody works on it; False on a job that has not ended means that its
+    :param alive: whether a process works on it; False on a job that has not ended means that its
         supervisor is gone, and submitting the same job_id again picks it up.
     :param progress: the newest numbers that user code told (:mod:`muster.core.progress`), a few
         seconds old at most; `links` what it linked to, by title.

@@ -1,6 +1,6 @@
 """Why a job ended: a cause, the first rank at fault, and what to do.
 
-The exit codes are a contract between the worker and whoever watches it: a pod's failure policy
+The exit codes are a contract between the worker and what watches it: a pod's failure policy
 matches the same numbers as the supervisor on one machine.
 """
 
@@ -35,7 +35,7 @@ class Cause(str, Enum):
     spec error        no                    no                   what was asked for is wrong
     out of memory     no                    no                   as much is needed at the next try
     GPU out of memory no                    no                   as much is needed at the next try
-    rank lost         from its checkpoint   then                 somebody killed it; not the author's fault
+    rank lost         from its checkpoint   then                 it was killed; not the author's fault
     hang              from its checkpoint   no                   it hung again each time it was started
     evicted           from its checkpoint   then                 the cluster's own doing
     node lost         from its checkpoint   then                 the cluster's own doing
@@ -47,7 +47,7 @@ class Cause(str, Enum):
     disk full         no                    yes                  there may be room by then
     commit failed     no                    yes                  a disk or network that failed may be back
     backend error     no                    yes                  not the author's fault
-    cancelled         no                    no                   somebody wanted that
+    cancelled         no                    no                   a person, or its task's end, wanted that
     ================  ====================  ===================  ==========================================
 
     A gang starts again ``max_restarts`` times; *then* is after that.
@@ -123,7 +123,7 @@ class Verdict:
     def going_on(self, again: str) -> Verdict:
         """The same verdict, with the task's own next step in place of "run again".
 
-        Whoever records a job's end says it so, and all who show the verdict show that.
+        It is recorded with a job's end, and every place that shows the verdict shows it.
 
         :param again: :attr:`muster.core.job.Origin.again`; empty changes nothing.
         """

@@ -21,7 +21,7 @@ class Courier:
 
     def __init__(self, service: StoreService, spool: Spool, *, wake: Callable[[], None]) -> None:
         self.stale = ""
-        """Why nobody wants this replica any more, if so."""
+        """Why this replica is not wanted any more; empty where it is."""
         self.refused = ""
         """Why no lines can be brought, if so."""
         self._service, self._spool, self._wake = service, spool, wake

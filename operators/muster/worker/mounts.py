@@ -1,6 +1,6 @@
 """Makes inputs read-only for root too, in a mount namespace of the replica's own.
 
-Files of a version have modes that keep everybody but root from writing; what root opens by mistake
+Files of a version have modes that keep all users but root from writing; what root opens by mistake
 would change a version for all who read it. From mount_namespaces(7) and mount(2): a process that may
 (CAP_SYS_ADMIN) gets a view of the mounts that it alone and its children see, which ends with them.
 
@@ -46,7 +46,7 @@ def protect(folders: Iterable[str]) -> bool:
     def mount(source: bytes | None, target: bytes, flags: int) -> bool:
         return bool(libc.mount(source, target, None, ctypes.c_ulong(flags), None) == 0)
 
-    if not mount(None, b"/", _MS_REC | _MS_SLAVE):  # else everybody would see what follows
+    if not mount(None, b"/", _MS_REC | _MS_SLAVE):  # else all processes would see what follows
         return False
     names = map(os.fsencode, wanted)
     done = [mount(n, n, _MS_BIND) and mount(None, n, _MS_REMOUNT | _MS_BIND | _MS_RDONLY) for n in names]

@@ -285,5 +285,5 @@ def say(text: str) -> None:
     try:
         while data:
             data = data[os.write(1, data) :]
-    except BrokenPipeError:  # whoever read the log is gone, and with it the reason to run
+    except BrokenPipeError:  # the reader of the log is gone, and with it the reason to run
         os._exit(1)

@@ -1,6 +1,6 @@
 """One replica from start to end: read what to do, run the ranks, seal, report, exit.
 
-The worker dies with whoever started it. A backend that wants no gap between its fork and that promise
+The worker dies with the process that started it. A backend that wants no gap between its fork and that promise
 sets ``MUSTER_PARENT_PID`` to its own pid: a worker whose parent is another by then ends at once.
 
 On a machine its supervisor reads its lines and finds its report and its part-manifest as files. In a pod
@@ -143,7 +143,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
 
 
 def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
-    """Seal. The report is on disk before: a sealed replica is committed even if nobody saw it end."""
+    """Seal. The report is on disk before: a sealed replica is committed even if its end was not seen."""
     first = next((rank for rank in ended if rank.number == 0), None)
     outcome = (read_json(first.plan.outcome) if first else None) or {}
     modules = outcome.get("modules")

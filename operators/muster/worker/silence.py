@@ -69,7 +69,7 @@ class Silence:
         return os.path.lexists(self._word)
 
     def _pass_over_sleep(self) -> None:
-        """Leave out the time in which a machine was suspended, or that its clock was set by: nobody was silent."""
+        """Leave out the time in which a machine was suspended, or that its clock was set by: that was no silence."""
         ahead = _ahead()
         self._heard += ahead - self._ahead
         self._ahead = ahead

@@ -12,10 +12,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class Spool:
-    """A queue of lines in a file without a name, so that they are nobody's memory and go with the process.
+    """A queue of lines in a file without a name, so that they take no memory and go with the process.
 
     One thread adds, another takes. Where there is no more room, who adds waits for a service that takes
-    them; while it is away, or in a hurry, nobody waits: what comes then is left out, and a line says how much.
+    them; while it is away, or in a hurry, no writer waits: what comes then is left out, and a line says how much.
 
     :param folder: on which disk.
     """
@@ -42,7 +42,7 @@ class Spool:
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Nobody waits for room any more, nor does who waits now; a signal's handler may say so."""
+        """End all waits for room, this one's and later ones; a signal's handler may call it."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()

@@ -45,7 +45,7 @@ class StoreService:
         """Send whole lines, the first at byte `offset` of all that is ever sent; return how much is held.
 
         :raises OSError: the service is away.
-        :raises Stale: nobody wants them any more.
+        :raises Stale: they are not wanted any more.
         :raises Refused: they are not taken.
         """
         what = f"lines?offset={offset}"
@@ -56,7 +56,7 @@ class StoreService:
             raise OSError(f"no store service answers there, but something else: {answer[:80]!r}") from error
 
     def seal(self, report: str, part: str) -> None:
-        """Seal: with the last replica's seal the service commits, whoever is there to see it.
+        """Seal: with the last replica's seal the service commits, whether or not this pod sees it.
 
         :raises OSError: the service is away.
         :raises Stale: another start of the gang is the current one.
@@ -65,7 +65,7 @@ class StoreService:
         self._ask("PUT", "seal", f"{report}\n{part}".encode(), seconds=_SEAL_SECONDS, wanted=204)
 
     def _ask(self, method: str, what: str, body: bytes, *, seconds: float, wanted: int) -> bytes:
-        """Send one request, through no proxy and after no redirect: the token goes to nobody else."""
+        """Send one request, through no proxy and after no redirect: the token goes to the service alone."""
         https = self._url.scheme == "https"
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=CONNECT_SECONDS)

@@ -1,7 +1,7 @@
 """What travels with a job: the Dag's folder as a snapshot, and the image its tasks name.
 
 ``dags/flights/dag.py`` sends ``flights/`` and its functions are ``flights.train:train``. A Dag file
-that lies directly in the bundle's root travels alone: the root belongs to everybody.
+that lies directly in the bundle's root travels alone: the root belongs to all Dags.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who may see and do what on the page: Airflow's auth manager decides, asked as Airflow's own routes ask it.
 
 Everything needs leave to see plugins. Beyond that a thing belongs to the Dag that made it, so that
-whoever may not read a Dag sees neither its jobs nor their logs nor what they wrote:
+a user who may not read a Dag sees neither its jobs nor their logs nor what they wrote:
 
 =======================  ==============================================================
 a job, its verdict       GET on the Dag's task instances
@@ -84,10 +84,10 @@ Who = Annotated[Reader, Depends(reader)]
 def same_site(request: Request) -> None:
     """Let a request that changes something pass only if the page itself sent it.
 
-    The session is a cookie, which a browser sends along whoever caused the request (Airflow's is
+    The session is a cookie, which a browser sends along whatever page caused the request (Airflow's is
     SameSite=Lax, which subdomains of one site get around, and a document of ours that a user wrote
     comes from this very host). So two things are asked for. A header of ours: no form can set one,
-    and a script of another origin only after a preflight that nobody here answers. And where a
+    and a script of another origin only after a preflight that is not answered here. And where a
     browser says who sent it, that this was us: ``Sec-Fetch-Site``, which no script can set and no
     proxy changes; from a browser too old for it, ``Origin`` must name the host that was asked.
     """

@@ -50,7 +50,7 @@ class Answering:
     def one(self, name: str) -> dict[str, Any]:
         """One deployment. :raises NotFound: there is none."""
         known = self._known[name]
-        with known.lock:  # whoever comes meanwhile is shown what this look finds
+        with known.lock:  # a request that comes meanwhile is shown what this look finds
             if known.stale:
                 known.note(look(self._backend, name))
         return _document(known)

@@ -1,4 +1,4 @@
-"""One site for all requests of a process: opened with the first, replaced after a refusal, closed when nobody reads it."""
+"""One site for all requests of a process: opened with the first, replaced after a refusal, closed when no request reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Lent:
 class Opening:
     """Lends the site to requests. Safe to share between threads.
 
-    :param open_site: opens one; whoever asks meanwhile waits for it.
+    :param open_site: opens one; requests that come meanwhile wait for it.
     """
 
     def __init__(self, open_site: Callable[[], Site]) -> None:
@@ -50,7 +50,7 @@ class Opening:
         """Have the next request open another; this one is closed when its last request has been answered."""
         with self._lock:
             if self._now is None or self._now.site is not site:
-                return  # somebody has done that
+                return  # another request has done that
             lent, self._now = self._now, None
             over = not lent.readers
         if over:

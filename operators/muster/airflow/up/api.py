@@ -16,7 +16,7 @@ from muster.airflow.up.maintenance import BUNDLE
 # This shell's proxy is not asked for what is on this machine.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _PAGE = 100
-_PATIENCE_SECONDS = 2.0  # short: meanwhile nobody hears Ctrl-C
+_PATIENCE_SECONDS = 2.0  # short: meanwhile Ctrl-C is not heard
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ class Component:
             os.truncate(self.log, 0)
 
     def tail(self) -> list[str]:
-        """Its last lines; none where somebody took the log away."""
+        """Its last lines; none where the log was taken away."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as log:

@@ -2,7 +2,7 @@
 
 All settings are in its ``airflow.cfg``, so ``AIRFLOW_HOME=.muster/up airflow …`` in another terminal is
 the same Airflow. It is written at each start; ``own.cfg`` beside it is the person's and wins. The
-folder is its owner's alone: whoever reads it is let in by the Airflow.
+folder is its owner's alone: what it holds lets its reader into the Airflow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster.core.settings import Settings
 
 ADDRESS = "127.0.0.1"
 USER = "admin"
-NO_PORT = 9  # of the log servers that are not started; below 1024, so nobody else pretends to be one
+NO_PORT = 9  # of the log servers that are not started; below 1024, so no other user can listen there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class UpHome:
             "MUSTER_HOME": str(self.settings.home),
             "MUSTER_CACHE": str(self.settings.cache),
             "NO_PROXY": direct,
-            "no_proxy": direct,  # whoever reads both prefers this one
+            "no_proxy": direct,  # programs that read both prefer this one
             "PYTHONUNBUFFERED": "1",
             "SPT_NOENV": "1",  # else a changed process title erases what the process was started with
         }
@@ -215,7 +215,7 @@ def _draw_password() -> dict[str, str]:
 def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
     """Return what a private file holds, drawn and written on first use.
 
-    :raises SpecError: somebody has broken it.
+    :raises SpecError: it is not as it was written.
     """
     drawn = draw()
     if not path.exists():

@@ -113,7 +113,7 @@ class _Site:
             stop(self._components)
 
     def _become_healthy(self) -> bool:
-        """Wait for every component; whether they came before somebody said stop."""
+        """Wait for every component; return whether all came before the stop."""
         while len(self._well) < len(COMMANDS):
             if _told_to_stop(_LOOK_SECONDS):
                 return False
@@ -140,7 +140,7 @@ class _Site:
         self._audience.warning(f"still waiting for {missing} after {HEALTHY_SECONDS:.0f} s; see {logs}", [])
 
     def _read_dags(self, new_password: bool) -> bool:
-        """Wait until the folder has been read; whether that came before somebody said stop."""
+        """Wait until the folder has been read; return whether that came before the stop."""
         found, changed = Found(dags=(), errors={}), time.monotonic()
         deadline = changed + _LONGEST_PARSE_SECONDS
         while time.monotonic() < min(changed + _SETTLED_SECONDS, deadline):
@@ -211,7 +211,7 @@ def _signals_waited_for() -> Iterator[None]:
 
 
 def _told_to_stop(wait_seconds: float) -> bool:
-    """Wait a moment, less where a child ended; whether somebody asked for the end."""
+    """Wait a moment, less where a child ended; return whether the end was asked for."""
     came = signal.sigtimedwait(_STOPS | {signal.SIGCHLD}, wait_seconds)
     return came is not None and came.si_signo in _STOPS
 

@@ -2,7 +2,7 @@
 
 Airflow looks something up within a savepoint and then writes (a backfill creates its runs so). To
 SQLite a savepoint outside of a transaction begins one that reads, and one that reads can begin to
-write only if nobody else wrote since: else it is told at once that the database is locked, whatever
+write only if no other connection wrote since: else it is told at once that the database is locked, whatever
 the timeout (https://www.sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT). So what begins with a
 savepoint begins to write right away, which waits for its turn.
 """

@@ -66,7 +66,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
 
     Its address is added to each rank's environment: gloo takes no names.
 
-    :raises OSError: the port is taken, or nobody serves it within :data:`TIMEOUT_SECONDS`.
+    :raises OSError: the port is taken, or it is not served within :data:`TIMEOUT_SECONDS`.
     """
     servers, address = list[int](), LOOPBACK
     if replica.first_rank == 0:

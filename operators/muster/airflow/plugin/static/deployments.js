@@ -124,7 +124,7 @@ function describe(found) {
   ];
 }
 
-// What was answered while somebody looked at this page.
+// What was answered since this page was opened.
 function lately({ lately: figures, lately_seconds: seconds, revisions }) {
   const busy = revisions.filter(({ name }) => figures?.[name]?.requests);
   if (!busy.length) return null;

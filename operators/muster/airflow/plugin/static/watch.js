@@ -9,7 +9,7 @@ const pause = (milliseconds, signal) =>
   });
 
 // Calls `look` now and every so often until it returns false or the page shows something else. A page
-// that nobody sees asks nothing. What fails later, or is not answered, is said and asked for again, more
+// that is not visible asks nothing. What fails later, or is not answered, is said and asked for again, more
 // and more seldom.
 export async function watch({ signal, fail, mended }, seconds, look) {
   let wait = seconds;
@@ -30,7 +30,7 @@ export async function watch({ signal, fail, mended }, seconds, look) {
   }
 }
 
-// Whether somebody is just selecting text in there, which a new drawing would take away.
+// Whether text is being selected in there, which a new drawing would take away.
 export function reading(element) {
   const selection = getSelection();
   return !selection.isCollapsed && element.contains(selection.anchorNode);
