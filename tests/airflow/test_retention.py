@@ -10,8 +10,7 @@ import pytest
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
 from muster.core.errors import SpecError
-from muster.volumes.base import Version
-from muster.volumes.retention import Plan
+from muster.volumes.base import Plan, Version
 
 
 @pytest.mark.parametrize(

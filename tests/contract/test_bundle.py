@@ -15,7 +15,7 @@ from muster.backends.kubernetes.manifests import bootstrap
 from muster.core.replica import Replica
 from muster.core.wire import dumps
 from muster.volumes import attempts
-from muster.volumes.service import turns
+from muster.volumes.service import starts
 from muster.volumes.tree import copy_tree
 
 
@@ -101,7 +101,7 @@ def test_a_token_that_does_not_count_is_no_reason_to_ask_again(gang, tmp_path, c
 
 def test_checkpoints_that_take_longer_to_copy_than_it_is_patient_are_waited_for(tmp_path, monkeypatch):
     asked, go_on = [], threading.Event()
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(starts, "PATIENCE_SECONDS", 0.0)
 
     def copy(source, target):
         assert go_on.wait(30)

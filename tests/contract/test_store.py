@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from tests.unit.volumes.memory import MemoryStore
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
@@ -664,6 +665,18 @@ class TestFolderStore(StoreContract):
     @pytest.fixture
     def again(self, store, tmp_path):
         return FolderStore(tmp_path / "store")
+
+
+class TestMemoryStore(StoreContract):
+    """A store without files of its own: what the protocols do not say, no caller may use."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        return MemoryStore(tmp_path / "of-memory")
+
+    @pytest.fixture
+    def again(self, store):
+        return store
 
 
 class TestServiceStore(StoreContract):

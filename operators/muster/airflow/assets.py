@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from muster.core.deployment import DeploymentStatus, Revision
     from muster.core.status import JobStatus
-    from muster.volumes.base import Store, Version
+    from muster.volumes.base import Version
+    from muster.volumes.protocols import Store
 
 DEPLOYMENT = "deployment://"
 

@@ -16,7 +16,7 @@ from airflow.sdk.bases.operatorlink import BaseOperatorLink
 from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Store
+    from muster.volumes.protocols import LocalStore
 
 # What a version that is meant to be looked at holds, the likeliest first.
 DOCUMENTS = ("index.html", "docs/index.html", "card.html", "report.html")
@@ -162,7 +162,7 @@ def _made(job_id: str) -> list[str]:
     return [address for addresses in result.outputs.values() for address in addresses] if result else []
 
 
-def _store() -> Store:
+def _store() -> LocalStore:
     from muster.airflow.site import connect
 
     return connect().store

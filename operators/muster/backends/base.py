@@ -23,7 +23,7 @@ from muster.core.deployment import (
 from muster.core.job import JobSpec, Origin
 from muster.core.status import JobEvent, JobStatus
 from muster.core.verdict import Verdict
-from muster.volumes.base import Store
+from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
     from muster.backends.releases.looking import Seen
@@ -132,7 +132,7 @@ class Backend(Deployments, Protocol):
     """Where jobs and deployments run."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> LocalStore:
         """The store that this backend's jobs read and write."""
 
     def check(self, job: JobSpec) -> tuple[str, ...]:

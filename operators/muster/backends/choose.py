@@ -14,7 +14,7 @@ from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
 from muster.core.settings import Settings
-from muster.volumes.base import Store
+from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
     from muster.backends.kubernetes.api.access import Access
@@ -87,7 +87,7 @@ def open_deployments(
     with ExitStack() as opened:
 
         @cache
-        def store() -> Store:
+        def store() -> LocalStore:
             return opened.enter_context(
                 service_store(file.settings, settings, patience_seconds=patience_seconds)
             )
@@ -103,7 +103,9 @@ def _check_system() -> None:
         )
 
 
-def choose_store(settings: Settings | None = None, *, patience_seconds: float = PATIENCE_SECONDS) -> Store:
+def choose_store(
+    settings: Settings | None = None, *, patience_seconds: float = PATIENCE_SECONDS
+) -> LocalStore:
     """Return where volumes live under `settings`; see :func:`choose_backend`.
 
     :param patience_seconds: how long a store service may be away before a call fails.
@@ -170,7 +172,7 @@ def cluster_backend(
 
 
 def _deployments(
-    client: Client, site: ClusterSite, store: Callable[[], Store], settings: Settings
+    client: Client, site: ClusterSite, store: Callable[[], LocalStore], settings: Settings
 ) -> Deployments:
     if site.serving is None:
         from muster.backends.local.serving.deployments import LocalDeployments

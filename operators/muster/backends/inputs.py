@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.core.errors import NotFound
 from muster.core.job import JobSpec, Pinned
-from muster.volumes.base import Store
+from muster.volumes.protocols import Store
 
 
 def check_inputs(job: JobSpec, store: Store) -> None:

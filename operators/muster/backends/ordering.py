@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from muster.core.deployment import Release, Revision
 from muster.core.errors import NotFound
-from muster.volumes.base import Store, Version
+from muster.volumes.base import Version
+from muster.volumes.protocols import Store
 
 
 def older(model: Version, champion: Version) -> str:

@@ -15,7 +15,7 @@ from muster.core.errors import NotFound, SpecError
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Store
+    from muster.volumes.protocols import LocalStore
 
 _PREFIX = "b3:"
 _DIGITS = 64
@@ -59,7 +59,7 @@ def snapshot_files(folder: Path) -> Mapping[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
 
-def _digest(store: Store, address: str) -> str:
+def _digest(store: LocalStore, address: str) -> str:
     """Return the whole digest of the snapshot that is meant."""
     if not address.startswith(_PREFIX):
         record = store.record(address)

@@ -20,7 +20,7 @@ from muster.core.settings import Settings
 if TYPE_CHECKING:
     from muster.backends.base import Backend, Deployments
     from muster.backends.capacity import Capacity
-    from muster.volumes.base import Store
+    from muster.volumes.protocols import LocalStore
 
 
 def _keep_stdout(context: typer.Context, wanted: bool) -> bool:
@@ -73,7 +73,7 @@ def example(*lines: str) -> str:
     return "\b\n" + "\n".join([title, *(f"  {line}" for line in lines)])
 
 
-def open_store(*, make: bool = False) -> Store:
+def open_store(*, make: bool = False) -> LocalStore:
     """Open the store: this machine's, or that of the cluster that MUSTER_CLUSTER names.
 
     :param make: make this machine's where there is none; a command that only reads leaves nothing behind.

@@ -15,8 +15,9 @@ from muster.core.errors import NotFound
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Record, Store
+    from muster.volumes.base import Record
     from muster.volumes.lineage import Difference
+    from muster.volumes.protocols import LocalStore
 
 
 def diff(
@@ -59,7 +60,7 @@ def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
         yield "~", "yellow", f"{path}  {size(was)} → {size(now)}"
 
 
-def _code(store: Store, before: Record, after: Record) -> Iterator[str]:
+def _code(store: LocalStore, before: Record, after: Record) -> Iterator[str]:
     """Name the files that differ between the code of two versions, each with what became of it."""
     if before.code == after.code or before.code is None or after.code is None:
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.capacity import Part
     from muster.core.job import JobSpec
-    from muster.volumes.base import Ledger
+    from muster.volumes.protocols import Ledger
 
 _LOOKED_AT = 30
 

@@ -14,7 +14,8 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.core.room import Room
-    from muster.volumes.base import Held, Store
+    from muster.volumes.base import Held
+    from muster.volumes.protocols import Store
 
 
 def gc(

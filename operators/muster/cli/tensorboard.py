@@ -17,7 +17,8 @@ from muster.cli.screen import note, safe, say
 from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Store, Version
+    from muster.volumes.base import Version
+    from muster.volumes.protocols import LocalStore
 
 EVENTS = "events.out.tfevents."
 
@@ -59,14 +60,14 @@ def tensorboard(
         )
 
 
-def _runs(store: Store, address: str | None) -> Iterator[tuple[str, Path]]:
+def _runs(store: LocalStore, address: str | None) -> Iterator[tuple[str, Path]]:
     """Yield a name and a folder for each version that holds event files."""
     for version in _versions(store, address):
         if any(path.rpartition("/")[2].startswith(EVENTS) for path in store.manifest(version.address)):
             yield f"{version.volume.replace('/', '.')}@{version.number}", store.path(version.address)
 
 
-def _versions(store: Store, address: str | None) -> list[Version]:
+def _versions(store: LocalStore, address: str | None) -> list[Version]:
     if address is None:
         return [version for name in store.volumes() for version in store.versions(name)]
     if "@" in address:

@@ -14,8 +14,8 @@ from muster.core.address import SCHEME
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
+    from muster.volumes.base import Collected, Plan
     from muster.volumes.fsck import Report
-    from muster.volumes.retention import Collected, Plan
 
 
 def fsck(

@@ -16,7 +16,8 @@ from muster.core.errors import Corrupt, NotFound
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Record, Store, Version
+    from muster.volumes.base import Record, Version
+    from muster.volumes.protocols import LocalStore
 
 app = group("Versioned volumes: what jobs read and write.")
 
@@ -43,7 +44,7 @@ def list_volumes(*, as_json: Json = False) -> None:
     table.show(empty="no volumes yet")
 
 
-def _latest(store: Store, name: str) -> Version | None:
+def _latest(store: LocalStore, name: str) -> Version | None:
     """Return what `@latest` is; None where every version is retired or damaged."""
     try:
         return store.resolve(name)[0]
@@ -91,7 +92,7 @@ def log(
         note(f"{count - limit} older versions: --limit {count} shows them")
 
 
-def _newest(store: Store, where: str, limit: int) -> tuple[Sequence[Version], int]:
+def _newest(store: LocalStore, where: str, limit: int) -> tuple[Sequence[Version], int]:
     """Return the newest versions of what is named, newest first, and how many there are in all."""
     if "@" not in where:
         volume = Address.parse(where).volume
@@ -132,7 +133,7 @@ def show(address: Where, *, as_json: Json = False) -> None:
     table.show(empty="no files")
 
 
-def _known(store: Store, address: str) -> tuple[Record, Version | None]:
+def _known(store: LocalStore, address: str) -> tuple[Record, Version | None]:
     """Return a version's record, and the version; None where gc deleted its data."""
     record = store.record(address)
     try:

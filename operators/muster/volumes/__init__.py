@@ -1,1 +1,1 @@
-"""Versioned volumes and the job ledger, behind one Protocol: :class:`muster.volumes.base.Store`."""
+"""Versioned volumes and the job ledger, behind one Protocol: :class:`muster.volumes.protocols.Store`."""

@@ -48,7 +48,7 @@ class Attempts:
         return lock.exists()
 
     def idle(self, job_id: str) -> bool:
-        """Whether nobody stages or commits the job now, or (where it is new) is about to."""
+        """Whether no process stages or commits the job now, or (where it is new) is about to."""
         lock = self.layout.staging(job_id) / "lock"
         try:
             quiet = time.time() - lock.stat().st_mtime > SETTLED_SECONDS or self.layout.job(job_id).is_dir()
@@ -96,7 +96,7 @@ class Attempts:
         )
 
     def last_saved(self, job_id: str | None) -> Staging | None:
-        """The staging whose checkpoints a job goes on from: its own, or where it saved none, that of a job it follows."""
+        """The staging with the checkpoints that a job goes on from: its own; without any, that of a job it follows."""
         seen = set[str]()
         while job_id is not None and job_id not in seen:
             seen.add(job_id)

@@ -1,26 +1,16 @@
-"""The store: versions, code snapshots and the job ledger behind one Protocol.
+"""What a store tells of its versions, records and attempts: plain data, the same for every store.
 
-A folder today (:mod:`muster.volumes.folder`), the service in front of a cluster's claim next; both
-run the same contract tests (``tests/contract/test_store.py``). Airflow, backends and laptops reach
-volumes only through this.
+What a store does is in :mod:`muster.volumes.protocols`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from muster.core.job import JobSpec, Origin, Pinned
-from muster.core.replica import PartManifest
-from muster.core.room import Room
-from muster.core.status import JobStatus
-from muster.volumes.manifest import Entry
-
-if TYPE_CHECKING:
-    from muster.volumes.fsck import Progress, Report
-    from muster.volumes.retention import Collected, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +74,38 @@ class Record:
     siblings: tuple[str, ...] = ()
     note: str = ""
 
+    @classmethod
+    def of_job(
+        cls,
+        spec: JobSpec,
+        job_id: str,
+        *,
+        metrics: Mapping[str, float],
+        modules: Sequence[str] | None,
+        created: float,
+    ) -> Record:
+        """What the records of all versions of a job say alike, on each machine that commits it."""
+        runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
+        entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
+        return cls(
+            volume="",
+            number=0,
+            digest="",
+            created=created,
+            job_id=job_id,
+            output="",
+            job_name=spec.name,
+            origin=spec.origin,
+            inputs={name: given.versions for name, given in spec.inputs.items()},
+            params=spec.params,
+            metrics=dict(metrics),
+            code=spec.code,
+            image=spec.image,
+            image_digest=spec.image_digest,
+            entrypoint=entrypoint,
+            modules=None if modules is None else tuple(modules),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:
@@ -130,7 +152,7 @@ class Held:
 class Saved:
     """The checkpoints that a job left which did not succeed.
 
-    :param job_id: whose they are: the job that was asked for, or one that it follows.
+    :param job_id: the job that left them: the one that was asked for, or one that it follows.
     :param newest: when the newest file was written, in seconds since the epoch.
     """
 
@@ -140,203 +162,38 @@ class Saved:
     newest: float
 
 
-class Ledger(Protocol):
-    """Per job_id: spec, owner, status, log. Written by the backend, read by everybody."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a collection would take away, and why the other versions stay.
 
-    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
-        """Enter a job, whole or not at all; False where it was there already with the same spec.
+    :param versions: they go; `kept` says of every other one why it stays.
+    :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
+    :param resumable: job ids whose checkpoints stay, since their task may go on from them; what else they staged goes.
+    :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
+    """
 
-        :raises Conflict: the job_id is there with another spec.
-        """
-
-    def spec(self, job_id: str) -> JobSpec:
-        """Return what was asked. :raises NotFound: no such job."""
-
-    def status(self, job_id: str) -> JobStatus:
-        """Return what was last recorded. :raises NotFound: no such job."""
-
-    def update(self, status: JobStatus) -> None:
-        """Record a status, whole or not at all. An ended job's status is never changed again.
-
-        The owner is not taken from `status`: only :meth:`own` sets it.
-        """
-
-    def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
-        """Set the owner if it is `expected` now; whether that was so."""
-
-    def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the job's log."""
-
-    def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
-        """Return whole lines of the log from offset `after`, and the offset after them."""
-
-    def log_bytes(self, job_id: str) -> int:
-        """How long the job's log is now; 0 before its first line."""
-
-    def jobs(self) -> list[str]:
-        """Every job_id, oldest first."""
-
-    def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
-        """Return what was last recorded of many jobs, at little more than the cost of one.
-
-        Those that cannot be found or read are left out.
-        """
-
-    def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
-        """Return what was asked for by many jobs, as :meth:`statuses` does."""
-
-
-class Store(Protocol):
-    """Where volumes live."""
+    versions: tuple[Version, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    staging: tuple[str, ...] = ()
+    torn: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    resumable: tuple[str, ...] = ()
 
     @property
-    def ledger(self) -> Ledger:
-        """The job ledger of this store."""
+    def size_bytes(self) -> int:
+        """What its versions hold; less is freed where they share files with others."""
+        return sum(version.size_bytes for version in self.versions)
 
-    def resolve(self, address: str) -> tuple[Version, ...]:
-        """Return what an address names now: one version, or for a selector of many all of them.
 
-        Retired versions are found by number and digest only. Many come in the order of their
-        partitions.
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a collection took away.
 
-        :raises NotFound: nothing is there; the message says what is.
-        """
+    :param freed_bytes: counts what was unlinked, not what waits in the trash.
+    :param at_once: whether the disk is nearly full, so that the files of its versions did not wait there.
+    """
 
-    def volumes(self) -> list[str]:
-        """Every volume's name, sorted."""
-
-    def versions(self, volume: str) -> list[Version]:
-        """Every version of a volume that can be read, oldest first."""
-
-    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
-        """The newest `limit` versions of a volume (of those below number `before`), newest first.
-
-        What it costs does not grow with the volume, so that a page of ten thousand versions is fast.
-        """
-
-    def count(self, volume: str) -> int:
-        """How many versions of a volume can be read; 0 where there is no such volume."""
-
-    def record(self, address: str) -> Record:
-        """Return where one version comes from; also of one whose data was deleted by gc."""
-
-    def manifest(self, address: str) -> Mapping[str, Entry]:
-        """Return every file of one version by its path, with hash and size; also after gc."""
-
-    def path(self, address: str) -> Path:
-        """Return the folder of one version's data (or the file that the address names in it)."""
-
-    def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
-        """Keep `files` (paths below `root`) as a code snapshot; the same bytes once. Return its digest.
-
-        :param texts: files by path that hold this text, whatever lies below `root` under that path.
-        """
-
-    def code(self, digest: str) -> Path:
-        """Return the folder of a code snapshot, unpacked and read-only."""
-
-    def stage(self, job_id: str) -> Staging:
-        """Begin a new attempt of a job that the ledger holds: an empty staging of its own, with checkpoints.
-
-        Those are a copy of what the attempt before left; for a job's first attempt, of what the job left
-        that it follows. Every earlier attempt is fenced: it can no longer be committed.
-        """
-
-    def staging(self, job_id: str) -> Staging | None:
-        """Return the current attempt's staging, or None before the first."""
-
-    def saved(self, job_id: str) -> Saved | None:
-        """Return the checkpoints that a job left, or a job that it follows, None where there are none.
-
-        A job that succeeded leaves none. :raises NotFound: no such job.
-        """
-
-    def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
-        """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
-
-    def commit(
-        self,
-        job_id: str,
-        *,
-        attempt: int,
-        metrics: Mapping[str, float] | None = None,
-        modules: Sequence[str] | None = None,
-    ) -> dict[str, tuple[Version, ...]]:
-        """Make what all replicas sealed into versions: every output or none, once per job_id.
-
-        A second call for the same job_id returns the same versions, also after a crash at any point.
-
-        :raises Conflict: `attempt` is not the current one, or not all replicas have sealed.
-        :raises StoreError: the disk is full, two replicas wrote the same file, …; nothing is visible.
-        """
-
-    def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
-        """Copy a folder or file into a new version, for ``muster volumes put``."""
-
-    def pin(self, address: str, *, reason: str) -> Version:
-        """Keep a version from gc under a reason, such as ``deployment/flights``; idempotent."""
-
-    def unpin(self, address: str, *, reason: str) -> Version:
-        """Take one reason away."""
-
-    def lease(self, addresses: Iterable[str], *, holder: str) -> None:
-        """Keep versions from gc while `holder` (a job_id) reads them."""
-
-    def release(self, holder: str) -> None:
-        """Give all leases of `holder` back."""
-
-    def retire(self, address: str, *, reason: str) -> Version:
-        """Hide a version from every selector; by number and digest it stays readable until gc."""
-
-    def reinstate(self, address: str) -> Version:
-        """Let selectors find a retired version again; idempotent."""
-
-    def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
-        """Check every committed version where the store is; see :func:`muster.volumes.fsck.check`."""
-
-    def plan(
-        self,
-        *,
-        volumes: Collection[str] = (),
-        keep_last: int = 3,
-        job_days: float = 30.0,
-        young_days: float = 0.0,
-        checkpoint_days: float = 7.0,
-    ) -> Plan:
-        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`.
-
-        :raises Corrupt: the store is damaged, and gc takes nothing.
-        """
-
-    def collect(
-        self,
-        *,
-        volumes: Collection[str] = (),
-        keep_last: int = 3,
-        job_days: float = 30.0,
-        young_days: float = 0.0,
-        checkpoint_days: float = 7.0,
-    ) -> Collected:
-        """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
-
-    def room(self) -> Room:
-        """Say how much room is left where the versions are kept."""
-
-    def held(self) -> tuple[Held, ...]:
-        """Say what jobs that have ended still hold of the disk, oldest first."""
-
-    def let_go(self, job_ids: Collection[str]) -> int:
-        """Delete all that these ended jobs hold; return its size in bytes.
-
-        :raises SpecError: one has not ended.
-        """
-
-    def salvage(self, job_id: str, target: Path) -> int:
-        """Copy what an ended job staged, and could not be committed, to ``TARGET/REPLICA/OUTPUT/``; count files.
-
-        :param target: a folder that is not there yet, or is empty.
-        :raises NotFound: it holds nothing.
-        """
-
-    def close(self) -> None:
-        """Give back the connections that are held open; the store is asked no more."""
+    plan: Plan
+    freed_bytes: int
+    at_once: bool = False

@@ -6,10 +6,8 @@ reader sees any part of the commit. Nothing here changes the store.
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -24,6 +22,7 @@ from muster.volumes.commit_records import CommitRecord, check_record, is_buried,
 from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
+from muster.volumes.selection import no_number, no_volume, select
 
 RECORDS = 1_000
 
@@ -125,7 +124,7 @@ class Catalog:
         return whole[1]
 
     def resolve(self, address: str) -> tuple[Version, ...]:
-        """See :meth:`muster.volumes.base.Store.resolve`."""
+        """See :meth:`muster.volumes.protocols.Store.resolve`."""
         wanted = Address.parse(address)
         if wanted.select is Select.NUMBER:
             return (self._number(wanted.volume, int(wanted.value)),)
@@ -134,22 +133,7 @@ class Catalog:
             for damaged in self.damaged(wanted.volume):
                 self.version(damaged.volume, damaged.number)  # it says what is wrong, and what to do
             raise NotFound(self._no_volume(wanted.volume))
-        if wanted.select is Select.DIGEST:
-            return (_by_digest(wanted, versions),)
-        selectable = [version for version in versions if version.retired is None]
-        if wanted.many:
-            return _many(wanted, selectable)
-        if wanted.select is Select.PARTITION:
-            chosen = [version for version in selectable if version.partition == wanted.value]
-            if not chosen:
-                raise NotFound(_no_partition(wanted, selectable))
-            return (chosen[-1],)
-        if not selectable:
-            raise NotFound(
-                f"every version of {wanted.volume} is retired: name one by its number, "
-                f"such as {versions[-1].address}"
-            )
-        return (max(selectable, key=lambda version: (version.partition or "", version.number)),)
+        return select(wanted, versions)
 
     def _number(self, volume: str, number: int) -> Version:
         version = self.version(volume, number)
@@ -232,25 +216,16 @@ class Catalog:
         )
 
     def _no_volume(self, volume: str) -> str:
-        above = next((name for name in _above(volume) if self.holds(name)), None)
-        if above is not None:
-            inner = volume[len(above) + 1 :]
-            return f"no volume {volume}; {above} is one: a file of it is named {above}@latest/{inner}"
-        known = sorted(name for name in self._layout.volumes() if self.holds(name))
-        close = difflib.get_close_matches(volume, known, 3) or known[:5]
         if volume in self._layout.volumes() and self.numbers(volume):
             return f"every version of {volume} was deleted by gc: run the stage that writes it again"
-        if not close:
-            return f"no volume {volume}: this store ({self._layout.root}) holds none yet; run the stage that writes it"
-        return f"no volume {volume}; there are {', '.join(close)}: check the name, or run the stage that writes it"
+        known = sorted(name for name in self._layout.volumes() if self.holds(name))
+        return no_volume(volume, known, where=self._layout.root)
 
     def _no_number(self, volume: str, number: int) -> str:
         numbers = [version.number for version in self.live(volume)]
         if not numbers:
             return self._no_volume(volume)
-        if number in self.numbers(volume):
-            return f"{volume}@{number} was deleted by gc; there are {_some(numbers)}. Its record is kept: `muster volumes show`"
-        return f"no version {volume}@{number}; there are {_some(numbers)}: `muster volumes log {volume}` lists them"
+        return no_number(volume, number, numbers, deleted=number in self.numbers(volume))
 
 
 def _damaged(volume: str, number: int, why: str) -> str:
@@ -270,46 +245,6 @@ def pins(folder: Path) -> tuple[str, ...]:
                 if not path.name.startswith("."):  # not whole yet, or deleted while it is read (NFS)
                     reasons.append(read_whole(path).decode())
     return tuple(sorted(reasons))
-
-
-def _above(volume: str) -> Iterator[str]:
-    """Every volume that `volume` may lie in, the nearest first."""
-    while volume := volume.rpartition("/")[0]:
-        yield volume
-
-
-def _by_digest(wanted: Address, versions: Sequence[Version]) -> Version:
-    found = [version for version in versions if version.digest.startswith(wanted.value)]
-    if not found:
-        raise NotFound(
-            f"no version of {wanted.volume} has the digest {wanted.value}: `muster volumes log` lists them"
-        )
-    if len({version.digest for version in found}) > 1:
-        several = ", ".join(f"@{version.number} {version.digest[:19]}" for version in found[:5])
-        raise NotFound(f"digest {wanted.value} is the beginning of several: {several}; give more digits")
-    return found[-1]
-
-
-def _many(wanted: Address, versions: Sequence[Version]) -> tuple[Version, ...]:
-    newest = {v.partition: v for v in versions if v.partition is not None and wanted.admits(v.partition)}
-    if not newest:
-        raise NotFound(_no_partition(wanted, versions))
-    return tuple(newest[partition] for partition in sorted(newest))
-
-
-def _no_partition(wanted: Address, versions: Sequence[Version]) -> str:
-    there = sorted({version.partition for version in versions if version.partition is not None})
-    if not there:
-        return f"{wanted.volume} has no partitions, so {wanted.value!r} selects nothing: use {wanted.volume}@latest"
-    return (
-        f"no partition of {wanted.volume} is {wanted.value!r}; there are {_some(there)}: "
-        "check the name, or run the stage for that partition"
-    )
-
-
-def _some(items: Sequence[object]) -> str:
-    shown = ", ".join(map(str, items[-6:]))
-    return shown if len(items) <= 6 else f"… {shown} ({len(items)} in all)"
 
 
 def _text(path: Path) -> str | None:

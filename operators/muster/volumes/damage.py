@@ -82,7 +82,7 @@ def look(store: FolderStore, *, deep: bool = False, progress: Progress | None = 
     for done, place in enumerate(sorted(found.commits)):
         if progress is not None:
             progress(pinned(*place), done, len(found.commits))
-        with store.steady():  # gc takes nothing away while we look
+        with store.marks.steady():  # gc takes nothing away while we look
             _look_at(store, place, found, deep=deep)
     found.problems += _strays(store, found.commits)
     return found

@@ -1,7 +1,7 @@
 """What users wrote, Data Docs and model cards among it, shown so that it can do nothing.
 
 A file of a version is whatever a job's author put there. It comes from the address that a session
-belongs to, Airflow's or this service's, so a script in it would act as whoever looks at it. Therefore
+belongs to, Airflow's or this service's, so a script in it would act as the user who looks at it. Therefore
 each response carries ``Content-Security-Policy: sandbox`` with nothing allowed again: the document has
 an origin of its own, no scripts, forms, popups or plugins, and loads nothing but what it carries
 itself. From that origin a browser sends no session either, so a picture beside the document would not
@@ -19,7 +19,7 @@ from starlette.responses import FileResponse
 
 from muster.core.address import Address, Select
 from muster.core.errors import NotFound, SpecError
-from muster.volumes.base import Store
+from muster.volumes.protocols import LocalStore
 
 POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
@@ -59,7 +59,7 @@ def parse(where: str) -> Address:
     return address
 
 
-def show(store: Store, address: Address) -> FileResponse:
+def show(store: LocalStore, address: Address) -> FileResponse:
     """Answer with one file of a version, in ranges where the browser asks for them.
 
     :raises NotFound: there is no such version or file, or a link in it leads out of the version.
@@ -76,7 +76,7 @@ def show(store: Store, address: Address) -> FileResponse:
     )
 
 
-def _regular(store: Store, address: Address) -> Path:
+def _regular(store: LocalStore, address: Address) -> Path:
     try:
         named = store.path(str(address))
         root = named.parents[address.path.count("/")].resolve()

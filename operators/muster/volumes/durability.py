@@ -27,7 +27,7 @@ _holders: dict[str, int] = {}
 
 
 def temporary(beside: Path) -> Path:
-    """Name a file or folder beside `beside` that no reader looks at and nobody else uses."""
+    """Name a file or folder beside `beside` that no reader looks at and no other process uses."""
     return beside.parent / f"{TEMPORARY}{os.urandom(8).hex()}"
 
 
@@ -127,7 +127,7 @@ def link_text(path: Path | str) -> str | None:
 
 
 def is_local(folder: Path) -> bool:
-    """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; of NFS and FUSE nobody says so."""
+    """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; NFS and FUSE give no such promise."""
     return _file_system(folder) in _LOCAL
 
 
@@ -197,7 +197,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock file `path` now."""
+    """Whether no process holds the lock file `path` now."""
     if str(path) in _holders:
         return False
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

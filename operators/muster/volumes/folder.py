@@ -5,36 +5,30 @@ On disk as :mod:`muster.volumes.layout` draws it. Any number of processes may op
 
 from __future__ import annotations
 
-import errno
 import os
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from muster.core.address import Address
-from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError
-from muster.core.job import JobSpec, check_digest
+from muster.core.errors import NotFound
+from muster.core.job import check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
 from muster.volumes.attempts import Attempts
-from muster.volumes.base import Held, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
 from muster.volumes.catalog import Catalog
-from muster.volumes.commit import assemble, decide, publish, read_plan
-from muster.volumes.commit_records import committed, has_content, is_named
-from muster.volumes.durability import locked, sync_folder, translated, write_whole
-from muster.volumes.gather import Draft, draft_copy, gather, plan_drafts, union
+from muster.volumes.commits import Commits
+from muster.volumes.durability import translated
+from muster.volumes.gather import draft_copy
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
+from muster.volumes.marks import Marks
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
-    from muster.volumes.retention import Collected, Plan
 
 
 class FolderStore:
@@ -46,11 +40,12 @@ class FolderStore:
     """
 
     def __init__(self, root: Path, *, compare: bool = False) -> None:
-        self.compare = compare
         self.layout = open_layout(Path(root))
         self.catalog = Catalog(self.layout)
         self._ledger = FolderLedger(self.layout)
         self.attempts = Attempts(self.layout, self._ledger)
+        self.commits = Commits(self.layout, self.catalog, self._ledger, self.attempts, compare=compare)
+        self.marks = Marks(self.layout, self.catalog)
 
     @property
     def ledger(self) -> FolderLedger:
@@ -82,13 +77,13 @@ class FolderStore:
         wanted = Address.parse(address)
         if wanted.value.isdigit():
             return self.catalog.record(wanted.volume, int(wanted.value))
-        version = self._one(address)
+        version = self.marks.one(address)
         return self.catalog.record(version.volume, version.number)
 
     def path(self, address: str) -> Path:
         """Return the folder of one version's data, or the file that the address names in it."""
         inner = Address.parse(address).path
-        version = self._one(address)
+        version = self.marks.one(address)
         data = self.layout.version(version.volume, version.number) / "data"
         if inner and not (data / inner).exists():
             there = ", ".join(sorted(os.listdir(data))[:8])  # noqa: PTH208 - names are all that is wanted
@@ -104,6 +99,10 @@ class FolderStore:
         """Keep `files`, and `texts` in place of some or beside them, as a code snapshot; the same bytes once."""
         with translated("keep the code snapshot"):
             return snapshot.keep(self.layout, root, files, texts=texts)
+
+    def holds(self, digest: str) -> bool:
+        """Whether a code snapshot, or an image's lock, is in the store."""
+        return self.layout.code(check_digest("code snapshot", digest)).is_dir()
 
     def code(self, digest: str) -> Path:
         """Return the folder of a code snapshot, unpacked and read-only."""
@@ -142,17 +141,7 @@ class FolderStore:
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
         """Make what all replicas sealed into versions: every output or none, once per job_id."""
-        done = committed(self.layout, job_id)
-        if done is None:
-            self.ledger.check(job_id)
-            with translated(f"commit job {job_id}"), self.attempts.alone(job_id):
-                done = committed(self.layout, job_id)
-                if done is None:  # nobody did it while we waited
-                    done = self._commit_once(job_id, attempt, metrics or {}, modules)
-        return {
-            output: tuple(self.catalog.described(volume, number) for volume, number in places)
-            for output, places in done.items()
-        }
+        return self.commits.commit(job_id, attempt=attempt, metrics=metrics, modules=modules)
 
     def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
         """Copy a folder or file into a new version."""
@@ -160,66 +149,41 @@ class FolderStore:
         if partition is not None:
             check_partition(partition)
         job_id = f"put-{os.urandom(8).hex()}"
-        ready = self.layout.staging(job_id) / "1" / "ready"
-        record = Record(
-            volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
-        )
         with translated(f"put {source} into {volume}"):
             try:
-                with self.attempts.alone(job_id):
-                    draft = draft_copy(ready, Path(source), volume=volume, partition=partition)
-                    plan = assemble(self.layout, self.catalog, [draft], record=record, compare=self.compare)
-                    decide(self.layout, plan, ready=ready)
-                    publish(self.layout, plan, ready=ready, job_id=job_id)
-            finally:
+                return self.commits.put(
+                    job_id,
+                    volume,
+                    lambda ready: draft_copy(ready, Path(source), volume=volume, partition=partition),
+                    note=note,
+                )
+            except BaseException:
                 self.layout.delete(self.layout.staging(job_id))
-        return self.catalog.described(plan[0].volume, plan[0].number)
+                raise
 
     def pin(self, address: str, *, reason: str) -> Version:
         """Keep a version from gc under a reason; idempotent."""
-        with translated(f"pin {address}"), self.steady():
-            version = self._one(address)
-            folder = self.layout.version(version.volume, version.number) / "pins"
-            folder.mkdir(exist_ok=True)
-            write_whole(folder / _key(reason), reason)
-        return self._one(version.address)
+        return self.marks.pin(address, reason=reason)
 
     def unpin(self, address: str, *, reason: str) -> Version:
         """Take one reason away."""
-        version = self._any(address)
-        (self.layout.version(version.volume, version.number) / "pins" / _key(reason)).unlink(missing_ok=True)
-        return self._any(version.address)
+        return self.marks.unpin(address, reason=reason)
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         """Keep versions from gc while `holder` reads them."""
-        folder = self.layout.leases(holder)
-        with translated(f"lease for {holder}"), self.steady():
-            versions = [self._one(address) for address in addresses]
-            folder.mkdir(exist_ok=True)
-            for version in versions:
-                (folder / f"{version.volume.replace('/', ':')}@{version.number}").touch()
+        self.marks.lease(addresses, holder=holder)
 
     def release(self, holder: str) -> None:
         """Give all leases of `holder` back."""
-        self.layout.delete(self.layout.leases(holder))  # in one step: gc may look, or do the same
+        self.marks.release(holder)
 
     def retire(self, address: str, *, reason: str) -> Version:
         """Hide a version from every selector; a damaged one goes with the next gc then."""
-        version = self._any(address)
-        with translated(f"retire {address}"):
-            folder = self.layout.version(version.volume, version.number)
-            folder.mkdir(parents=True, exist_ok=True)  # all of it may be gone
-            write_whole(folder / "RETIRED", reason)
-        return self._any(version.address)
+        return self.marks.retire(address, reason=reason)
 
     def reinstate(self, address: str) -> Version:
         """Let selectors find a retired version again."""
-        version = self._any(address)
-        with translated(f"reinstate {address}"):
-            folder = self.layout.version(version.volume, version.number)
-            (folder / "RETIRED").unlink(missing_ok=True)
-            sync_folder(folder)
-        return self._any(version.address)
+        return self.marks.reinstate(address)
 
     def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
         """Check every committed version."""
@@ -291,119 +255,3 @@ class FolderStore:
 
     def close(self) -> None:
         """Do nothing: a folder holds nothing open."""
-
-    @contextmanager
-    def steady(self) -> Iterator[None]:
-        """No version is deleted meanwhile: gc takes the same lock, alone."""
-        with locked(self.layout.root / "gc.lock", shared=True):
-            yield
-
-    def _any(self, address: str) -> Version:
-        """One version, also a damaged one where it is named by its number."""
-        wanted = Address.parse(address)
-        if wanted.value.isdigit():
-            place = wanted.volume, int(wanted.value)
-            lost = not has_content(self.layout.version(*place)) and is_named(self.layout, *place)
-            if lost or self.catalog.is_damaged(*place):
-                return self.catalog.remains(*place)
-        return self._one(address)
-
-    def _one(self, address: str) -> Version:
-        versions = self.resolve(address)
-        if len(versions) != 1 or Address.parse(address).many:
-            raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
-        return versions[0]
-
-    def _commit_once(
-        self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
-    ) -> dict[str, list[tuple[str, int]]]:
-        try:
-            return self._commit(job_id, attempt, metrics, modules)
-        except (OSError, MusterError):
-            done = committed(self.layout, job_id)
-            if done is None:
-                raise
-            return done  # another machine did it meanwhile: locks do nothing there
-
-    def _commit(
-        self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
-    ) -> dict[str, list[tuple[str, int]]]:
-        staging = self.attempts.current(job_id, attempt)
-        ready = staging.root / "ready"
-        plan = read_plan(ready)
-        if plan is None:
-            with _blaming_output():
-                drafts = self._drafts(staging)
-                sealed_at = self.attempts.sealed_at(staging)
-                record = _record(self.ledger.spec(job_id), job_id, metrics, modules, created=sealed_at)
-                plan = assemble(self.layout, self.catalog, drafts, record=record, compare=self.compare)
-            decide(self.layout, plan, ready=ready)
-        done = publish(self.layout, plan, ready=ready, job_id=job_id)
-        with suppress(OSError):  # the versions are visible: what cannot go now is gc's, and no reason to fail
-            self.attempts.clear(staging)
-        return done
-
-    def _drafts(self, staging: Staging) -> list[Draft]:
-        parts = self.attempts.sealed(staging)
-        if parts is None:
-            raise Conflict(
-                f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "
-                "so nothing is committed"
-            )
-        spec = self.ledger.spec(staging.job_id)
-        drafts = plan_drafts(staging.root / "ready", spec, union(parts, spec))
-        gather(staging, drafts, parts)
-        return drafts
-
-
-@contextmanager
-def _blaming_output() -> Iterator[None]:
-    """Call a name that is too long, or a file that may not be changed, what it is: no later try helps."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.EPERM):
-            raise
-        where = str(error.filename)[:200] if error.filename else "a file"
-        hint = (
-            "give it a shorter path"
-            if error.errno == errno.ENAMETOOLONG
-            else "it is immutable (chattr +i), or another user's"
-        )
-        raise BadOutput(f"an output cannot be committed: {where}: {error.strerror}: {hint}") from error
-
-
-def _record(
-    spec: JobSpec,
-    job_id: str,
-    metrics: Mapping[str, float],
-    modules: Sequence[str] | None,
-    *,
-    created: float,
-) -> Record:
-    """The record of a job's versions, the same whichever machine writes it, and whenever."""
-    runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
-    entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
-    return Record(
-        volume="",
-        number=0,
-        digest="",
-        created=created,
-        job_id=job_id,
-        output="",
-        job_name=spec.name,
-        origin=spec.origin,
-        inputs={name: given.versions for name, given in spec.inputs.items()},
-        params=spec.params,
-        metrics=dict(metrics),
-        code=spec.code,
-        image=spec.image,
-        image_digest=spec.image_digest,
-        entrypoint=entrypoint,
-        modules=None if modules is None else tuple(modules),
-    )
-
-
-def _key(reason: str) -> str:
-    """A file name for a reason, which may hold anything."""
-    return blake3(reason.encode()).hexdigest()[:32]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from muster.core.errors import Corrupt
 from muster.volumes.commit_records import Place, read_commit, uncommitted, write_commit
 from muster.volumes.damage import Problem, Progress, look
-from muster.volumes.retention import leftovers, resumable
+from muster.volumes.held import leftovers, resumable
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore

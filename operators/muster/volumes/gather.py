@@ -179,7 +179,7 @@ def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
 
 
 def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None) -> Draft:
-    """Copy a folder or file of somebody's into a draft, sharing blocks where the file system can.
+    """Copy a user's folder or file into a draft, sharing blocks where the file system can.
 
     :raises StoreError: it is not there, is empty, or holds links or devices.
     """
@@ -194,7 +194,7 @@ def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None)
 
 
 def sources(source: Path, *, volume: str) -> dict[str, Path]:
-    """Return every file of somebody's folder, or the one file, by its path in a version of `volume`.
+    """Return every file of a user's folder, or the one file, by its path in a version of `volume`.
 
     :raises StoreError: it is not there, is empty, or holds links or devices.
     """

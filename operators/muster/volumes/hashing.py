@@ -45,7 +45,7 @@ def hash_file(path: str) -> str:
 
 
 def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Frozen]:
-    """Make files read-only, make sure that nobody writes them any more, and hash them.
+    """Make files read-only, make sure that no process writes them any more, and hash them.
 
     A file that has another name somewhere gets bytes of its own first: who holds that name could
     still change them. The disk is told of the next files while one is hashed.
@@ -110,7 +110,7 @@ def _hash(fd: int, size: int) -> str:
 
 
 def _refuse_writer(fd: int, name: str) -> None:
-    """A read lease is granted only while nobody has the file open for writing (fcntl(2), F_SETLEASE).
+    """A read lease is granted only while no process has the file open for writing (fcntl(2), F_SETLEASE).
 
     It ends when `fd` is closed. Who opens the file for writing until then waits, and we are told by a
     signal; SIGIO, which it would be, ends a process that does not expect it, and SIGURG does not.

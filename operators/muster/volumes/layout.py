@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from muster.core.errors import NotFound, StoreError
@@ -47,6 +48,11 @@ MARKER = "VOLUME.json"
 _ROOMS = ("v", "commits", "staging", "code", "jobs", "leases", "trash")
 
 
+@lru_cache(4096)  # a look at a volume of a thousand versions asks for it some thousand times
+def _volume(root: Path, name: str) -> Path:
+    return root / "v" / check_volume(name)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths of one store. Every name is checked before it becomes part of one."""
@@ -58,7 +64,7 @@ class Layout:
 
     def volume(self, name: str) -> Path:
         """The folder of a volume's versions."""
-        return self.root / "v" / check_volume(name)
+        return _volume(self.root, name)
 
     def version(self, volume: str, number: int) -> Path:
         """The folder of one version."""
@@ -167,7 +173,7 @@ def open_layout(root: Path) -> Layout:
 
 def _create(root: Path) -> Layout:
     if root.is_dir() and any(root.iterdir()):
-        if (root / MARKER).is_file():  # made by somebody else since it was looked for
+        if (root / MARKER).is_file():  # made by another process since it was looked for
             return open_layout(root)
         raise NotFound(
             f"{root} is not empty and holds no {MARKER}: name an empty folder or an existing store"
@@ -185,7 +191,7 @@ def _create(root: Path) -> Layout:
         rename(new, root)
     except OSError as error:
         remove(new)
-        if not (root / MARKER).is_file():  # else somebody made it first: open theirs
+        if not (root / MARKER).is_file():  # else another process made it first: open that one
             raise StoreError(
                 f"no store can be made at {root}: {error.strerror}; if it is a mount or a link, name a folder below it"
             ) from error

@@ -36,7 +36,7 @@ class FolderLedger:
         self._layout = layout
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
-        """Enter a job; see :meth:`muster.volumes.base.Ledger.create`."""
+        """Enter a job; see :meth:`muster.volumes.protocols.Ledger.create`."""
         folder = self._layout.job(job_id)
         with translated(f"enter job {job_id}"):
             if not folder.is_dir() and self._enter(folder, job_id, spec, owner):

@@ -9,8 +9,9 @@ from typing import Any
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, NotFound
 from muster.core.wire import plain
-from muster.volumes.base import Record, Store
+from muster.volumes.base import Record
 from muster.volumes.manifest import Entry
+from muster.volumes.protocols import Store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,72 +8,36 @@ number is never given out again, and what was made from it can still be traced.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec, Origin
+from muster.core.job import JobSpec
 from muster.core.room import Room
-from muster.core.status import JobState
-from muster.volumes import damage
-from muster.volumes.base import Record, Version
+from muster.volumes import damage, trash
+from muster.volumes.base import Collected, Plan, Record, Version
 from muster.volumes.commit_records import holder, is_committed, uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
-from muster.volumes.held import is_fetchable
-from muster.volumes.sharing import KNOWN, kept_known
-from muster.volumes.tree import files_of, remove, unlock
+from muster.volumes.held import (
+    CHECKPOINT_DAYS,
+    DAY_SECONDS,
+    given_up,
+    has_ended,
+    is_left_fetchable,
+    leftovers,
+    named,
+    resumable,
+)
+from muster.volumes.sharing import KNOWN
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
 HOUR_SECONDS = 3_600.0
-DAY_SECONDS = 24 * HOUR_SECONDS
-CHECKPOINT_DAYS = 7.0
-
-_TRASHED = re.compile(r"(\d+)-[0-9a-f]+\Z")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a collection would take away, and why the other versions stay.
-
-    :param versions: they go; `kept` says of every other one why it stays.
-    :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
-    :param resumable: job ids whose checkpoints stay, since their task may go on from them; what else they staged goes.
-    :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
-    """
-
-    versions: tuple[Version, ...] = ()
-    kept: Mapping[str, str] = field(default_factory=dict)
-    staging: tuple[str, ...] = ()
-    torn: tuple[Path, ...] = ()
-    code: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    resumable: tuple[str, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """What its versions hold; less is freed where they share files with others."""
-        return sum(version.size_bytes for version in self.versions)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """What a collection took away.
-
-    :param freed_bytes: counts what was unlinked, not what waits in the trash.
-    :param at_once: whether the disk is nearly full, so that the files of its versions did not wait there.
-    """
-
-    plan: Plan
-    freed_bytes: int
-    at_once: bool = False
 
 
 def plan(
@@ -104,7 +68,16 @@ def plan(
     live = {version.address: version for volume in known for version in store.versions(volume)} | damaged
     spared = [version.address for version in live.values() if volumes and version.volume not in volumes]
     born_before = time.time() - young_days * DAY_SECONDS
-    kept = _kept(store, live, damaged.keys(), spared, keep_last, born_before)
+    kept = why_kept(
+        live,
+        damaged=damaged.keys(),
+        spared=spared,
+        keep_last=keep_last,
+        born_before=born_before,
+        leased=leased(store),
+        awaited=dict(_awaited(store)),
+        inputs=lambda address: _inputs(store, address),
+    )
     gone = tuple(version for address, version in live.items() if address not in kept)
     if volumes:
         return Plan(versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in volumes})
@@ -115,7 +88,7 @@ def plan(
         kept=kept,
         staging=tuple(leftovers(store, but=stay)),
         resumable=stay,
-        torn=tuple(folder for folder, job_id in uncommitted(store.layout) if _given_up(store, job_id)),
+        torn=tuple(str(folder) for folder, job_id in uncommitted(store.layout) if given_up(store, job_id)),
         code=tuple(_unused_code(store, kept, set(jobs))),
         jobs=jobs,
     )
@@ -175,21 +148,21 @@ def collect(
             except OSError as error:  # a full disk, say: a tombstone needs room, which all below makes
                 failed = error
         for folder in decided.torn:
-            _empty(store, folder)
-        staged = sum(delete(store, store.layout.staging(job_id)) for job_id in decided.staging)
+            _empty(store, Path(folder))
+        staged = sum(trash.delete(store.layout, store.layout.staging(job_id)) for job_id in decided.staging)
         staged += sum(
-            delete(store, path)
+            trash.delete(store.layout, path)
             for job_id in decided.resumable
-            if not _is_fetchable(store, job_id)
+            if not is_left_fetchable(store, job_id)
             for path in store.attempts.beside_checkpoints(job_id)
         )
-        for reader in _named(store.layout.root / "leases"):
-            if _ended(store, reader.name):
+        for reader in named(store.layout.root / "leases"):
+            if has_ended(store, reader.name):
                 store.release(reader.name)
         for job_id in decided.jobs:
             store.layout.discard(store.layout.job(job_id))
-        freed_bytes = staged + (_removed(store, buried) if scarce else 0)
-        freed_bytes += _empty_trash(store, before=time.time() - grace_seconds)
+        freed_bytes = staged + (trash.remove_all(store.layout, buried) if scarce else 0)
+        freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)
         if failed is not None:
             raise failed
         return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
@@ -198,23 +171,32 @@ def collect(
 def leased(store: FolderStore) -> dict[str, str]:
     """Every leased address and one of its holders; a job that has ended holds nothing any more."""
     found: dict[str, str] = {}
-    for reader in _named(store.layout.root / "leases"):
+    for reader in named(store.layout.root / "leases"):
         with suppress(FileNotFoundError):  # given back meanwhile
-            if not _ended(store, reader.name):
+            if not has_ended(store, reader.name):
                 found |= {
                     f"volume://{lease.name.replace(':', '/')}": reader.name for lease in reader.iterdir()
                 }
     return found
 
 
-def _kept(
-    store: FolderStore,
+def why_kept(
     live: Mapping[str, Version],
-    damaged: Collection[str],
-    spared: Iterable[str],
+    *,
+    damaged: Collection[str] = (),
+    spared: Iterable[str] = (),
     keep_last: int,
     born_before: float,
+    leased: Mapping[str, str],
+    awaited: Mapping[str, str],
+    inputs: Callable[[str], Iterable[str]],
 ) -> dict[str, str]:
+    """Say of each version that stays why; all by their addresses. What is not named goes.
+
+    :param spared: versions that stay since their volumes are not asked for.
+    :param leased: holders, and `awaited` job ids, by the addresses that they read or wait for.
+    :param inputs: the addresses that a version was made from.
+    """
     series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
     for address, version in live.items():
         if version.retired is None and address not in damaged:
@@ -234,15 +216,15 @@ def _kept(
         for many in series.values()
         for version in many[-keep_last:]
     }
-    kept |= {address: f"leased by {holder}" for address, holder in leased(store).items() if address in live}
-    kept |= {address: f"{job_id} waits for it" for address, job_id in _awaited(store) if address in live}
+    kept |= {address: f"leased by {holder}" for address, holder in leased.items() if address in live}
+    kept |= {address: f"{job_id} waits for it" for address, job_id in awaited.items() if address in live}
     kept |= {
         address: f"pinned: {', '.join(version.pins)}" for address, version in live.items() if version.pins
     }
     waiting = list(kept)
     while waiting:
         address = waiting.pop()
-        for pinned in _inputs(store, address):
+        for pinned in inputs(address):
             if pinned in live and pinned not in kept:
                 kept[pinned] = f"{address} was made from it"
                 waiting.append(pinned)
@@ -252,7 +234,7 @@ def _kept(
 def _awaited(store: FolderStore) -> Iterator[tuple[str, str]]:
     """What jobs that have not ended will read, also those that wait and so lease nothing yet."""
     for job_id in store.ledger.jobs():
-        if not _ended(store, job_id):
+        if not has_ended(store, job_id):
             for given in store.ledger.spec(job_id).inputs.values():
                 for pinned in given.versions:
                     yield pinned.address, job_id
@@ -278,80 +260,6 @@ def _old_jobs(store: FolderStore, before: float) -> Iterator[str]:
         status = store.ledger.status(job_id)
         if status.state.ended and (status.ended or status.submitted) < before:
             yield job_id
-
-
-def _ended(store: FolderStore, job_id: str) -> bool:
-    try:
-        return store.ledger.status(job_id).state.ended
-    except NotFound:
-        return False
-
-
-def _given_up(store: FolderStore, job_id: str) -> bool:
-    """Whether this job will not be committed any more: it ended, or no ledger knows it and its lock is free."""
-    known = store.layout.job(job_id).is_dir()
-    return (_ended(store, job_id) or not known) and store.attempts.idle(job_id)
-
-
-def leftovers(store: FolderStore, *, but: Collection[str]) -> Iterator[str]:
-    """The job ids whose staging is not needed any more.
-
-    :param but: those whose checkpoints are kept, as :func:`resumable` returns them.
-    """
-    for folder in _named(store.layout.root / "staging"):
-        if folder.name in but or _is_fetchable(store, folder.name):
-            continue
-        if _given_up(store, folder.name):
-            yield folder.name
-
-
-def resumable(store: FolderStore, *, days: float = CHECKPOINT_DAYS) -> tuple[str, ...]:
-    """The ended jobs whose checkpoints stay, sorted.
-
-    These are the checkpoints of a task that ended less than `days` ago and has not succeeded since, and those
-    of which a job that has not ended yet is going to begin with a copy.
-    """
-    since, ledger = time.time() - days * DAY_SECONDS, store.ledger
-    folders = [folder.name for folder in _named(store.layout.root / "staging")]
-    left = [job_id for job_id in folders if _ended(store, job_id) and _saved_by(store, job_id)]
-    saved = {job_id: _task(spec) for job_id, spec in ledger.specs(left).items()}
-    kept, needed = set[str](), set[str]()
-    for status in ledger.statuses(ledger.jobs() if saved else ()):  # the oldest first
-        job_id, ended = status.job_id, status.ended or status.submitted
-        if not status.state.ended:
-            followed = store.attempts.last_saved(ledger.spec(job_id).follows)
-            needed |= {followed.job_id} if followed is not None else set()
-        elif job_id in saved and saved[job_id][0].dag_id and ended >= since:
-            kept.add(job_id)
-        elif status.state is JobState.SUCCEEDED and kept:
-            task = _task(ledger.spec(job_id))
-            kept -= {each for each in kept if saved[each] == task}
-    return tuple(sorted(kept | needed))
-
-
-def _task(spec: JobSpec) -> tuple[Origin, str]:
-    """The task and run that a job is of, and which of its jobs."""
-    return spec.origin, spec.name
-
-
-def _saved_by(store: FolderStore, job_id: str) -> bool:
-    try:
-        staging = store.attempts.last_saved(job_id)
-    except Corrupt:  # nobody can tell what it was, so nothing goes on from it
-        return False
-    return staging is not None and staging.job_id == job_id
-
-
-def _is_fetchable(store: FolderStore, job_id: str) -> bool:
-    try:
-        return is_fetchable(store, store.ledger.status(job_id))
-    except NotFound:
-        return False
-
-
-def _named(folder: Path) -> list[Path]:
-    """What lies in `folder` under a name of its own, sorted; not what is being made or taken away."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> Iterator[str]:
@@ -390,40 +298,3 @@ def _empty(store: FolderStore, folder: Path) -> None:
             for entry in folder.iterdir():
                 store.layout.discard(entry)
             store.layout.delete(store.layout.staging(job_id))
-
-
-def delete(store: FolderStore, folder: Path) -> int:
-    """Delete at once what nobody reads any more, and return its size in bytes.
-
-    It is moved first: from then on no other collection finds it, and no rank that lives on writes it.
-    """
-    taken = store.layout.discard(folder)
-    return _removed(store, [taken]) if taken is not None else 0
-
-
-def _empty_trash(store: FolderStore, *, before: float) -> int:
-    matches = ((entry, _TRASHED.match(entry.name)) for entry in store.layout.trash.iterdir())
-    return _removed(store, [entry for entry, match in matches if match and int(match[1]) <= before])
-
-
-def _removed(store: FolderStore, trashed: Sequence[Path]) -> int:
-    """Remove what lies in the trash, and return its size in bytes; what cannot go waits for the next time."""
-    freed = 0
-    for entry in trashed:
-        with suppress(OSError):  # what a job left there may be shut even for who owns it
-            unlock(entry)
-    with kept_known(store.layout, trashed):
-        for entry in trashed:
-            # a reader has a file of it open, and NFS keeps that; or another collection removes it too
-            with suppress(OSError):
-                size_bytes = _unlinked_bytes(entry)
-                remove(entry)
-                freed += size_bytes
-    return freed
-
-
-def _unlinked_bytes(path: Path) -> int:
-    stats = (
-        [entry.stat(follow_symlinks=False) for entry in files_of(path)] if path.is_dir() else [path.lstat()]
-    )
-    return sum(found.st_size for found in stats if found.st_nlink == 1)

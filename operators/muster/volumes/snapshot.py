@@ -3,7 +3,7 @@
 A snapshot's digest covers relative paths, contents and the executable bit, nothing else: the same
 folder on another machine, or a day later, is the same snapshot.
 
-A snapshot is kept and may be read by whoever reads the store, so what usually holds a secret stays
+A snapshot is kept and may be read by all who read the store, so what usually holds a secret stays
 behind: `SECRETS`, and `NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore
 syntax) names more, and brings back what is meant to travel: ``!fonts.key``.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,8 +96,7 @@ def keep(layout: Layout, root: Path, files: Sequence[str], *, texts: Mapping[str
     :raises SpecError: a path leaves `root`, or what it names does.
     """
     base, texts = root.resolve(), texts or {}
-    for path in texts:
-        _check_plain(base, path)
+    check(base, texts)
     copied = set(files) - set(texts)
     for path in copied:
         _checked(base, path)
@@ -113,6 +112,12 @@ def keep(layout: Layout, root: Path, files: Sequence[str], *, texts: Mapping[str
     finally:
         remove(new)
     return digest
+
+
+def check(root: Path, paths: Iterable[str]) -> None:
+    """Refuse what is no plain path below `root`. :raises SpecError: it names the path."""
+    for path in paths:
+        _check_plain(root, path)
 
 
 def digest(root: Path, files: Sequence[str]) -> str:

@@ -74,7 +74,7 @@ def test_gc_looks_at_the_commit_record_once_more_before_it_takes_a_folder(work, 
     aside = work.cut_off("a-1")
     work.end("a-1")
     decided = retention.plan(store)
-    assert decided.torn == (store.layout.version(version.volume, 1),)
+    assert decided.torn == (str(store.layout.version(version.volume, 1)),)
     aside.rename(store.layout.commit("a-1"))
     monkeypatch.setattr(retention, "plan", lambda *_, **__: decided)
     retention.collect(store, grace_seconds=0)

@@ -264,7 +264,9 @@ def test_a_commit_under_way_is_left_alone(work, store):
         assert retention.plan(store).torn == ()
         assert retention.plan(store).staging == ()
     store.layout.delete(store.layout.staging("put-1"))
-    assert retention.collect(store, grace_seconds=0).plan.torn == (store.layout.version(version.volume, 1),)
+    assert retention.collect(store, grace_seconds=0).plan.torn == (
+        str(store.layout.version(version.volume, 1)),
+    )
     assert work.run("a-1", {"x": b"1"}).number == 2
     assert fsck.check(store, deep=True).problems == ()
 
@@ -275,7 +277,7 @@ def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, sto
     record, aside = store.layout.commit("put-1"), work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     store.layout.delete(store.layout.staging("put-1"))
-    given_up = retention._given_up
+    given_up = retention.given_up
 
     def commit_meanwhile(store, job_id):
         found = given_up(store, job_id)
@@ -283,7 +285,7 @@ def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, sto
             aside.rename(record)
         return found
 
-    monkeypatch.setattr(retention, "_given_up", commit_meanwhile)
+    monkeypatch.setattr(retention, "given_up", commit_meanwhile)
     assert retention.collect(store, grace_seconds=0).plan.torn != ()
     assert fsck.check(FolderStore(store.layout.root), deep=True).problems == ()
     assert (store.path(version.address) / "x").read_bytes() == b"1"
@@ -342,7 +344,7 @@ def test_gc_waits_for_who_takes_a_lease(work, store):
     first = work.run("a-1", {"x": b"1"})
     work.run("a-2", {"x": b"2"})
     collector = threading.Thread(target=retention.collect, args=(store,), kwargs={"keep_last": 1})
-    with store.steady():
+    with store.marks.steady():
         collector.start()
         store.lease([first.address], holder="reader-1")
     collector.join(timeout=GUARD_SECONDS)

@@ -23,7 +23,7 @@ from muster.airflow.attempts.complaints import Complaints
 from muster.backends.base import Backend
 from muster.core.errors import Corrupt, NotFound
 from muster.core.status import JobState, JobStatus
-from muster.volumes.base import Ledger
+from muster.volumes.protocols import Ledger
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.core.job import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
-from muster.volumes.base import Ledger
+from muster.volumes.protocols import Ledger
 
 Ask = Callable[[Sequence[tuple[JobStatus, Origin]]], Mapping[str, Standing]]
 

@@ -14,7 +14,8 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:  # a Dag file imports this room
     from muster.core.job import Input, JobSpec, Role
-    from muster.volumes.base import Saved, Store
+    from muster.volumes.base import Saved
+    from muster.volumes.protocols import LocalStore
 
 _SHOWN = 3
 
@@ -43,7 +44,7 @@ class Choice:
     lines: tuple[str, ...] = ()
 
 
-def choose(spec: JobSpec, before: str | None, resume: Resume, store: Store) -> Choice:
+def choose(spec: JobSpec, before: str | None, resume: Resume, store: LocalStore) -> Choice:
     """Decide whether a job goes on from what the one before it saved.
 
     With ``auto`` it does where both do the same with the same: entrypoint or command, the digests of their
@@ -74,7 +75,7 @@ def edited(then: JobSpec, now: JobSpec) -> bool:
     return next(_other(then, now), None) is None and plain(replace(now, follows=then.follows)) != plain(then)
 
 
-def _saved(store: Store, job_id: str) -> Saved | None:
+def _saved(store: LocalStore, job_id: str) -> Saved | None:
     try:
         return store.saved(job_id)
     except NotFound:  # gc has taken the job away
@@ -101,7 +102,7 @@ def _other(then: JobSpec, now: JobSpec) -> Iterator[str]:
         yield f"it was {', '.join(map(_words, then.roles))} and is {', '.join(map(_words, now.roles))}"
 
 
-def _changed(then: JobSpec, now: JobSpec, store: Store) -> Iterator[str]:
+def _changed(then: JobSpec, now: JobSpec, store: LocalStore) -> Iterator[str]:
     """What may differ, and is told."""
     if then.code != now.code:
         yield f"code{_files(then.code, now.code, store)}"
@@ -138,7 +139,7 @@ def _words(role: Role) -> str:
     return f"{role.name} ({_many(role.replicas, 'replica')} of {_many(role.ranks, 'rank')}, {what:.80})"
 
 
-def _files(before: str | None, now: str | None, store: Store) -> str:
+def _files(before: str | None, now: str | None, store: LocalStore) -> str:
     """The files by which two snapshots of code differ, the first few of them; none where gc has taken one away."""
     try:
         then, here = _contents(before, store), _contents(now, store)
@@ -149,7 +150,7 @@ def _files(before: str | None, now: str | None, store: Store) -> str:
     return f" ({', '.join(names[:_SHOWN])}{more})"
 
 
-def _contents(digest: str | None, store: Store) -> dict[str, bytes]:
+def _contents(digest: str | None, store: LocalStore) -> dict[str, bytes]:
     if digest is None:
         return {}
     root: Path = store.code(digest)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from muster.core.settings import Settings
-    from muster.volumes.base import Record, Store
+    from muster.volumes.base import Record
+    from muster.volumes.protocols import LocalStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Code:
     files: tuple[str, ...]
     texts: Mapping[str, str] = field(default_factory=dict)
 
-    def put(self, store: Store) -> str:
+    def put(self, store: LocalStore) -> str:
         """Keep them in the store and return the snapshot's digest."""
         return store.put(self.root, self.files, texts=self.texts)
 
@@ -125,7 +126,7 @@ class DagFolder:
         return [below] if path.is_file() else [f"{below}/{file}" for file in collect(path)]
 
 
-def records(result: Mapping[str, Any], store: Store) -> Iterator[Record]:
+def records(result: Mapping[str, Any], store: LocalStore) -> Iterator[Record]:
     """The record of each commit that a task's result names, as far as the store still knows it."""
     for addresses in result.get("versions", {}).values():
         for address in [addresses] if isinstance(addresses, str) else addresses[:1]:
@@ -133,7 +134,7 @@ def records(result: Mapping[str, Any], store: Store) -> Iterator[Record]:
                 yield store.record(address)
 
 
-def differing(digest: str | None, modules: Sequence[str] | None, code: Code, store: Store) -> str:
+def differing(digest: str | None, modules: Sequence[str] | None, code: Code, store: LocalStore) -> str:
     """Name the files that a job imported and that read differently now; empty where none does.
 
     :param digest: of the snapshot that the job ran; None where it had none.

@@ -25,7 +25,8 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
-    from muster.volumes.base import Store, Version
+    from muster.volumes.base import Version
+    from muster.volumes.protocols import Store
 
 
 class _Late(ResolveMixin):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
     from muster.core.settings import Settings
-    from muster.volumes.base import Store
+    from muster.volumes.protocols import LocalStore
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
@@ -154,7 +154,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         self,
         result: Mapping[str, Any],  # noqa: ARG002 - for those below
         folder: DagFolder,  # noqa: ARG002
-        store: Store,  # noqa: ARG002
+        store: LocalStore,  # noqa: ARG002
     ) -> str:
         """Say what a kept result was made from and is different now; empty if nothing is."""
         return ""

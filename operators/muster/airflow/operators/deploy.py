@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.settings import Settings
-    from muster.volumes.base import Store, Version
+    from muster.volumes.base import Version
+    from muster.volumes.protocols import LocalStore
 
 
 class DeployOperator(ReleasingOperator):
@@ -166,7 +167,7 @@ class DeployOperator(ReleasingOperator):
         with self.refusing("steps"):
             check_plan(backend, self._plan())
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:  # noqa: ARG002
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:  # noqa: ARG002
         """Name the smoke requests if they read differently now."""
         then = result.get("smoke")
         return str(self.smoke) if then and then != smoke_digest(read_smoke(folder, self.smoke)) else ""
@@ -199,7 +200,7 @@ class DeployOperator(ReleasingOperator):
         announce_served(context, status, status.champion)
         return result | {"url": status.url, "curl": curl}
 
-    def _version(self, store: Store) -> Version:
+    def _version(self, store: LocalStore) -> Version:
         versions = store.resolve(self.model) if isinstance(self.model, str) else ()
         if len(versions) != 1:
             raise SpecError(f"model {self.model!r:.120} names {len(versions)} versions; one is deployed")

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
-    from muster.volumes.base import Record, Store, Version
+    from muster.volumes.base import Record, Version
+    from muster.volumes.protocols import LocalStore
 
 
 class GateOperator(MusterOperator):
@@ -141,7 +142,7 @@ class GateOperator(MusterOperator):
                     self.scorer, folder.code(self.code), inputs=inputs, outputs=(), params=self.job_params
                 )
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Name the files that the scorer imported and that read differently now, where it scored."""
         from muster.airflow.authoring.code import differing
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.status import JobStatus
-    from muster.volumes.base import Store
+    from muster.volumes.protocols import LocalStore
 
 DAY = timedelta(seconds=DAY_SECONDS)
 
@@ -193,7 +193,7 @@ class JobOperator(MusterOperator):
         ):  # its queue, its priority, its secrets or its resources: what is said names which
             backend.check(draft(self))
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Name the author's own files that were imported for a version and read differently now."""
         from muster.airflow.authoring.code import differing, records
 

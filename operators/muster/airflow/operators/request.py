@@ -11,7 +11,7 @@ from muster.airflow.operators.fields import limits_of, outputs_of
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Input, JobSpec, Role
-from muster.volumes.base import Store
+from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
@@ -106,7 +106,7 @@ def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:
     return put_image(task.backend.store, folder.image(name, task.settings))
 
 
-def pin(store: Store, name: str, value: Any) -> Input:
+def pin(store: LocalStore, name: str, value: Any) -> Input:
     """Fix what an input names now. A list, or an address of many, arrives as a list of paths.
 
     :raises SpecError: it is no address. :raises NotFound: nothing is there.

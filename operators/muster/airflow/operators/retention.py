@@ -13,7 +13,7 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.volumes.retention import Plan
+    from muster.volumes.base import Plan
 
 SHOWN = 200
 """Versions that the log names; the rest is counted."""

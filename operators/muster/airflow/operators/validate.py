@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.core.settings import Settings
-    from muster.volumes.base import Store
+    from muster.volumes.protocols import LocalStore
 
 ENTRYPOINT = "muster_validate:validate"
 MODULE = "muster_validate.py"
@@ -150,7 +150,7 @@ class ValidateOperator(MusterOperator):
         with self.refusing("suite"):
             check_suite(suite, image, self.suite)
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: Store) -> str:
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Name the suite if it reads differently now."""
         from muster.airflow.authoring.code import records
 
@@ -201,7 +201,7 @@ class ValidateOperator(MusterOperator):
             origin=task.origin,
         )
 
-    def _judge(self, store: Store, addresses: Sequence[str], result: str) -> None:
+    def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:
         from airflow.sdk.exceptions import AirflowFailException
 
         document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
@@ -219,7 +219,7 @@ class ValidateOperator(MusterOperator):
             failure_text(document, suite=self.suite, addresses=addresses, result=result, retired=retired)
         )
 
-    def _reinstate(self, store: Store, addresses: Sequence[str]) -> None:
+    def _reinstate(self, store: LocalStore, addresses: Sequence[str]) -> None:
         """Bring back what this suite retired and now lets pass; what was retired for another reason stays so."""
         for address in addresses:
             (version,) = store.resolve(address)

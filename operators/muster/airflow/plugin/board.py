@@ -15,7 +15,7 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import plain
-from muster.volumes.base import Ledger
+from muster.volumes.protocols import Ledger
 
 MADE = 3
 VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs

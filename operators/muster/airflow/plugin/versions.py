@@ -11,9 +11,10 @@ from muster.airflow.plugin.task import task
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
 from muster.core.wire import plain
-from muster.volumes.base import Record, Store, Version
+from muster.volumes.base import Record, Version
 from muster.volumes.lineage import ancestors
 from muster.volumes.manifest import Entry
+from muster.volumes.protocols import Store
 
 MOST_ANCESTORS = 400
 MOST_FILES = 500

@@ -16,7 +16,7 @@ from muster.core.job import SecretRef
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict
-from muster.volumes.base import Ledger
+from muster.volumes.protocols import Ledger
 
 Resolve = Callable[[SecretRef], str]
 """Returns a secret's value; raises KeyError where this process does not have it."""

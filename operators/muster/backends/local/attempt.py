@@ -9,10 +9,11 @@ from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.core.job import JobSpec
 from muster.core.replica import LOOPBACK, Replica
-from muster.volumes.base import Staging, Store
+from muster.volumes.base import Staging
+from muster.volumes.protocols import LocalStore
 
 
-def input_paths(job: JobSpec, store: Store) -> dict[str, tuple[str, ...]]:
+def input_paths(job: JobSpec, store: LocalStore) -> dict[str, tuple[str, ...]]:
     """Return the folders that arrive under each input's name."""
     return {
         name: tuple(str(store.path(pinned.address)) for pinned in given.versions)
@@ -21,7 +22,7 @@ def input_paths(job: JobSpec, store: Store) -> dict[str, tuple[str, ...]]:
 
 
 def replicas(
-    job: JobSpec, *, staging: Staging, store: Store, claim: Claim, folder: JobFolder, scratch: Path
+    job: JobSpec, *, staging: Staging, store: LocalStore, claim: Claim, folder: JobFolder, scratch: Path
 ) -> list[Replica]:
     """Make the folders of every replica of this attempt and return what each is told."""
     inputs = input_paths(job, store)

@@ -16,8 +16,8 @@ from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobStatus
 from muster.core.verdict import Verdict
-from muster.volumes.base import Store
 from muster.volumes.folder import FolderStore
+from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
     from muster.backends.local.serving.deployments import LocalDeployments
@@ -43,7 +43,7 @@ class LocalBackend(Deploying):
         self._jobs = LocalJobs(settings, self._store, machine=machine, resolve=resolve)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> LocalStore:
         """The store below MUSTER_HOME."""
         return self._store
 

@@ -14,7 +14,7 @@ from muster.backends.local.queue import PRIORITIES, Queue, Ticket
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
-from muster.volumes.base import Store
+from muster.volumes.protocols import Store
 
 NAME = "local"  # of the one queue that a machine has
 GPU, MEMORY = "nvidia.com/gpu", "memory"

@@ -29,8 +29,8 @@ from muster.core.errors import SpecError
 from muster.core.names import check_label, nearest
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.volumes.base import Store
 from muster.volumes.durability import sync_all, write_whole
+from muster.volumes.protocols import Store
 from muster.volumes.tree import remove
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from muster.core.room import Room, is_full, make_room
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict, one_line
 from muster.core.wire import loads
-from muster.volumes.base import Store
 from muster.volumes.folder import FolderStore
+from muster.volumes.protocols import LocalStore
 
 _MAKE_ROOM = "make room on the disk that the message names, then run again"
 _ADVICE = {
@@ -28,7 +28,7 @@ _ADVICE = {
 }
 
 
-def commit(store: Store, job_id: str, folder: JobFolder) -> JobResult:
+def commit(store: LocalStore, job_id: str, folder: JobFolder) -> JobResult:
     """Commit the sealed attempt, again if it was committed already, and return the job's result.
 
     :raises StoreError: it cannot be committed; nothing is visible.

@@ -5,12 +5,13 @@ On a cluster it alone has the claim's root. Airflow and laptops reach it through
 plain HTTP with that job's (:mod:`muster.volumes.service.pods`).
 
 ============  =====================================================================================
-both sides    ``messages`` and ``archives`` cross the wire, ``refusals`` are errors that do, ``tokens``
-the service   ``serve`` runs ``app``; what it answers is in ``reading``, ``keeping``, ``upkeep``, ``jobs``,
-              ``attempts`` and ``pods``, each from a ``Call``; behind them ``journal`` (logs), ``hearing``
-              (progress), ``starts`` (which request began which attempt) and ``committer``
-the client    ``client`` and ``ledger`` over ``connection``, which asks again; ``downloads`` on its disk
+both sides    ``table`` derives the calls from the protocols' signatures, ``archives`` cross the wire as tar,
+              ``refusals`` are errors that do, ``tokens``
+the service   ``serve`` runs ``app``; ``answers`` serves the table, ``reading`` and ``writing`` what is a stream of
+              bytes, ``checks`` fsck, ``pods`` a job's pods, each from a ``Call``; behind them ``journal`` (logs),
+              ``hearing`` (progress), ``starts`` (which request began which attempt) and ``committer``
+the client    ``client`` over ``connection``, which asks again; ``downloads`` on its disk
 ============  =====================================================================================
 
-Why so: docs/adr/0011-the-store-service.md.
+Why so: docs/adr/0011-the-store-service.md and docs/adr/0024-the-calls-of-the-store.md.
 """

@@ -23,10 +23,16 @@ from muster.core.errors import MusterError, SpecError
 from muster.core.room import CLAIM, Room, is_full
 from muster.volumes.durability import translated
 from muster.volumes.service.archives import CHUNK_BYTES
-from muster.volumes.service.messages import LIMIT_JSON_BYTES
 from muster.volumes.service.refusals import document, status_of
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
+from muster.volumes.service.table import number
 from muster.volumes.service.tokens import Kind, Refused, Token, verify
+
+MIB = 1 << 20
+LIMIT_JSON_BYTES = 16 * MIB
+LIMIT_LINES_BYTES = 4 * MIB
+LIMIT_WORKER_BYTES = 16 * MIB
+WORKER = "worker.pyz"
 
 SILENCE_SECONDS = 30.0  # a client that sends no more may be a node that is lost
 MESSAGE_SECONDS = 60.0  # for all of what is kept in memory until it is whole
@@ -90,17 +96,17 @@ class Body(io.RawIOBase):
 class Call:
     """One request to the store service."""
 
-    site: Site
+    served: Served
     request: Request
     token: Token = field(default_factory=lambda: Token(kind=Kind.JOB, expires=0))
 
     def part(self, name: str) -> str:
-        """A part of the path. It is checked by whoever makes a file's name of it."""
+        """A part of the path. What makes a file's name of it checks it."""
         return str(self.request.path_params[name])
 
     def number(self, name: str) -> int:
         """A part of the path that is a number."""
-        return _number(name, self.part(name))
+        return number(name, self.part(name))
 
     def query(self, name: str, default: str | None = None) -> str:
         """A parameter of the query. :raises SpecError: it is not there, and has no default."""
@@ -111,7 +117,7 @@ class Call:
 
     def query_number(self, name: str, default: int | None = None) -> int:
         """A parameter of the query that is a number, 0 or more."""
-        return _number(name, self.query(name, None if default is None else str(default)))
+        return number(name, self.query(name, None if default is None else str(default)))
 
     def body(self, *, limit_bytes: int | None) -> io.BufferedReader:
         """The body, to be read once."""
@@ -127,6 +133,13 @@ class Call:
         return wire.loads(kind, self.text(limit_bytes=LIMIT_JSON_BYTES))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How much of a log is held."""
+
+    count: int
+
+
 Handler = Callable[[Call], object]
 
 
@@ -135,7 +148,7 @@ def route(
     path: str,
     handler: Handler,
     *,
-    site: Site,
+    served: Served,
     job: bool = False,
     threads: anyio.CapacityLimiter | None = None,
 ) -> Route:
@@ -144,11 +157,11 @@ def route(
     What a handler returns is sent as a message, nothing as 204, a response as it is. What it raises is
     sent as the error that it is.
 
-    :param threads: those of :class:`Site` for what may take minutes, or comes from pods.
+    :param threads: those of :class:`Served` for what may take minutes, or comes from pods.
     """
 
     async def answer(request: Request) -> Response:
-        call = Call(site, request)
+        call = Call(served, request)
 
         def work() -> Response:
             with translated(f"{method} {request.url.path}"):
@@ -158,8 +171,8 @@ def route(
         try:
             return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
-            return refusal(_with_room(error, site))
-        except ClientDisconnect:  # if anybody hears the answer, it may send all of it again
+            return refusal(_with_room(error, served))
+        except ClientDisconnect:  # a client that hears the answer may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
     return Route(path, answer, methods=[method])
@@ -170,11 +183,11 @@ def refusal(error: MusterError) -> Response:
     return JSONResponse(document(error), status_code=status_of(error))
 
 
-def _with_room(error: MusterError, site: Site) -> MusterError:
-    """Say of a full disk which one it is, and what is left there: whoever asks does not see it."""
+def _with_room(error: MusterError, served: Served) -> MusterError:
+    """Say of a full disk which one it is, and what is left there: the client does not see it."""
     if not is_full(error):
         return error
-    told = type(error)(f"{error}; {Room.of(site.store.layout.root, disk=CLAIM)}")
+    told = type(error)(f"{error}; {Room.of(served.store.layout.root, disk=CLAIM)}")
     told.__cause__ = error.__cause__
     return told
 
@@ -183,7 +196,7 @@ def _allowed(call: Call, *, job: bool) -> Token:
     scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise Refused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
-    token = verify(call.site.keys, text.strip())
+    token = verify(call.served.keys, text.strip())
     if token.kind is Kind.OPERATOR:
         return token
     if not job or token.job_id != call.part("job_id"):
@@ -198,9 +211,3 @@ def _response(made: object) -> Response:
     if isinstance(made, Response):
         return made
     return Response(wire.dumps(made), media_type="application/json")
-
-
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise SpecError(f"{name} is {text!r:.60}: need a whole number, 0 or more")
-    return int(text)

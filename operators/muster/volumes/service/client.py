@@ -3,54 +3,110 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
-from muster.core.job import check_digest
+from muster.core.job import JobSpec, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
-from muster.core.replica import PartManifest
-from muster.core.room import Room
-from muster.core.wire import loads
+from muster.core.status import JobStatus
+from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Held, Record, Saved, Staging, Version
+from muster.volumes.base import Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
-from muster.volumes.retention import Collected, Plan
+from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
 from muster.volumes.service.archives import Member, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
-from muster.volumes.service.ledger import ServiceLedger, job_path, new_request
-from muster.volumes.service.messages import (
-    Answer,
-    Begin,
-    Committed,
-    Count,
-    Current,
-    Holding,
-    Jobs,
-    Left,
-    Lifetime,
-    Names,
-    Order,
-    Parts,
-    Place,
-    Reading,
-    Rules,
-    Secret,
-    Swept,
-    Versions,
-    Why,
-)
 from muster.volumes.service.refusals import read
+from muster.volumes.service.table import CURSOR, MOST_SPECS, ROWS, Place, Starting
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class ServiceStore:
-    """Volumes, code snapshots and the ledger behind a store service; see :class:`muster.volumes.base.Store`.
+def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method that asks the service, as the table says."""
+    row = ROWS[method]
+
+    def ask(self: _Client, /, *arguments: P.args, **named: P.kwargs) -> T:
+        asked = row.request(arguments, named)
+        answer = self._connection.request(
+            row.verb, asked.path, query=asked.query, content=asked.body, slow=bool(row.threads)
+        )
+        returned: Any = None if row.sent is None else row.sent.unpack(loads(row.sent.kind, answer.content))
+        return cast("T", returned)
+
+    ask.__name__, ask.__doc__ = method.__name__, method.__doc__
+    return ask
+
+
+class _Client:
+    """What asks over one connection."""
+
+    _connection: Connection
+
+
+class ServiceLedger(_Client):
+    """The job ledger behind a store service; see :class:`muster.volumes.protocols.Ledger`.
+
+    Where the service was away meanwhile, a False of `create` may also mean that the first of several tries did it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    create = remote(Ledger.create)
+    spec = remote(Ledger.spec)
+    status = remote(Ledger.status)
+    statuses = remote(Ledger.statuses)
+    log_bytes = remote(Ledger.log_bytes)
+    jobs = remote(Ledger.jobs)
+    _own = remote(Ledger.own)
+    _specs = remote(Ledger.specs)
+
+    def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Return what was asked for by many jobs, in a few requests."""
+        found = dict[str, JobSpec]()
+        for first in range(0, len(job_ids), MOST_SPECS):
+            found |= self._specs(job_ids[first : first + MOST_SPECS])
+        return found
+
+    def update(self, status: JobStatus) -> None:
+        """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped."""
+        self._connection.request("PUT", f"{_job(status.job_id)}/status", content=dumps(status).encode())
+
+    def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
+        """Set the owner if it is `expected` now."""
+        if self._own(job_id, owner=owner, expected=expected):
+            return True
+        # An answer that was lost may have been a yes: then a second try finds us the owner.
+        return owner != expected and self.status(job_id).owner == owner
+
+    def append(self, job_id: str, data: bytes, *, request: str | None = None) -> None:
+        """Add whole lines to the log, once, however often it has to be sent.
+
+        :param request: a name for these lines: a second caller that adds lines under it adds nothing.
+        """
+        path = f"{_job(job_id)}/log"
+        if data:
+            self._connection.request("POST", path, query={"request": request or _new_request()}, content=data)
+
+    def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
+        """Return whole lines from offset `after`, and the offset after them."""
+        query = {"after": after, "limit_bytes": limit_bytes}
+        answer = self._connection.request("GET", f"{_job(job_id)}/log", query=query)
+        return answer.content, int(answer.headers[CURSOR])
+
+
+class ServiceStore(_Client):
+    """Volumes, code snapshots and the ledger behind a store service; see :class:`muster.volumes.protocols.ServedStore`.
 
     What it reads of versions and code is fetched into `cache`, once, and stays there.
 
@@ -88,32 +144,30 @@ class ServiceStore:
         """The job ledger of this store."""
         return self._ledger
 
-    def resolve(self, address: str) -> tuple[Version, ...]:
-        """Return what an address names now."""
-        Address.parse(address)
-        return self._connection.get("/v1/resolve", Versions, address=address).versions
-
-    def volumes(self) -> list[str]:
-        """Every volume's name, sorted."""
-        return list(self._connection.get("/v1/volumes", Names).names)
-
-    def versions(self, volume: str) -> list[Version]:
-        """Every version of a volume that can be read, oldest first."""
-        return list(self._connection.get("/v1/versions", Versions, volume=check_volume(volume)).versions)
-
-    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
-        """The newest versions of a volume, newest first."""
-        query = {"volume": check_volume(volume), "limit": limit, "before": before}
-        return list(self._connection.get("/v1/versions", Versions, **query).versions)
-
-    def count(self, volume: str) -> int:
-        """How many versions of a volume can be read."""
-        return self._connection.get("/v1/count", Count, volume=check_volume(volume)).count
-
-    def record(self, address: str) -> Record:
-        """Return where one version comes from; also of one whose data was deleted by gc."""
-        Address.parse(address)
-        return self._connection.get("/v1/record", Record, address=address)
+    resolve = remote(Versions.resolve)
+    volumes = remote(Versions.volumes)
+    versions = remote(Versions.versions)
+    newest = remote(Versions.newest)
+    count = remote(Versions.count)
+    record = remote(Versions.record)
+    pin = remote(Versions.pin)
+    unpin = remote(Versions.unpin)
+    lease = remote(Versions.lease)
+    release = remote(Versions.release)
+    retire = remote(Versions.retire)
+    reinstate = remote(Versions.reinstate)
+    holds = remote(Snapshots.holds)
+    saved = remote(Attempts.saved)
+    sealed = remote(Attempts.sealed)
+    held = remote(Attempts.held)
+    let_go = remote(Attempts.let_go)
+    plan = remote(Upkeep.plan)
+    collect = remote(Upkeep.collect)
+    room = remote(Upkeep.room)
+    token = remote(ServedStore.token)
+    _commit = remote(Attempts.commit)
+    _begun = remote(Starting.begun)
+    _current = remote(Starting.current)
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by its path, with hash and size; also after gc."""
@@ -141,10 +195,7 @@ class ServiceStore:
 
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt; its root is where the service sees it."""
-        begin = Begin(request=new_request())
-        return _staging(
-            self._connection.send("POST", f"{job_path(job_id)}/attempts", Place, begin, slow=True)
-        )
+        return _staging(self._begun(job_id, request=_new_request()))
 
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
@@ -157,34 +208,12 @@ class ServiceStore:
         return (0 if found.place is None else found.place.attempt), found.taken
 
     def begin(self, job_id: str, *, after: int) -> int:
-        """Begin the attempt that comes after one that is over, and return it; however many ask, it is one.
-
-        :raises Conflict: another was begun since, or the job has sealed or ended.
-        """
-        begin = Begin(request=f"after-{after}")
-        place = self._connection.send("POST", f"{job_path(job_id)}/attempts", Place, begin, slow=True)
-        return place.attempt
+        """Begin the attempt that follows `after`, which is over; asked twice, it is one."""
+        return self._begun(job_id, request=f"after-{after}").attempt
 
     def equip(self, job_id: str, *, worker: bytes) -> None:
         """Keep the worker's zipapp for a job: its pods get it with their bundle."""
-        self._connection.request("PUT", f"{job_path(job_id)}/worker", content=worker)
-
-    def token(self, job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
-        """Return a token for the pods of one attempt, the current one."""
-        path = f"{job_path(job_id)}/attempts/{attempt}/token"
-        return self._connection.send("POST", path, Secret, Lifetime(seconds=lifetime_seconds)).token
-
-    def holds(self, digest: str) -> bool:
-        """Whether a code snapshot, or an image's lock, is in the store."""
-        return self._connection.get(f"/v1/code/{check_digest('code snapshot', digest)}/held", Answer).yes
-
-    def saved(self, job_id: str) -> Saved | None:
-        """Return the checkpoints that a job left, or a job that it follows."""
-        return self._connection.get(f"{job_path(job_id)}/saved", Left).saved
-
-    def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
-        """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
-        return self._connection.get(f"{job_path(job_id)}/sealed", Parts).parts
+        self._connection.request("PUT", f"{_job(job_id)}/worker", content=worker)
 
     def commit(
         self,
@@ -195,11 +224,8 @@ class ServiceStore:
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
         """Make what all replicas sealed into versions: every output or none, once per job_id."""
-        known = None if modules is None else tuple(modules)
-        order = Order(attempt=attempt, metrics=metrics or {}, modules=known)
-        return dict(
-            self._connection.send("POST", f"{job_path(job_id)}/commit", Committed, order, slow=True).outputs
-        )
+        # earlier services refuse metrics that are null
+        return self._commit(job_id, attempt=attempt, metrics=metrics or {}, modules=modules)
 
     def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
         """Send a folder or file that becomes a new version."""
@@ -209,40 +235,14 @@ class ServiceStore:
         files = [
             Member(name=name, source=path) for name, path in sorted(sources(source, volume=volume).items())
         ]
-        return self._connection.message(
+        answer = self._connection.request(
             "PUT",
-            f"/v1/uploads/{new_request()}",
-            Version,
+            f"/v1/uploads/{_new_request()}",
             query={"volume": volume, "partition": partition, "note": note},
             content=lambda: pack(files),
             slow=True,
         )
-
-    def pin(self, address: str, *, reason: str) -> Version:
-        """Keep a version from gc under a reason; idempotent."""
-        return self._change("pin", address, reason)
-
-    def unpin(self, address: str, *, reason: str) -> Version:
-        """Take one reason away."""
-        return self._change("unpin", address, reason)
-
-    def retire(self, address: str, *, reason: str) -> Version:
-        """Hide a version from every selector."""
-        return self._change("retire", address, reason)
-
-    def reinstate(self, address: str) -> Version:
-        """Let selectors find a retired version again; idempotent."""
-        return self._change("reinstate", address, "")
-
-    def lease(self, addresses: Iterable[str], *, holder: str) -> None:
-        """Keep versions from gc while `holder` reads them."""
-        self._connection.tell(
-            "PUT", f"/v1/leases/{check_job_id(holder)}", Reading(addresses=tuple(addresses))
-        )
-
-    def release(self, holder: str) -> None:
-        """Give all leases of `holder` back."""
-        self._connection.tell("DELETE", f"/v1/leases/{check_job_id(holder)}")
+        return loads(Version, answer.content)
 
     def check(
         self, *, deep: bool = False, protect: bool = False, progress: fsck.Progress | None = None
@@ -258,78 +258,24 @@ class ServiceStore:
                 progress(said["address"], said["done"], said["count"])
         raise Unavailable(f"the store service at {self.url} ended its check without a report: check again")
 
-    def plan(
-        self,
-        *,
-        volumes: Collection[str] = (),
-        keep_last: int = 3,
-        job_days: float = 30.0,
-        young_days: float = 0.0,
-        checkpoint_days: float = 7.0,
-    ) -> Plan:
-        """Say what :meth:`collect` would take away now."""
-        rules = Rules(
-            volumes=tuple(volumes),
-            keep_last=keep_last,
-            job_days=job_days,
-            young_days=young_days,
-            checkpoint_days=checkpoint_days,
-        )
-        return _plan(self._connection.send("POST", "/v1/gc/plan", Swept, rules, slow=True))
-
-    def collect(
-        self,
-        *,
-        volumes: Collection[str] = (),
-        keep_last: int = 3,
-        job_days: float = 30.0,
-        young_days: float = 0.0,
-        checkpoint_days: float = 7.0,
-    ) -> Collected:
-        """Take away what :meth:`plan` names."""
-        rules = Rules(
-            volumes=tuple(volumes),
-            keep_last=keep_last,
-            job_days=job_days,
-            young_days=young_days,
-            checkpoint_days=checkpoint_days,
-        )
-        done = self._connection.send("POST", "/v1/gc/collect", Swept, rules, slow=True)
-        return Collected(plan=_plan(done), freed_bytes=done.freed_bytes, at_once=done.at_once)
-
-    def room(self) -> Room:
-        """Say how much room is left on the store's claim."""
-        return self._connection.get("/v1/room", Room)
-
-    def held(self) -> tuple[Held, ...]:
-        """Say what jobs that have ended still hold of the claim, oldest first."""
-        return self._connection.get("/v1/held", Holding).held
-
-    def let_go(self, job_ids: Collection[str]) -> int:
-        """Delete all that these ended jobs hold; return its size in bytes."""
-        jobs = Jobs(job_ids=tuple(job_ids))
-        return self._connection.send("POST", "/v1/held/let-go", Count, jobs, slow=True).count
-
     def salvage(self, job_id: str, target: Path) -> int:
         """Fetch what an ended job staged, and could not be committed, below `target`."""
         with (
             translated(f"fetch what job {job_id} staged into {target}"),
-            self._connection.stream(f"{job_path(job_id)}/staged") as archive,
+            self._connection.stream(f"{_job(job_id)}/staged") as archive,
         ):
             return len(unpack(archive, target, check=lambda path: check_path(path, output=job_id)))
-
-    def _current(self, job_id: str) -> Current:
-        return self._connection.get(f"{job_path(job_id)}/attempts/current", Current)
-
-    def _change(self, what: str, address: str, reason: str) -> Version:
-        Address.parse(address)
-        return self._connection.send("POST", f"/v1/{what}", Version, Why(address=address, reason=reason))
 
 
 def _staging(place: Place) -> Staging:
     return Staging(job_id=place.job_id, attempt=place.attempt, root=Path(place.root))
 
 
-def _plan(swept: Swept) -> Plan:
-    said = {name: value for name, value in vars(swept).items() if name not in ("freed_bytes", "at_once")}
-    return Plan(**{**said, "torn": tuple(map(Path, swept.torn))})
+def _job(job_id: str) -> str:
+    """Where the service has a job. :raises SpecError: it is no job_id."""
+    return f"/v1/jobs/{check_job_id(job_id)}"
+
+
+def _new_request() -> str:
+    """A name for one call: sent again, the service knows it by it."""
+    return os.urandom(8).hex()

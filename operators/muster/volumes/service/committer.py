@@ -1,7 +1,7 @@
 """Brings every job whose replicas have all sealed to its end: commits, and records what came of it.
 
-It needs nobody to wait for it: GPUs are given back when the last replica has sealed, and Airflow may
-be away. Once all have sealed it is decided that the job is committed, so nobody else ends it then.
+No client has to wait for it: GPUs are given back when the last replica has sealed, and Airflow may be
+away. Once all have sealed it is decided that the job is committed: nothing else ends it then.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Committer:
 
     @contextmanager
     def alone(self, job_id: str) -> Iterator[None]:
-        """Nothing is decided about the job meanwhile by anybody else; for moments only."""
+        """No other thread decides anything about the job meanwhile; for moments only."""
         with self._locks[hash(job_id) % _LOCKS]:
             yield
 
@@ -111,7 +111,7 @@ class Committer:
             raise Over(f"job {job_id} has sealed: it is committed, never run again")
 
     def update(self, status: JobStatus) -> None:
-        """Record what somebody else says of a job, unless its end is decided; its first verdict stays."""
+        """Record what a client says of a job, unless its end is decided; its first verdict stays."""
         with self.alone(status.job_id):
             before = self._store.ledger.status(status.job_id)
             if before.verdict not in (None, status.verdict):
@@ -198,7 +198,7 @@ class Committer:
                     return self._verdict(job_id, error)
                 _LOG.warning("job %s is not committed yet: %s", job_id, error)
                 self._tell(job_id, str(error))
-            except Exception as error:  # a job whose end nobody decides would be waited for without end
+            except Exception as error:  # a job without a decided end would be waited for without end
                 _LOG.exception("job %s has sealed and cannot be committed", job_id)
                 said = (
                     f"the store service failed at the commit ({type(error).__name__}): its log says at what"
@@ -209,7 +209,7 @@ class Committer:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _tell(self, job_id: str, why: str) -> None:
-        """Say to whoever looks why a commit takes long."""
+        """Say in the job's status why its commit takes long."""
         with suppress(MusterError, OSError):  # a disk that takes no commit may take no word either
             status = self._store.ledger.status(job_id)
             self._store.ledger.update(replace(status, reason=one_line(f"is tried again: {why}")))

@@ -10,11 +10,10 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import httpx
 
-from muster.core import wire
 from muster.core.errors import SpecError, Unavailable
 from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, socket_options
 from muster.volumes.service.refusals import read
@@ -64,34 +63,13 @@ class Connection:
                 socket_options=socket_options(small=small),
                 trust_env=False,
             ),
-            trust_env=False,  # a token is for nobody in between
+            trust_env=False,  # no proxy may see a token
         )
 
     def close(self) -> None:
         """Give the connections back."""
         self._http.close()
         self._uploads.close()
-
-    def get(self, path: str, kind: type[T], **query: object) -> T:
-        """Ask for something."""
-        return self.message("GET", path, kind, query=query)
-
-    def send(
-        self, method: str, path: str, kind: type[T], message: object | None = None, *, slow: bool = False
-    ) -> T:
-        """Send a message and return the answer.
-
-        :param slow: it may take an hour before the first word comes back.
-        """
-        return self.message(method, path, kind, content=_content(message), slow=slow)
-
-    def tell(self, method: str, path: str, message: object | None = None) -> None:
-        """Send a message to which there is no answer."""
-        self.request(method, path, content=_content(message))
-
-    def message(self, method: str, path: str, kind: type[T], **how: Any) -> T:
-        """Send a request and return its answer; see :meth:`request`."""
-        return wire.loads(kind, self.request(method, path, **how).content)
 
     def request(
         self,
@@ -278,7 +256,3 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield from map(bytes, whole)
     if held:
         yield bytes(held)
-
-
-def _content(message: object | None) -> bytes | None:
-    return None if message is None else wire.dumps(message).encode()

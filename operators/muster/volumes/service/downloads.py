@@ -8,7 +8,7 @@
     CACHE/code/<hex>/                a code snapshot
 
 All of it is named after what it holds, so several stores may share a cache, and it may be deleted at
-any time when nobody reads it.
+any time when no process reads it.
 """
 
 from __future__ import annotations

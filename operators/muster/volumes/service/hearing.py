@@ -1,6 +1,6 @@
 """What user code told of itself in the lines that came in: how far a job is, and where else to look.
 
-It is kept in memory alone, and is a few lines old at most; whoever asks for a status gets it with that.
+It is kept in memory alone, and is a few lines old at most; each status is given out with it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ already is left out. Before bytes are added to ``log``, a line in ``log.parts`` 
     <offset in log> <bytes> <stream> <offset in stream>
 
 So after a kill at any moment the two files together tell what was taken in. Bytes that were only
-partly written are cut back to their last whole line, which is as far as anybody can have read, and
+partly written are cut back to their last whole line, which is as far as any reader can have come, and
 the writer, who had no answer, sends the rest again. (A power cut may take lines that were
 acknowledged: a log is not worth a sync for each of its lines.)
 
@@ -185,7 +185,7 @@ class Journals:
         self._recent: deque[Journal] = deque(maxlen=OPEN_JOURNALS)
 
     def of(self, job_id: str) -> Journal:
-        """The journal of one job, the same object as long as anybody has it. :raises NotFound: no such job."""
+        """The journal of one job, the same object as long as one is in use. :raises NotFound: no such job."""
         folder = self._store.ledger.check(job_id)
         with self._lock:
             journal = self._known.get(job_id)

@@ -31,18 +31,18 @@ from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, write_whole
 from muster.volumes.service.archives import Member, members, pack
-from muster.volumes.service.attempts import WORKER
-from muster.volumes.service.calls import Call, route
-from muster.volumes.service.messages import (
-    ATTEMPT,
-    LIMIT_LINES_BYTES,
-    LIMIT_LOG_BYTES,
-    LIMIT_SEAL_BYTES,
-    Count,
-)
-from muster.volumes.service.site import Site
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
+from muster.volumes.service.served import Served
 from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import Kind, Refused
+
+ATTEMPT = "muster-attempt"
+"""The header that says which attempt a start of a gang became."""
+
+LIMIT_LOG_BYTES = 1024 * MIB
+"""How long a job's log gets by what its ranks print."""
+
+LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
 
 _JOB = "/v1/jobs/{job_id}"
 _REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"
@@ -51,31 +51,31 @@ _REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("GET", f"{_JOB}/bundle", _bundle, site=site, job=True, threads=site.starting)
-    yield route("POST", f"{_REPLICA}/lines", _lines, site=site, job=True, threads=site.lines)
-    yield route("PUT", f"{_REPLICA}/seal", _seal, site=site, job=True, threads=site.seals)
+    yield route("GET", f"{_JOB}/bundle", _bundle, served=served, job=True, threads=served.starting)
+    yield route("POST", f"{_REPLICA}/lines", _lines, served=served, job=True, threads=served.lines)
+    yield route("PUT", f"{_REPLICA}/seal", _seal, served=served, job=True, threads=served.seals)
 
 
 def _bundle(call: Call) -> Response:
-    site, job_id, submitted = call.site, call.part("job_id"), call.query_number("attempt")
+    served, job_id, submitted = call.served, call.part("job_id"), call.query_number("attempt")
     role, index = call.query("role"), call.query_number("index")
     pod = check_label("pod", call.query("pod", "0"), length=63)
     _check_replica(call, role, index)
     _check_token(call, submitted)
-    with site.committer.alone(job_id):
-        site.committer.check_going_on(job_id)
-    staging = site.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
+    with served.committer.alone(job_id):
+        served.committer.check_going_on(job_id)
+    staging = served.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
     _take_place(staging, f"{role}-{index}", pod)
-    site.starts.note(staging)
+    served.starts.note(staging)
     return StreamingResponse(
         pack(_files(call)), media_type="application/x-tar", headers={ATTEMPT: str(staging.attempt)}
     )
 
 
 def _files(call: Call) -> list[Member]:
-    job_id, store = call.part("job_id"), call.site.store
+    job_id, store = call.part("job_id"), call.served.store
     worker = store.ledger.check(job_id) / WORKER
     if not worker.is_file():
         raise NotFound(f"job {job_id} has no worker yet: whoever submits it equips it first")
@@ -98,8 +98,8 @@ def _lines(call: Call) -> Count:
     staging, replica = _own(call)
     data = call.text(limit_bytes=LIMIT_LINES_BYTES)
     safe = _CONTROL.sub(lambda found: b"?" * len(found[0]), data)
-    call.site.hearing.hear(staging.job_id, safe)
-    journal = call.site.journals.of(staging.job_id)
+    call.served.hearing.hear(staging.job_id, safe)
+    journal = call.served.journals.of(staging.job_id)
     offset = call.query_number("offset")
     stream = f"{staging.attempt}/{replica}"
     return Count(count=journal.append(stream, safe, offset=offset, most_bytes=LIMIT_LOG_BYTES))
@@ -108,10 +108,10 @@ def _lines(call: Call) -> Count:
 def _seal(call: Call) -> None:
     """Keep a replica's seal, once; with the last one the job is committed."""
     body = call.text(limit_bytes=LIMIT_SEAL_BYTES, what="the list of the replica's files, which is its seal,")
-    committer, job_id = call.site.committer, call.part("job_id")
+    committer, job_id = call.served.committer, call.part("job_id")
     report, _, part = body.partition(b"\n")
     del body
-    with call.site.reading_seal:
+    with call.served.reading_seal:
         _check_seal(call, report, part)
     with committer.alone(job_id):
         staging, replica = _own(call)
@@ -151,8 +151,8 @@ def _own(call: Call) -> tuple[Staging, str]:
     job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
     _check_replica(call, role, index)
-    staging = call.site.starts.current(job_id, attempt)
-    if call.token.kind is Kind.JOB and not call.site.starts.descends(
+    staging = call.served.starts.current(job_id, attempt)
+    if call.token.kind is Kind.JOB and not call.served.starts.descends(
         job_id, attempt, submitted=call.token.attempt
     ):
         raise Conflict(f"job {job_id}: the token is that of attempt {call.token.attempt}, which is fenced")
@@ -168,7 +168,7 @@ def _check_token(call: Call, submitted: int) -> None:
 
 def _check_replica(call: Call, role: str, index: int) -> None:
     job_id = call.part("job_id")
-    roles = {each.name: each.replicas for each in call.site.store.ledger.spec(job_id).roles}
+    roles = {each.name: each.replicas for each in call.served.store.ledger.spec(job_id).roles}
     if index >= roles.get(role, 0):
         there = ", ".join(f"{name} 0 to {count - 1}" for name, count in roles.items())
         raise NotFound(f"job {job_id} has no replica {role!r:.40} {index}; it has {there}")

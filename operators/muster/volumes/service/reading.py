@@ -1,4 +1,4 @@
-"""What is in the store: versions, their records, manifests and bytes.
+"""What is read as a stream of bytes: manifests, versions, files, code, logs, and what an ended job staged.
 
 A version's bytes are sent as one stream, the files of its manifest one after the other. Who has the
 manifest knows where each begins, so any part can be asked for by ``Range: bytes=FIRST-LAST``, and a
@@ -18,62 +18,36 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from muster.core.errors import Corrupt, SpecError
-from muster.volumes.base import Record
 from muster.volumes.documents import parse, show
+from muster.volumes.held import fetchable
 from muster.volumes.manifest import Entry
-from muster.volumes.service.archives import exactly, in_chunks, members, pack
-from muster.volumes.service.calls import Call, route
-from muster.volumes.service.messages import Count, Names, Versions
-from muster.volumes.service.site import Site
+from muster.volumes.service.archives import Member, exactly, in_chunks, members, pack
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
+from muster.volumes.service.served import Served
+from muster.volumes.service.table import CURSOR
+from muster.volumes.tree import open_regular
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("GET", "/v1/resolve", _resolve, site=site)
-    yield route("GET", "/v1/volumes", _volumes, site=site)
-    yield route("GET", "/v1/versions", _versions, site=site)
-    yield route("GET", "/v1/count", _count, site=site)
-    yield route("GET", "/v1/record", _record, site=site)
-    yield route("GET", "/v1/manifest", _manifest, site=site)
-    yield route("GET", "/v1/data", _data, site=site)
-    yield route("GET", "/v1/files/{where:path}", _file, site=site)
-    yield route("GET", "/v1/code/{digest}", _code, site=site)
-
-
-def _resolve(call: Call) -> Versions:
-    return Versions(versions=call.site.store.resolve(call.query("address")))
-
-
-def _volumes(call: Call) -> Names:
-    return Names(names=tuple(call.site.store.volumes()))
-
-
-def _versions(call: Call) -> Versions:
-    store, volume = call.site.store, call.query("volume")
-    if not call.query("limit", ""):
-        return Versions(versions=tuple(store.versions(volume)))
-    before = call.query_number("before") if call.query("before", "") else None
-    return Versions(versions=tuple(store.newest(volume, limit=call.query_number("limit"), before=before)))
-
-
-def _count(call: Call) -> Count:
-    return Count(count=call.site.store.count(call.query("volume")))
-
-
-def _record(call: Call) -> Record:
-    return call.site.store.record(call.query("address"))
+    yield route("GET", "/v1/manifest", _manifest, served=served)
+    yield route("GET", "/v1/data", _data, served=served)
+    yield route("GET", "/v1/files/{where:path}", _file, served=served)
+    yield route("GET", "/v1/code/{digest}", _code, served=served)
+    yield route("GET", "/v1/jobs/{job_id}/log", _log, served=served)
+    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, served=served, threads=served.working)
 
 
 def _manifest(call: Call) -> Response:
-    store, record = call.site.store, call.site.store.record(call.query("address"))
+    store, record = call.served.store, call.served.store.record(call.query("address"))
     path = store.layout.version(record.volume, record.number) / "MANIFEST"
     return FileResponse(path, media_type="text/plain; charset=utf-8", stat_result=path.stat())
 
 
 def _data(call: Call) -> Response:
-    address, store = call.query("address"), call.site.store
+    address, store = call.query("address"), call.served.store
     data = store.path(address)
     entries = sorted(store.manifest(address).values(), key=lambda entry: entry.path)
     size = sum(entry.size_bytes for entry in entries)
@@ -128,9 +102,35 @@ def _opened(data: Path, entry: Entry) -> BinaryIO:
 
 
 def _file(call: Call) -> Response:
-    return show(call.site.store, parse(call.part("where")))
+    return show(call.served.store, parse(call.part("where")))
 
 
 def _code(call: Call) -> Response:
-    folder = call.site.store.code(call.part("digest"))
+    folder = call.served.store.code(call.part("digest"))
     return StreamingResponse(pack(members(folder)), media_type="application/x-tar")
+
+
+def _log(call: Call) -> Response:
+    data, cursor = call.served.store.ledger.read(
+        call.part("job_id"),
+        after=call.query_number("after", 0),
+        limit_bytes=min(call.query_number("limit_bytes", 1 << 20), LIMIT_LINES_BYTES),
+    )
+    return Response(data, headers={CURSOR: str(cursor)}, media_type="application/octet-stream")
+
+
+def _staged(call: Call) -> Response:
+    """A tar of what an ended job staged."""
+    stream = pack(_members(call))
+    begun = next(stream)  # what is wrong is said, and does not just end the stream
+    return StreamingResponse(chain((begun,), stream), media_type="application/x-tar")
+
+
+def _members(call: Call) -> Iterator[Member]:
+    """Each file by a handle that nothing else takes the place of."""
+    for path, entry in fetchable(call.served.store, call.part("job_id")):
+        handle = open_regular(entry.path)
+        try:
+            yield Member(name=path, source=Path(f"/proc/self/fd/{handle}"))
+        finally:
+            os.close(handle)

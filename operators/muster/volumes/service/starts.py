@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +30,7 @@ from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, translated, write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
-from muster.volumes.service.turns import Turns
+from muster.volumes.service.refusals import Busy
 
 GANG = "gang"
 """The folder of an attempt that its replicas share, to be seen by each other; the store reads nothing there."""
@@ -35,7 +38,43 @@ GANG = "gang"
 PODS = "pods"
 """The folder of an attempt that is made last: where it is, all that its pods mount is there."""
 
+PATIENCE_SECONDS = 1.0
+"""How long after its begin others wait for an attempt in their threads; most are begun in a few hundredths."""
+
 _RESTART = re.compile(r"\d{1,9}(-\d{1,9}){0,3}\Z", re.ASCII)
+
+
+class Turns:
+    """Which jobs have an attempt that is being begun, and since when.
+
+    The first pod of a start that asks has the checkpoints copied, which may take long. A thousand others ask for
+    the same meanwhile, each in a thread of the service, and would leave none for other jobs' starts.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._since: dict[str, float] = {}
+
+    @contextmanager
+    def alone(self, job_id: str, *, patient: bool) -> Iterator[None]:
+        """Begin an attempt of the job, one of us at a time.
+
+        :param patient: wait for as long as it takes.
+        :raises Busy: another thread begins one, and that takes long.
+        """
+        with self._changed:
+            while job_id in self._since:
+                left = None if patient else self._since[job_id] + PATIENCE_SECONDS - time.monotonic()
+                if left is not None and left <= 0:
+                    raise Busy(f"job {job_id}: its checkpoints are being copied for this start: ask again")
+                self._changed.wait(left)
+            self._since[job_id] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._since[job_id]
+                self._changed.notify_all()
 
 
 @dataclass(frozen=True)
@@ -56,7 +95,7 @@ class Starts:
             return self._begin(job_id, name)
 
     def restarted(self, job_id: str, *, submitted: int, restart: str) -> Staging:
-        """The attempt of one start of a gang, begun where nobody of that start has asked yet.
+        """The attempt of one start of a gang, begun where no pod of that start has asked yet.
 
         :param submitted: the attempt that the gang was submitted with.
         :param restart: how often the cluster has started it again.
@@ -114,14 +153,14 @@ class Starts:
             current = 0 if staging is None else staging.attempt
             if name not in table:
                 self.committer.check_going_on(job_id)
-                # what was written down and never begun makes room: whoever asked for it is refused
+                # what was written down and never begun makes room: who asked for it is refused
                 begun = {each: attempt for each, attempt in table.items() if attempt <= current}
                 following = _following(job_id, name, begun, current)
                 write_whole(self._path(job_id), json.dumps({**begun, name: following}))
         return name
 
     def _begin(self, job_id: str, name: str) -> Staging:
-        """Begin what was written down, if nobody has yet."""
+        """Begin what was written down, unless it is begun."""
         with translated(f"begin an attempt of job {job_id}"), self.store.attempts.alone(job_id):
             staging = self.store.staging(job_id)
             current = 0 if staging is None else staging.attempt

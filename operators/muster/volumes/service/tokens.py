@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 
 from muster.core import wire
@@ -40,7 +41,7 @@ class Refused(StoreError):
 
 
 class Kind(str, Enum):
-    """Whose token it is."""
+    """Who has such a token: an operator, or the pods of a job."""
 
     OPERATOR = "operator"
     JOB = "job"
@@ -97,21 +98,27 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
 
     :raises Refused: it is not, it was changed, or its time is over.
     """
-    payload, _, mac = text.partition(".")
-    if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
-        raise Refused("the token is not one of this store service: ask its operator for one")
-    said = json.loads(_decode(payload))
-    token = Token(**{**said, "kind": Kind(said["kind"])})
+    token = _said(tuple(keys), text)
     if token.expires <= time.time():
         ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(token.expires))
         raise Refused(f"the token expired at {ended}: ask the store service's operator for a new one")
     return token
 
 
-def expiry(text: str) -> float | None:
-    """Return when a token runs out, as it says itself and nobody has checked; None where it is none.
+@lru_cache(1024)
+def _said(keys: tuple[bytes, ...], text: str) -> Token:
+    """What a token says that is ours; a client sends the same one with each request, so it is read once."""
+    payload, _, mac = text.partition(".")
+    if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
+        raise Refused("the token is not one of this store service: ask its operator for one")
+    said = json.loads(_decode(payload))
+    return Token(**{**said, "kind": Kind(said["kind"])})
 
-    For whoever holds a token and not the keys: seconds since the epoch.
+
+def expiry(text: str) -> float | None:
+    """Return when a token runs out, as it says itself, unchecked; None where it is no token.
+
+    In seconds since the epoch; for a client, which has no keys to check it with.
     """
     try:
         return float(json.loads(_decode(text.partition(".")[0]))["expires"])

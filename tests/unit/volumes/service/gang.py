@@ -12,7 +12,7 @@ from muster.core.job import JobSpec, Origin, Output, Role
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.core.wire import dumps, loads
-from muster.volumes.service.messages import Count
+from muster.volumes.service.calls import Count
 
 IMAGE = "b3:" + "0" * 64
 WORKER = b"PK\x05\x06" + b"\0" * 18

@@ -11,7 +11,7 @@ from tests.unit.volumes.service.process import until
 
 from muster.core.errors import StoreError
 from muster.volumes import fsck
-from muster.volumes.service import upkeep
+from muster.volumes.service import checks
 
 ASKED = 60  # more than a pool of threads holds
 CHECK = fsck.check
@@ -34,7 +34,7 @@ def checking(monkeypatch):
         assert go_on.wait(30)
         return CHECK(store, deep=deep, protect=protect, progress=progress)
 
-    for module in (fsck, upkeep):
+    for module in (fsck, checks):
         monkeypatch.setattr(module, "check", check, raising=False)
     yield go_on, begun
     go_on.set()
@@ -75,7 +75,7 @@ def test_what_ends_it_is_said(service, monkeypatch, error, said):
     def check(*_, **__):
         raise error
 
-    for module in (fsck, upkeep):
+    for module in (fsck, checks):
         monkeypatch.setattr(module, "check", check, raising=False)
     with pytest.raises(StoreError, match=said):
         service.client().check()

@@ -16,7 +16,7 @@ from muster.core.status import JobState
 from muster.core.wire import loads
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.messages import Count
+from muster.volumes.service.calls import Count
 
 REPLICAS = 2
 

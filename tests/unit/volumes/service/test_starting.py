@@ -8,7 +8,7 @@ from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 
 from muster.volumes import attempts
-from muster.volumes.service import turns
+from muster.volumes.service import starts
 from muster.volumes.tree import copy_tree
 
 REPLICAS = 80  # more than the service has threads for those that start
@@ -36,7 +36,7 @@ def copying(monkeypatch):
 
 
 def test_its_pods_are_told_to_ask_again_and_others_start_meanwhile(service, copying, monkeypatch):
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(starts, "PATIENCE_SECONDS", 0.1)
     go_on, begun = copying
     with (
         Gang(service, "big-1", make_spec(replicas=REPLICAS)) as big,

@@ -10,7 +10,7 @@ from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.core.errors import NotFound
-from muster.volumes.base import Store
+from muster.volumes.protocols import Store
 
 
 class Clearing:

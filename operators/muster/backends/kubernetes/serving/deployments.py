@@ -47,7 +47,8 @@ from muster.core.deployment import (
 from muster.core.errors import Behind, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.job import Origin
 from muster.core.wire import dumps, loads
-from muster.volumes.base import Store, Version
+from muster.volumes.base import Version
+from muster.volumes.protocols import LocalStore
 
 _TRIES, _PAUSE_SECONDS = 20, 0.1  # of a write that others come before
 _SPOILED = Notes(last=1_000_000)  # nobody knows any more which revisions there are
@@ -66,7 +67,7 @@ class ClusterDeployments:
         client: Client,
         *,
         site: ClusterSite,
-        store: Callable[[], Store],
+        store: Callable[[], LocalStore],
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

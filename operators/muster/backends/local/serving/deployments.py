@@ -38,7 +38,8 @@ from muster.core.job import Origin
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import dumps, loads
-from muster.volumes.base import Store, Version
+from muster.volumes.base import Version
+from muster.volumes.protocols import LocalStore
 
 SERVERS = ("kserve",)
 
@@ -50,7 +51,7 @@ class LocalDeployments:
         of the model.
     """
 
-    def __init__(self, settings: Settings, store: Store, *, copies: bool = False) -> None:
+    def __init__(self, settings: Settings, store: LocalStore, *, copies: bool = False) -> None:
         self._settings = settings
         self._store = store
         self._copies = copies

@@ -31,8 +31,8 @@ from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
-from muster.volumes.base import Store
 from muster.volumes.folder import FolderStore
+from muster.volumes.protocols import LocalStore
 
 LOOK_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
@@ -55,7 +55,13 @@ class Keeper:
     """
 
     def __init__(
-        self, folder: DeploymentFolder, store: Store, environments: Environments, door: Door, *, cache: Path
+        self,
+        folder: DeploymentFolder,
+        store: LocalStore,
+        environments: Environments,
+        door: Door,
+        *,
+        cache: Path,
     ) -> None:
         self._folder = folder
         self._store = store

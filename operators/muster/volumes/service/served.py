@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from muster.core.status import JobStatus
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
@@ -20,7 +21,7 @@ SEALS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class Served:
     """One store that is served.
 
     :param working: the threads of commits, uploads and the like, which may take minutes; `starting`
@@ -41,3 +42,7 @@ class Site:
     lines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(LINES_AT_ONCE))
     seals: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(SEALS_AT_ONCE))
     reading_seal: threading.Lock = field(default_factory=threading.Lock)
+
+    def with_news(self, status: JobStatus) -> JobStatus:
+        """A status, and where its job goes on, what that has told since."""
+        return status if status.state.ended else self.hearing.with_news(status)

@@ -1,7 +1,7 @@
-"""Whether the store is whole, and what of it may go: fsck and gc, done where the store is.
+"""Whether the store is whole: fsck, done where the store is.
 
 A check answers with a line for each version that it looks at, a Checking, and last with its Report, or
-with the error that ended it. It runs to its end, whoever listens; who asks for another meanwhile gets it.
+with the error that ended it. It runs to its end, also when its client is gone; a request for another one meanwhile joins it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -19,38 +20,21 @@ from starlette.routing import Route
 
 from muster.core.errors import MusterError, StoreError
 from muster.core.wire import dumps
-from muster.volumes import fsck, retention
+from muster.volumes import fsck
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.calls import Call, route
-from muster.volumes.service.messages import Checking, Rules, Swept
 from muster.volumes.service.refusals import document
-from muster.volumes.service.site import Site
+from muster.volumes.service.served import Served
 
 LOOK_SECONDS = 0.1
 
 _LOG = logging.getLogger(__name__)
 
 
-def routes(site: Site) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Route]:
     """Every route of this module."""
-    yield route("POST", "/v1/gc/plan", _plan, site=site, threads=site.working)
-    yield route("POST", "/v1/gc/collect", _collect, site=site, threads=site.working)
-    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(site.store)), site=site)
-
-
-def _plan(call: Call) -> Swept:
-    return _swept(call.site.store.plan(**vars(call.message(Rules))))
-
-
-def _collect(call: Call) -> Swept:
-    done = retention.collect(call.site.store, **vars(call.message(Rules)))
-    return _swept(done.plan, freed_bytes=done.freed_bytes, at_once=done.at_once)
-
-
-def _swept(plan: retention.Plan, *, freed_bytes: int = 0, at_once: bool = False) -> Swept:
-    torn = tuple(map(str, plan.torn))
-    return Swept(**{**vars(plan), "torn": torn}, freed_bytes=freed_bytes, at_once=at_once)
+    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(served.store)), served=served)
 
 
 def _fsck(call: Call, *, checks: Checks) -> Response:
@@ -71,6 +55,15 @@ async def _told(check: Check) -> AsyncIterator[str]:
         if not last:
             await anyio.sleep(LOOK_SECONDS)
     yield f"{last}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checking:
+    """How far a check is: the version it looks at now, and how many of how many it has done."""
+
+    address: str
+    done: int
+    count: int
 
 
 class Check:

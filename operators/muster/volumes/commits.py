@@ -1,0 +1,152 @@
+"""Makes versions: of what a job sealed, and of what is put in by hand; each once, for one job_id."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from muster.core.errors import BadOutput, Conflict, MusterError
+from muster.volumes.attempts import Attempts
+from muster.volumes.base import Record, Staging, Version
+from muster.volumes.catalog import Catalog
+from muster.volumes.commit import assemble, decide, publish, read_plan
+from muster.volumes.commit_records import committed
+from muster.volumes.durability import translated
+from muster.volumes.gather import Draft, gather, plan_drafts, union
+from muster.volumes.layout import Layout
+from muster.volumes.ledger import FolderLedger
+
+
+class Commits:
+    """The commits of one store.
+
+    :param compare: see :class:`muster.volumes.folder.FolderStore`.
+    """
+
+    def __init__(
+        self, layout: Layout, catalog: Catalog, ledger: FolderLedger, attempts: Attempts, *, compare: bool
+    ) -> None:
+        self._layout, self._catalog = layout, catalog
+        self._ledger, self._attempts = ledger, attempts
+        self._compare = compare
+
+    def commit(
+        self,
+        job_id: str,
+        *,
+        attempt: int,
+        metrics: Mapping[str, float] | None = None,
+        modules: Sequence[str] | None = None,
+    ) -> dict[str, tuple[Version, ...]]:
+        """Make what all replicas sealed into versions; see :meth:`muster.volumes.protocols.Attempts.commit`."""
+        done = committed(self._layout, job_id)
+        if done is None:
+            self._ledger.check(job_id)
+            with translated(f"commit job {job_id}"), self._attempts.alone(job_id):
+                done = committed(self._layout, job_id)
+                if done is None:  # not done by another while we waited
+                    done = self._commit_once(job_id, attempt, metrics or {}, modules)
+        return {
+            output: tuple(self._catalog.described(volume, number) for volume, number in places)
+            for output, places in done.items()
+        }
+
+    def put(self, job_id: str, volume: str, draft: Callable[[Path], Draft], *, note: str) -> Version:
+        """Make one draft a version, once for each job_id, however often it is asked for.
+
+        :param draft: makes it below the folder that it is given.
+        :raises OSError: the disk is full, or cannot be written.
+        """
+        ready = self._layout.staging(job_id) / "1" / "ready"
+        with self._attempts.alone(job_id):
+            done = committed(self._layout, job_id)
+            if done is None:
+                done = self._put(job_id, volume, draft, ready, note)
+            self._layout.delete(self._layout.staging(job_id))
+        ((place,),) = done.values()
+        return self._catalog.described(*place)
+
+    def _put(
+        self, job_id: str, volume: str, draft: Callable[[Path], Draft], ready: Path, note: str
+    ) -> dict[str, list[tuple[str, int]]]:
+        plan = read_plan(ready)
+        if plan is None:  # else a call before a crash received all of it
+            try:
+                drafts = [draft(ready)]
+                record = Record(
+                    volume=volume,
+                    number=0,
+                    digest="",
+                    created=time.time(),
+                    job_id=job_id,
+                    output="",
+                    note=note,
+                )
+                plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
+                decide(self._layout, plan, ready=ready)
+            except BaseException:
+                self._layout.delete(ready)
+                raise
+        return publish(self._layout, plan, ready=ready, job_id=job_id)
+
+    def _commit_once(
+        self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
+    ) -> dict[str, list[tuple[str, int]]]:
+        try:
+            return self._commit(job_id, attempt, metrics, modules)
+        except (OSError, MusterError):
+            done = committed(self._layout, job_id)
+            if done is None:
+                raise
+            return done  # another machine did it meanwhile: locks do nothing there
+
+    def _commit(
+        self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
+    ) -> dict[str, list[tuple[str, int]]]:
+        staging = self._attempts.current(job_id, attempt)
+        ready = staging.root / "ready"
+        plan = read_plan(ready)
+        if plan is None:
+            with _blaming_output():
+                drafts = self._drafts(staging)
+                sealed_at = self._attempts.sealed_at(staging)
+                spec = self._ledger.spec(job_id)
+                record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
+                plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
+            decide(self._layout, plan, ready=ready)
+        done = publish(self._layout, plan, ready=ready, job_id=job_id)
+        with suppress(OSError):  # the versions are visible: what cannot go now is gc's, and no reason to fail
+            self._attempts.clear(staging)
+        return done
+
+    def _drafts(self, staging: Staging) -> list[Draft]:
+        parts = self._attempts.sealed(staging)
+        if parts is None:
+            raise Conflict(
+                f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "
+                "so nothing is committed"
+            )
+        spec = self._ledger.spec(staging.job_id)
+        drafts = plan_drafts(staging.root / "ready", spec, union(parts, spec))
+        gather(staging, drafts, parts)
+        return drafts
+
+
+@contextmanager
+def _blaming_output() -> Iterator[None]:
+    """Call a name that is too long, or a file that may not be changed, what it is: no later try helps."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EPERM):
+            raise
+        where = str(error.filename)[:200] if error.filename else "a file"
+        hint = (
+            "give it a shorter path"
+            if error.errno == errno.ENAMETOOLONG
+            else "it is immutable (chattr +i), or another user's"
+        )
+        raise BadOutput(f"an output cannot be committed: {where}: {error.strerror}: {hint}") from error

@@ -1,0 +1,100 @@
+"""What is marked on versions: pins, leases, and that one is retired.
+
+None of it is part of a version, whose files never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from blake3 import blake3
+
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.volumes.base import Version
+from muster.volumes.catalog import Catalog
+from muster.volumes.commit_records import has_content, is_named
+from muster.volumes.durability import locked, sync_folder, translated, write_whole
+from muster.volumes.layout import Layout
+
+
+class Marks:
+    """The marks on the versions of one store."""
+
+    def __init__(self, layout: Layout, catalog: Catalog) -> None:
+        self._layout, self._catalog = layout, catalog
+
+    def pin(self, address: str, *, reason: str) -> Version:
+        """Keep a version from gc under a reason; idempotent."""
+        with translated(f"pin {address}"), self.steady():
+            version = self.one(address)
+            folder = self._layout.version(version.volume, version.number) / "pins"
+            folder.mkdir(exist_ok=True)
+            write_whole(folder / _key(reason), reason)
+        return self.one(version.address)
+
+    def unpin(self, address: str, *, reason: str) -> Version:
+        """Take one reason away."""
+        version = self.any(address)
+        (self._layout.version(version.volume, version.number) / "pins" / _key(reason)).unlink(missing_ok=True)
+        return self.any(version.address)
+
+    def lease(self, addresses: Iterable[str], *, holder: str) -> None:
+        """Keep versions from gc while `holder` reads them."""
+        folder = self._layout.leases(holder)
+        with translated(f"lease for {holder}"), self.steady():
+            versions = [self.one(address) for address in addresses]
+            folder.mkdir(exist_ok=True)
+            for version in versions:
+                (folder / f"{version.volume.replace('/', ':')}@{version.number}").touch()
+
+    def release(self, holder: str) -> None:
+        """Give all leases of `holder` back."""
+        self._layout.delete(self._layout.leases(holder))  # in one step: gc may look, or do the same
+
+    def retire(self, address: str, *, reason: str) -> Version:
+        """Hide a version from every selector; a damaged one goes with the next gc then."""
+        version = self.any(address)
+        with translated(f"retire {address}"):
+            folder = self._layout.version(version.volume, version.number)
+            folder.mkdir(parents=True, exist_ok=True)  # all of it may be gone
+            write_whole(folder / "RETIRED", reason)
+        return self.any(version.address)
+
+    def reinstate(self, address: str) -> Version:
+        """Let selectors find a retired version again."""
+        version = self.any(address)
+        with translated(f"reinstate {address}"):
+            folder = self._layout.version(version.volume, version.number)
+            (folder / "RETIRED").unlink(missing_ok=True)
+            sync_folder(folder)
+        return self.any(version.address)
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """No version is deleted meanwhile: gc takes the same lock, alone."""
+        with locked(self._layout.root / "gc.lock", shared=True):
+            yield
+
+    def one(self, address: str) -> Version:
+        """The one version that an address names. :raises SpecError: it names several."""
+        versions = self._catalog.resolve(address)
+        if len(versions) != 1 or Address.parse(address).many:
+            raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
+        return versions[0]
+
+    def any(self, address: str) -> Version:
+        """One version, also a damaged one where it is named by its number."""
+        wanted = Address.parse(address)
+        if wanted.value.isdigit():
+            place = wanted.volume, int(wanted.value)
+            lost = not has_content(self._layout.version(*place)) and is_named(self._layout, *place)
+            if lost or self._catalog.is_damaged(*place):
+                return self._catalog.remains(*place)
+        return self.one(address)
+
+
+def _key(reason: str) -> str:
+    """A file name for a reason, which may hold anything."""
+    return blake3(reason.encode()).hexdigest()[:32]

@@ -1,0 +1,285 @@
+"""What a store does, in five parts; each store is all of them, and passes ``tests/contract/test_store.py``.
+
+==============  ==============================================================================
+Versions        what is committed, where it comes from, and which of it is kept or hidden
+Snapshots       code, and the locks of images, by digest
+Attempts        what a job staged: sealed, committed, or fetched after it failed
+Ledger          jobs: spec, status, owner, log
+Upkeep          whether the store is whole, what takes its room, and garbage collection
+==============  ==============================================================================
+
+None of these returns a path: an object store has none. Two more protocols name what only some stores can do:
+:class:`LocalStore` gives folders that its caller can open, and :class:`ServedStore` is reached by pods.
+
+The store service answers these calls by their signatures (:mod:`muster.volumes.service.calls`): a new
+argument needs a default, so that earlier clients are understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from muster.core.job import JobSpec
+from muster.core.replica import PartManifest
+from muster.core.room import Room
+from muster.core.status import JobStatus
+from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
+from muster.volumes.manifest import Entry
+
+if TYPE_CHECKING:
+    from muster.volumes.fsck import Progress, Report
+
+
+class Versions(Protocol):
+    """Immutable directories by volume and number."""
+
+    def resolve(self, address: str) -> tuple[Version, ...]:
+        """Return what an address names now: one version, or for a selector of many all of them.
+
+        Retired versions are found by number and digest only. Many come in the order of their
+        partitions.
+
+        :raises NotFound: nothing is there; the message says what is.
+        """
+
+    def volumes(self) -> list[str]:
+        """Every volume's name, sorted."""
+
+    def versions(self, volume: str) -> list[Version]:
+        """Every version of a volume that can be read, oldest first."""
+
+    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+        """The newest `limit` versions of a volume (of those below number `before`), newest first.
+
+        What it costs does not grow with the volume, so that a page of ten thousand versions is fast.
+        """
+
+    def count(self, volume: str) -> int:
+        """How many versions of a volume can be read; 0 where there is no such volume."""
+
+    def record(self, address: str) -> Record:
+        """Return where one version comes from; also of one whose data was deleted by gc."""
+
+    def manifest(self, address: str) -> Mapping[str, Entry]:
+        """Return every file of one version by its path, with hash and size; also after gc."""
+
+    def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
+        """Copy a folder or file into a new version, for ``muster volumes put``."""
+
+    def pin(self, address: str, *, reason: str) -> Version:
+        """Keep a version from gc under a reason, such as ``deployment/flights``; idempotent."""
+
+    def unpin(self, address: str, *, reason: str) -> Version:
+        """Take one reason away."""
+
+    def lease(self, addresses: Iterable[str], *, holder: str) -> None:
+        """Keep versions from gc while `holder` (a job_id) reads them."""
+
+    def release(self, holder: str) -> None:
+        """Give all leases of `holder` back."""
+
+    def retire(self, address: str, *, reason: str) -> Version:
+        """Hide a version from every selector; by number and digest it stays readable until gc."""
+
+    def reinstate(self, address: str) -> Version:
+        """Let selectors find a retired version again; idempotent."""
+
+
+class Snapshots(Protocol):
+    """Code, and the locks of images, each kept once under its digest."""
+
+    def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
+        """Keep `files` (paths below `root`) as a code snapshot; the same bytes once. Return its digest.
+
+        :param texts: files by path that hold this text, whatever lies below `root` under that path.
+        """
+
+    def holds(self, digest: str) -> bool:
+        """Whether a code snapshot, or an image's lock, is in the store."""
+
+
+class Attempts(Protocol):
+    """What the attempts of a job staged."""
+
+    def saved(self, job_id: str) -> Saved | None:
+        """Return the checkpoints that a job left, or a job that it follows, None where there are none.
+
+        A job that succeeded leaves none. :raises NotFound: no such job.
+        """
+
+    def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
+        """Return the part-manifests of the current attempt if all replicas have sealed, else None."""
+
+    def commit(
+        self,
+        job_id: str,
+        *,
+        attempt: int,
+        metrics: Mapping[str, float] | None = None,
+        modules: Sequence[str] | None = None,
+    ) -> dict[str, tuple[Version, ...]]:
+        """Make what all replicas sealed into versions: every output or none, once per job_id.
+
+        A second call for the same job_id returns the same versions, also after a crash at any point.
+
+        :raises Conflict: `attempt` is not the current one, or not all replicas have sealed.
+        :raises StoreError: the disk is full, two replicas wrote the same file, …; nothing is visible.
+        """
+
+    def held(self) -> tuple[Held, ...]:
+        """Say what jobs that have ended still hold of the disk, oldest first."""
+
+    def let_go(self, job_ids: Collection[str]) -> int:
+        """Delete all that these ended jobs hold; return its size in bytes.
+
+        :raises SpecError: one has not ended.
+        """
+
+    def salvage(self, job_id: str, target: Path) -> int:
+        """Copy what an ended job staged, and could not be committed, to ``TARGET/REPLICA/OUTPUT/``; count files.
+
+        :param target: a folder that is not there yet, or is empty.
+        :raises NotFound: it holds nothing.
+        """
+
+
+class Ledger(Protocol):
+    """Per job_id: spec, owner, status, log. The backend writes it, every part of muster reads it."""
+
+    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
+        """Enter a job, whole or not at all; False where it was there already with the same spec.
+
+        :raises Conflict: the job_id is there with another spec.
+        """
+
+    def spec(self, job_id: str) -> JobSpec:
+        """Return what was asked. :raises NotFound: no such job."""
+
+    def status(self, job_id: str) -> JobStatus:
+        """Return what was last recorded. :raises NotFound: no such job."""
+
+    def update(self, status: JobStatus) -> None:
+        """Record a status, whole or not at all. An ended job's status is never changed again.
+
+        The owner is not taken from `status`: only :meth:`own` sets it.
+        """
+
+    def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
+        """Set the owner if it is `expected` now; whether that was so."""
+
+    def append(self, job_id: str, data: bytes) -> None:
+        """Add whole lines to the job's log."""
+
+    def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
+        """Return whole lines of the log from offset `after`, and the offset after them."""
+
+    def log_bytes(self, job_id: str) -> int:
+        """How long the job's log is now; 0 before its first line."""
+
+    def jobs(self) -> list[str]:
+        """Every job_id, oldest first."""
+
+    def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
+        """Return what was last recorded of many jobs, at little more than the cost of one.
+
+        Those that cannot be found or read are left out.
+        """
+
+    def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Return what was asked for by many jobs, as :meth:`statuses` does."""
+
+
+class Upkeep(Protocol):
+    """Whether the store is whole, and what of it may go."""
+
+    def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
+        """Check every committed version where the store is; see :func:`muster.volumes.fsck.check`."""
+
+    def plan(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
+    ) -> Plan:
+        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`.
+
+        :raises Corrupt: the store is damaged, and gc takes nothing.
+        """
+
+    def collect(
+        self,
+        *,
+        volumes: Collection[str] = (),
+        keep_last: int = 3,
+        job_days: float = 30.0,
+        young_days: float = 0.0,
+        checkpoint_days: float = 7.0,
+    ) -> Collected:
+        """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
+
+    def room(self) -> Room:
+        """Say how much room is left where the versions are kept."""
+
+
+class Store(Versions, Snapshots, Attempts, Upkeep, Protocol):
+    """All of it; the ledger by its name."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The job ledger of this store."""
+
+    def close(self) -> None:
+        """Give back the connections that are held open; the store is asked no more."""
+
+
+class LocalStore(Store, Protocol):
+    """A store that gives its caller folders on the caller's own machine.
+
+    A folder store gives its own, the client of a service what it has fetched.
+    """
+
+    def path(self, address: str) -> Path:
+        """Return the folder of one version's data (or the file that the address names in it)."""
+
+    def code(self, digest: str) -> Path:
+        """Return the folder of a code snapshot, unpacked and read-only."""
+
+    def stage(self, job_id: str) -> Staging:
+        """Begin a new attempt of a job that the ledger holds: an empty staging of its own, with checkpoints.
+
+        Those are a copy of what the attempt before left; for a job's first attempt, of what the job left
+        that it follows. Every earlier attempt is fenced: it can no longer be committed.
+
+        The client of a service returns the folder as the service sees it: of use where the claim is mounted.
+        """
+
+    def staging(self, job_id: str) -> Staging | None:
+        """Return the current attempt's staging, or None before the first."""
+
+
+class ServedStore(LocalStore, Protocol):
+    """A store that the pods of a job reach over HTTP, each with a token of its job."""
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+
+    def attempt(self, job_id: str) -> tuple[int, bool]:
+        """Return the current attempt, 0 before the first, and whether a pod has asked for it."""
+
+    def begin(self, job_id: str, *, after: int) -> int:
+        """Begin the attempt that follows `after`, which is over, and return it; asked twice, it is one.
+
+        :raises Conflict: another was begun since, or the job has sealed or ended.
+        """
+
+    def equip(self, job_id: str, *, worker: bytes) -> None:
+        """Keep the worker's zipapp for a job: its pods get it with their bundle."""
+
+    def token(self, job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
+        """Return a token for the pods of one attempt, the current one."""

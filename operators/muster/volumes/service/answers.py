@@ -1,0 +1,104 @@
+"""The service's side of the table: a route for each address, answered by the store, or by what stands before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from starlette.routing import Route
+
+from muster.core.errors import SpecError
+from muster.core.job import JobSpec
+from muster.core.room import CLAIM, Room
+from muster.core.status import JobStatus
+from muster.volumes.base import Staging
+from muster.volumes.protocols import Ledger, ServedStore, Upkeep
+from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, Handler, route
+from muster.volumes.service.served import Served
+from muster.volumes.service.table import MOST_SPECS, TABLE, Current, Place, Row, Starting
+from muster.volumes.service.tokens import job_token
+
+
+def routes(served: Served) -> Iterator[Route]:
+    """Every route of the table."""
+    own = _own(served)
+    for (verb, path), rows in groupby(TABLE, key=lambda row: (row.verb, row.path)):
+        same = tuple(rows)
+        threads = getattr(served, same[0].threads) if same[0].threads else None
+        yield route(verb, path, _handler(same, served, own), served=served, threads=threads)
+
+
+def _handler(
+    rows: Sequence[Row], served: Served, own: Mapping[Callable[..., Any], Callable[..., Any]]
+) -> Handler:
+    asked = [(row, own.get(row.method) or _of_store(row, served)) for row in rows]
+
+    def handle(call: Call) -> object:
+        query = call.request.query_params
+        fits = (each for each in asked if all(map(query.get, each[0].needed)))
+        row, method = asked[0] if len(asked) == 1 else next(fits, asked[-1])
+        parts = call.request.path_params
+        returned = method(**row.arguments(parts, query, lambda: call.text(limit_bytes=LIMIT_JSON_BYTES)))
+        return None if row.sent is None else row.sent.pack(returned)
+
+    return handle
+
+
+def _of_store(row: Row, served: Served) -> Callable[..., Any]:
+    """The method of the store, or of its ledger, that a row is of."""
+    protocol, _, name = row.method.__qualname__.partition(".")
+    found: Callable[..., Any] = getattr(
+        served.store.ledger if protocol == Ledger.__name__ else served.store, name
+    )
+    return found
+
+
+def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
+    """What the service answers itself: it knows more than the folder does."""
+    ledger = served.store.ledger
+
+    def status(job_id: str) -> JobStatus:
+        return served.with_news(ledger.status(job_id))
+
+    def statuses(job_ids: Sequence[str]) -> list[JobStatus]:
+        return list(map(served.with_news, ledger.statuses(job_ids)))
+
+    def specs(job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        if len(job_ids) > MOST_SPECS:
+            raise SpecError(
+                f"{len(job_ids)} specs are asked for: ask for {MOST_SPECS} at a time, they may be long"
+            )
+        return ledger.specs(job_ids)
+
+    def begun(job_id: str, request: str) -> Place:
+        return _place(served.starts.asked(job_id, request))
+
+    def current(job_id: str) -> Current:
+        staging = served.store.staging(job_id)
+        if staging is None:
+            return Current(place=None)
+        return Current(place=_place(staging), taken=served.starts.taken(job_id, staging.attempt))
+
+    def token(job_id: str, attempt: int, lifetime_seconds: float) -> str:
+        staging = served.starts.current(job_id, attempt)
+        return job_token(
+            served.keys, staging.job_id, attempt=staging.attempt, lifetime_seconds=lifetime_seconds
+        )
+
+    def room() -> Room:
+        return Room.of(served.store.layout.root, disk=CLAIM)
+
+    return {
+        Ledger.status: status,
+        Ledger.statuses: statuses,
+        Ledger.specs: specs,
+        Starting.begun: begun,
+        Starting.current: current,
+        ServedStore.token: token,
+        Upkeep.room: room,
+    }
+
+
+def _place(staging: Staging) -> Place:
+    return Place(job_id=staging.job_id, attempt=staging.attempt, root=str(staging.root))

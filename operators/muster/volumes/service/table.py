@@ -1,0 +1,318 @@
+"""The calls of the store service, one row each: which method of a store is asked under which address.
+
+The rest follows from the method's signature, for both sides. An argument that the path names is part of it; the
+others are the query, or where the row names a message, the fields of that. What is returned is sent as a message
+of its own, or as the field that the row names. A row's address and its messages' kinds, fields and defaults never
+change: earlier clients use them, and a field that equals its default is not written. What is a stream of bytes is no row: see ``streams`` and ``pods``.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from muster.core import wire
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.core.job import check_digest
+from muster.core.names import check_job_id, check_volume
+from muster.volumes.base import Collected, Plan, Version
+from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
+
+MOST_SPECS = 200
+
+CURSOR = "muster-cursor"
+"""The header that says after which offset of a log the next line begins."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The staging of one attempt; `root` is its folder as the service sees it."""
+
+    job_id: str
+    attempt: int
+    root: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Current:
+    """The staging of the current attempt, or None before the first. `taken`: a pod has asked for it."""
+
+    place: Place | None
+    taken: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """A plan, and what was freed by it. What has no default here, earlier clients need to be written."""
+
+    versions: tuple[Version, ...]
+    kept: Mapping[str, str]
+    staging: tuple[str, ...]
+    torn: tuple[str, ...]
+    code: tuple[str, ...]
+    jobs: tuple[str, ...]
+    resumable: tuple[str, ...] = ()
+    freed_bytes: int = 0
+    at_once: bool = False
+
+    def plan(self) -> Plan:
+        """The plan alone."""
+        return Plan(**{each.name: getattr(self, each.name) for each in dataclasses.fields(Plan)})
+
+    def collected(self) -> Collected:
+        """What was taken away."""
+        return Collected(plan=self.plan(), freed_bytes=self.freed_bytes, at_once=self.at_once)
+
+
+class Starting(Protocol):
+    """What the service's client makes of it: ``stage``, ``begin``, ``staging`` and ``attempt``."""
+
+    def begun(self, job_id: str, *, request: str) -> Place:
+        """Begin an attempt, the same for the same request, and return it."""
+
+    def current(self, job_id: str) -> Current:
+        """Return the current attempt."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How what a method returns is sent.
+
+    :param pack: what is sent for it. `unpack`: what it was, of what was sent.
+    """
+
+    kind: type
+    pack: Callable[[Any], Any] = lambda value: value
+    unpack: Callable[[Any], Any] = lambda message: message
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call.
+
+    :param body: the kind of the message that carries the arguments; without it they are the query.
+    :param answer: kind and field of the message that carries what is returned, such as ``Count.count``.
+    :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
+    :param threads: those of :class:`muster.volumes.service.served.Served`, for what may take long.
+    """
+
+    method: Callable[..., Any]
+    verb: str
+    path: str
+    body: str = ""
+    answer: str | Answer = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    blank: tuple[str, ...] = ()
+    threads: str = ""
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The method's, with `self`."""
+        return inspect.signature(self.method)
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The parameters without which the query is another row's."""
+        parameters = self.signature.parameters
+        return tuple(name for name in self._others if parameters[name].default is inspect.Parameter.empty)
+
+    @cached_property
+    def message(self) -> type | None:
+        """The message that carries the arguments."""
+        if not self.body:
+            return None
+        fields: list[Any] = [
+            (self.names.get(name, name), hint, _default(self.signature.parameters[name]))
+            for name, hint in self._others.items()
+        ]
+        blank = [(name, str, field(default="")) for name in self.blank]
+        return dataclasses.make_dataclass(self.body, fields + blank, frozen=True, kw_only=True)
+
+    @cached_property
+    def sent(self) -> Answer | None:
+        """How what is returned is sent; None where nothing is."""
+        if isinstance(self.answer, Answer):
+            return self.answer
+        returned = _hints(self.method)["return"]
+        if returned is type(None):
+            return None
+        if not self.answer:
+            return Answer(returned)
+        name, _, carried = self.answer.partition(".")
+        kind = dataclasses.make_dataclass(name, [(carried, _on_wire(returned))], frozen=True, kw_only=True)
+        whole = list if typing.get_origin(returned) is list else lambda value: value
+        return Answer(
+            kind,
+            pack=lambda value: kind(**{carried: _sequence(value)}),
+            unpack=lambda message: whole(getattr(message, carried)),
+        )
+
+    def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Request:
+        """What a client sends for a call with these arguments. :raises SpecError: one is refused at once."""
+        given = self.signature.bind(None, *arguments, **named).arguments
+        for name, value in given.items():
+            _CHECKS.get(name, _any)(value)
+        path = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=":"), self.path)
+        values = {name: given.get(name, self.signature.parameters[name].default) for name in self._others}
+        if self.message is None:
+            return Request(path=path, query=values)
+        values = {self.names.get(name, name): _sequence(value) for name, value in values.items()}
+        return Request(path=path, body=wire.dumps(self.message(**values)).encode())
+
+    def arguments(
+        self, parts: Mapping[str, Any], query: Mapping[str, str], body: Callable[[], bytes]
+    ) -> dict[str, Any]:
+        """What the service calls the method with. :raises SpecError: one is missing, or not what it has to be."""
+        hints = _hints(self.method)
+        given = {name: _read(name, value, hints[name]) for name, value in parts.items()}
+        if self.message is not None:
+            said: object = wire.loads(self.message, body())
+            return given | {name: getattr(said, self.names.get(name, name)) for name in self._others}
+        for name in self._others:
+            if query.get(name):
+                given[name] = _read(name, query[name], hints[name])
+            elif name in self.needed:
+                raise SpecError(f"the request lacks its parameter {name!r}")
+        return given
+
+    @cached_property
+    def _others(self) -> dict[str, Any]:
+        """The parameters that are not in the path, as they are on the wire."""
+        hints = _hints(self.method)
+        names = [name for name in self.signature.parameters if name != "self"]
+        return {name: _on_wire(hints[name]) for name in names if f"{{{name}}}" not in self.path}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client sends."""
+
+    path: str
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: bytes | None = None
+
+
+def number(name: str, text: str) -> int:
+    """Read a whole number of a path or query. :raises SpecError: it is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise SpecError(f"{name} is {text!r:.60}: need a whole number, 0 or more")
+    return int(text)
+
+
+@cache
+def _hints(method: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(method)
+
+
+def _on_wire(hint: Any) -> Any:
+    """A type as messages have it, where sequences are tuples."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(_on_wire, arguments))]  # noqa: UP007 - of as many as there are
+    if origin is None:
+        return hint
+    if issubclass(origin, collections.abc.Mapping):
+        return collections.abc.Mapping[str, _on_wire(arguments[1])]  # type: ignore[misc]
+    return tuple[_on_wire(arguments[0]), ...]  # type: ignore[misc]
+
+
+def _sequence(value: Any) -> Any:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, collections.abc.Iterable):
+        return value
+    return tuple(value)
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    empty = parameter.default is inspect.Parameter.empty
+    return field() if empty else field(default=parameter.default)
+
+
+def _read(name: str, text: str, hint: Any) -> Any:
+    return number(name, text) if int in (hint, *typing.get_args(hint)) else text
+
+
+def _any(value: object) -> None:
+    """Accept it: the service says what is wrong with it."""
+
+
+def _each(check: Callable[[str], object]) -> Callable[[Sequence[str]], None]:
+    def checked(values: Sequence[str]) -> None:
+        for value in values:
+            check(value)
+
+    return checked
+
+
+# What must not become part of a path, or is better refused before it is sent; by the name of the argument.
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "address": Address.parse,
+    "digest": lambda digest: check_digest("code snapshot", digest),
+    "holder": check_job_id,
+    "job_id": check_job_id,
+    "job_ids": _each(check_job_id),
+    "volume": check_volume,
+}
+
+_JOB = "/v1/jobs/{job_id}"
+_PLAN = Answer(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
+_COLLECTED = Answer(
+    Swept,
+    pack=lambda done: Swept(**vars(done.plan), freed_bytes=done.freed_bytes, at_once=done.at_once),
+    unpack=Swept.collected,
+)
+
+# fmt: off
+TABLE = (
+    Row(Versions.resolve, "GET", "/v1/resolve", answer="Versions.versions"),
+    Row(Versions.volumes, "GET", "/v1/volumes", answer="Names.names"),
+    Row(Versions.newest, "GET", "/v1/versions", answer="Versions.versions"),
+    Row(Versions.versions, "GET", "/v1/versions", answer="Versions.versions"),
+    Row(Versions.count, "GET", "/v1/count", answer="Count.count"),
+    Row(Versions.record, "GET", "/v1/record"),
+    Row(Versions.pin, "POST", "/v1/pin", body="Why"),
+    Row(Versions.unpin, "POST", "/v1/unpin", body="Why"),
+    Row(Versions.retire, "POST", "/v1/retire", body="Why"),
+    Row(Versions.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",)),
+    Row(Versions.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
+    Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
+
+    Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
+
+    Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
+    Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
+    Row(ServedStore.token, "POST", f"{_JOB}/attempts/{{attempt}}/token", body="Lifetime",
+        names={"lifetime_seconds": "seconds"}, answer="Secret.token"),
+    Row(Attempts.sealed, "GET", f"{_JOB}/sealed", answer="Parts.parts"),
+    Row(Attempts.saved, "GET", f"{_JOB}/saved", answer="Left.saved"),
+    Row(Attempts.commit, "POST", f"{_JOB}/commit", body="Order", answer="Committed.outputs", threads="working"),
+    Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", threads="working"),
+    Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", threads="working"),
+
+    Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
+    Row(Ledger.spec, "GET", f"{_JOB}/spec"),
+    Row(Ledger.status, "GET", f"{_JOB}/status"),
+    Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
+    Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
+    Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
+    Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
+    Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
+
+    Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
+    Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),
+    Row(Upkeep.room, "GET", "/v1/room"),
+)
+# fmt: on
+
+ROWS: Mapping[Callable[..., Any], Row] = {row.method: row for row in TABLE}

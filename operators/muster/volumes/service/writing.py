@@ -1,0 +1,104 @@
+"""What is sent as a stream of bytes, or by hand: versions, code, workers, lines of logs, and statuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from starlette.routing import Route
+
+from muster.core.errors import SpecError
+from muster.core.job import check_digest
+from muster.core.names import check_partition, check_volume
+from muster.core.status import JobStatus
+from muster.volumes import snapshot
+from muster.volumes.base import Version
+from muster.volumes.durability import translated, write_whole
+from muster.volumes.gather import Draft, check_path
+from muster.volumes.service.archives import unpack
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
+from muster.volumes.service.journal import ONCE
+from muster.volumes.service.served import Served
+from muster.volumes.tree import remove
+
+LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
+
+_JOB = "/v1/jobs/{job_id}"
+_REQUEST = re.compile(r"[0-9a-f]{16}\Z")
+
+
+def routes(served: Served) -> Iterator[Route]:
+    """Every route of this module."""
+    yield route("PUT", "/v1/code/{digest}", _put, served=served, threads=served.working)
+    yield route("PUT", "/v1/uploads/{request}", _add, served=served, threads=served.working)
+    yield route("PUT", f"{_JOB}/worker", _equip, served=served)
+    yield route("PUT", f"{_JOB}/status", _update, served=served)
+    yield route("POST", f"{_JOB}/log", _append, served=served)
+
+
+def _put(call: Call) -> None:
+    """Keep a code snapshot that has the digest that the path says."""
+    digest, layout = check_digest("code snapshot", call.part("digest")), call.served.store.layout
+    body = call.body(limit_bytes=LIMIT_CODE_BYTES)
+    folder = layout.trash / f"{int(time.time())}-{os.urandom(8).hex()}"  # what a crash leaves there, gc takes
+    try:
+        folder.mkdir()
+        files = unpack(body, folder, check=_plain)
+        found = call.served.store.put(folder, list(files))
+    finally:
+        remove(folder)
+    if found != digest:
+        raise SpecError(f"what was sent as code snapshot {digest} is {found}: it was changed on its way")
+
+
+def _plain(path: str) -> str:
+    return check_path(path, output="code")
+
+
+def _add(call: Call) -> Version:
+    """Make what is sent a version, once for each request."""
+    request, store = call.part("request"), call.served.store
+    if not _REQUEST.match(request):
+        raise SpecError(f"request {request!r:.60}: need 16 hex digits, of your own choice")
+    volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
+    if partition is not None:
+        check_partition(partition)
+    with translated(f"put into {volume}"):
+        return store.commits.put(
+            f"put-{request}",
+            volume,
+            lambda ready: _receive(call, ready / "0" / "data", volume, partition),
+            note=call.query("note", ""),
+        )
+
+
+def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draft:
+    remove(data)
+    data.mkdir(parents=True)
+    files = unpack(call.body(limit_bytes=None), data, check=lambda path: check_path(path, output=volume))
+    if not files:
+        raise SpecError(f"nothing was sent for {volume}: a version holds one file or more")
+    return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=files)
+
+
+def _equip(call: Call) -> None:
+    folder = call.served.store.ledger.check(call.part("job_id"))
+    write_whole(folder / WORKER, call.text(limit_bytes=LIMIT_WORKER_BYTES))
+
+
+def _update(call: Call) -> None:
+    status = call.message(JobStatus)
+    if status.job_id != call.part("job_id"):
+        raise SpecError(
+            f"the status is that of job {status.job_id!r:.60}, not of {call.part('job_id')!r:.60}"
+        )
+    call.served.committer.update(status)
+
+
+def _append(call: Call) -> Count:
+    journal = call.served.journals.of(call.part("job_id"))
+    data = call.text(limit_bytes=LIMIT_LINES_BYTES)
+    return Count(count=journal.append(f"{ONCE}{call.query('request')}", data, offset=0))
