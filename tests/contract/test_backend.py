@@ -376,6 +376,28 @@ class BackendContract:
         backend.cancel(owned, owner="ti-2")
         assert backend.status(owned).state is JobState.CANCELLED
 
+    def test_a_job_that_is_adopted_while_its_owner_cancels_it_goes_on(
+        self, backend: Backend, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its owner looks, another try adopts it, and only then the owner asks for its end."""
+        adopted = self.own("adopted")
+        backend.submit(job(SLEEP), job_id=adopted, owner="ti-1")
+        ledger = backend.store.ledger
+        look = ledger.status
+
+        def stale(job_id: str) -> JobStatus:
+            ledger.own(job_id, owner="ti-2", expected="ti-1")
+            return replace(look(job_id), owner="ti-1")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ledger, "status", stale)
+            backend.cancel(adopted, owner="ti-1", wait=False)
+        eventually(lambda: b"up" in ledger.read(adopted)[0])
+        status = backend.status(adopted)
+        assert (status.state, status.owner, status.verdict) == (JobState.RUNNING, "ti-2", None)
+        backend.cancel(adopted, owner="ti-2")
+        assert backend.status(adopted).state is JobState.CANCELLED
+
     def test_a_cancel_that_is_not_waited_for_comes_all_the_same(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.volumes.memory import MemoryStore
 from tests.unit.volumes.service.process import Service
 
+from muster.core.cancelling import UNKNOWN
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
 from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.replica import Replica
@@ -518,6 +519,19 @@ class StoreContract:
         assert again.ledger.status("a-1").owner == "ti-1"
         assert again.ledger.own("a-1", owner="ti-2", expected="ti-1")
         assert store.ledger.status("a-1").owner == "ti-2"
+
+    def test_a_status_is_recorded_only_for_the_owner_that_is_named(self, store, again):
+        store.ledger.create("a-1", ONE, owner="ti-1")
+        runs = JobStatus(job_id="a-1", state=JobState.RUNNING, submitted=1.0)
+        assert store.ledger.update(runs, owner="ti-1")
+        assert again.ledger.own("a-1", owner="ti-2", expected="ti-1")
+        ends = replace(runs, reason="ends", verdict=UNKNOWN)
+        assert not store.ledger.update(ends, owner="ti-1")
+        status = again.ledger.status("a-1")
+        assert (status.state, status.reason, status.verdict) == (JobState.RUNNING, "", None)
+        assert store.ledger.update(ends, owner="ti-2")
+        assert again.ledger.status("a-1").verdict == UNKNOWN
+        assert store.ledger.update(runs)
 
     def test_of_ten_who_want_to_own_a_job_one_does(self, store, again):
         store.ledger.create("a-1", ONE)

@@ -65,14 +65,24 @@ class FolderLedger:
             status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=submitted, alive=False)
         return replace(status, owner=_owner(folder))
 
-    def update(self, status: JobStatus) -> None:
-        """Record a status; one that comes after the job's end is dropped."""
+    def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
+        """Record a status while `owner`, if one is named, owns the job; one that comes after its end is dropped."""
         folder = self.check(status.job_id)
         with translated(f"record the status of job {status.job_id}"), locked(folder / "lock"):
+            if owner not in (None, _owner(folder)):
+                return False
             if not self.status(status.job_id).state.ended:
                 text = wire.dumps(replace(status, owner=None))
                 # What a job was doing when the power went is worth no wait: nothing does it any more.
                 write_whole(folder / "status.json", text, durable=status.state.ended)
+            return True
+
+    @contextmanager
+    def owned(self, job_id: str, *, owner: str) -> Iterator[bool]:
+        """Keep a job's owner as it is while the block runs, and say whether it is `owner`."""
+        folder = self.check(job_id)
+        with translated(f"look who owns job {job_id}"), locked(folder / "lock"):
+            yield _owner(folder) == owner
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now."""

@@ -160,10 +160,13 @@ class Ledger(Protocol):
     def status(self, job_id: str) -> JobStatus:
         """Return what was last recorded. :raises NotFound: no such job."""
 
-    def update(self, status: JobStatus) -> None:
+    def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         """Record a status, whole or not at all. An ended job's status is never changed again.
 
         The owner is not taken from `status`: only :meth:`own` sets it.
+
+        :param owner: record it only while this one owns the job, compared and written in one step; None: always.
+        :return: False where another one owns it, and nothing was recorded.
         """
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:

@@ -105,11 +105,14 @@ class MemoryLedger:
         job = self.job(job_id)
         return replace(job.status, owner=job.owner)
 
-    def update(self, status: JobStatus) -> None:
+    def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         with self._lock:
             job = self.job(status.job_id)
+            if owner not in (None, job.owner):
+                return False
             if not job.status.state.ended:
                 job.status = status
+            return True
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         with self._lock:

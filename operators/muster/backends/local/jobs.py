@@ -172,15 +172,26 @@ class LocalJobs:
         if status.state.ended:
             self._tidy(job_id)
             return
-        if owner not in (None, status.owner):
+        if not self._ask_to_end(job_id, owner=owner, why=why):
             return
         if self._queue.withdraw(job_id, lambda: self._bury(job_id, why)):
+            self._tidy(job_id)
             return
-        self._places.job(job_id).ask_to_end(why)
         if wait:
             spec = self._ledger.spec(job_id)
             self._await_end(job_id, spec.grace_seconds + _CANCEL_MARGIN_SECONDS)
         self._tidy(job_id)
+
+    def _ask_to_end(self, job_id: str, *, owner: str | None, why: Verdict) -> bool:
+        """Ask for the job's end, unless another owner has it: it cannot be adopted between that look and the asking."""
+        asked = self._places.job(job_id)
+        if owner is None:
+            asked.ask_to_end(why)
+            return True
+        with self._ledger.owned(job_id, owner=owner) as mine:
+            if mine:
+                asked.ask_to_end(why)
+            return mine
 
     def _tidy(self, job_id: str) -> None:
         """Do what a supervisor that was killed left undone: end its job, or only take its files away."""

@@ -25,7 +25,7 @@ from muster.volumes.service.archives import Member, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.refusals import read
-from muster.volumes.service.table import CURSOR, MOST_SPECS, ROWS, Place, Starting
+from muster.volumes.service.table import CURSOR, MOST_SPECS, ROWS, Place, Recorded, Starting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,9 +78,14 @@ class ServiceLedger(_Client):
             found |= self._specs(job_ids[first : first + MOST_SPECS])
         return found
 
-    def update(self, status: JobStatus) -> None:
-        """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped."""
-        self._connection.request("PUT", f"{_job(status.job_id)}/status", content=dumps(status).encode())
+    def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
+        """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped.
+
+        A service of an earlier release compares no owner: it records the status, and answers nothing.
+        """
+        path, query = f"{_job(status.job_id)}/status", {} if owner is None else {"owner": owner}
+        answer = self._connection.request("PUT", path, query=query, content=dumps(status).encode())
+        return not answer.content or loads(Recorded, answer.content).yes
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now."""

@@ -110,29 +110,36 @@ class Committer:
             self.commit(job_id)
             raise Over(f"job {job_id} has sealed: it is committed, never run again")
 
-    def update(self, status: JobStatus) -> None:
-        """Record what a client says of a job, unless its end is decided; its first verdict stays."""
+    def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
+        """Record what a client says of a job, unless its end is decided; its first verdict stays.
+
+        :return: False where `owner` is named and another one owns it.
+        """
         with self.alone(status.job_id):
             before = self._store.ledger.status(status.job_id)
+            if owner not in (None, before.owner):
+                return False
             if before.verdict not in (None, status.verdict):
-                return
+                return True
             committing = before.state is JobState.COMMITTING
             if not (committing or status.state.ended) or not self.decided(status.job_id):
-                self._note(self._hearing.with_news(status))
+                if not self._note(self._hearing.with_news(status), owner=owner):
+                    return False
                 ends = status.state in _WITHOUT_SUCCESS and not before.state.ended
                 if ends and not self._stopping.is_set():
                     cause = None if status.verdict is None else status.verdict.cause
                     self._threads.submit(self._give_back, status.job_id, cause)
+            return True
 
-    def _note(self, status: JobStatus) -> None:
+    def _note(self, status: JobStatus, *, owner: str | None) -> bool:
         """Record a status; on a full claim what a job has staged that comes to nothing makes room for its verdict."""
         try:
-            self._store.ledger.update(status)
+            return self._store.ledger.update(status, owner=owner)
         except MusterError as error:
             if status.verdict is None or not is_full(error):
                 raise
             self._give_back(status.job_id, status.verdict.cause)
-            self._store.ledger.update(status)
+            return self._store.ledger.update(status, owner=owner)
 
     def commit(self, job_id: str) -> None:
         """Begin to commit a job whose replicas have all sealed, once; call it :meth:`alone`."""

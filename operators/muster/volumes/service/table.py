@@ -76,6 +76,13 @@ class Swept:
         return Collected(plan=self.plan(), freed_bytes=self.freed_bytes, at_once=self.at_once)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Whether a status was recorded for the owner that was named."""
+
+    yes: bool
+
+
 class Starting(Protocol):
     """What the service's client makes of it: ``stage``, ``begin``, ``staging`` and ``attempt``."""
 

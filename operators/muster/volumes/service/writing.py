@@ -22,6 +22,7 @@ from muster.volumes.service.archives import unpack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
 from muster.volumes.service.journal import ONCE
 from muster.volumes.service.served import Served
+from muster.volumes.service.table import Recorded
 from muster.volumes.tree import remove
 
 LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
@@ -89,13 +90,15 @@ def _equip(call: Call) -> None:
     write_whole(folder / WORKER, call.text(limit_bytes=LIMIT_WORKER_BYTES))
 
 
-def _update(call: Call) -> None:
+def _update(call: Call) -> Recorded | None:
     status = call.message(JobStatus)
     if status.job_id != call.part("job_id"):
         raise SpecError(
             f"the status is that of job {status.job_id!r:.60}, not of {call.part('job_id')!r:.60}"
         )
-    call.served.committer.update(status)
+    owner = call.request.query_params.get("owner")
+    recorded = call.served.committer.update(status, owner=owner)
+    return None if owner is None else Recorded(yes=recorded)
 
 
 def _append(call: Call) -> Count:

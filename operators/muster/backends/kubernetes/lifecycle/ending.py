@@ -53,12 +53,24 @@ class Ending:
         self.decide(status, verdict.going_on(job.origin.again), observed=observed)
         return self.go_on(job, status.job_id)
 
-    def decide(self, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None) -> None:
-        """Write down why a job ends. From here on it does, unless all of its replicas have sealed."""
+    def decide(
+        self,
+        status: JobStatus,
+        verdict: Verdict,
+        *,
+        observed: Observed | None = None,
+        owner: str | None = None,
+    ) -> bool:
+        """Write down why a job ends. From here on it does, unless all of its replicas have sealed.
+
+        :param owner: write it only while this one owns the job.
+        :return: False where another one owns it by now, and nothing was written.
+        """
         noted = status if observed is None else merged(status, observed)
         # Only the store service writes down that it commits, and whatever it does not commit comes to its end here.
         state = status.state if noted.state is JobState.COMMITTING else noted.state
-        self._store.ledger.update(replace(noted, state=state, verdict=verdict, reason=_reason(verdict)))
+        decided = replace(noted, state=state, verdict=verdict, reason=_reason(verdict))
+        return self._store.ledger.update(decided, owner=owner)
 
     def go_on(self, job: JobSpec, job_id: str) -> JobStatus:
         """Do what is left of a job's end, and return what is recorded of it now. Idempotent, and does not wait.

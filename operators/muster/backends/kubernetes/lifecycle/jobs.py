@@ -144,11 +144,16 @@ class Jobs:
         job = self.spec(job_id)
         goes_on = not self._store.ledger.status(job_id).state.ended
         observed = self._observed(job, job_id) if goes_on else None
-        status = self._store.ledger.status(job_id)  # anew: somebody may have adopted it meanwhile
+        status = self._store.ledger.status(job_id)  # anew: it may have been adopted meanwhile
         if not status.state.ended and owner not in (None, status.owner):
             return
-        if not status.state.ended and status.verdict is None and status.state is not JobState.COMMITTING:
-            self._ending.decide(status, why, observed=observed)
+        undecided = status.verdict is None and status.state is not JobState.COMMITTING
+        if (
+            not status.state.ended
+            and undecided
+            and not self._ending.decide(status, why, observed=observed, owner=owner)
+        ):
+            return  # it was adopted since
         try:
             self._ending.go_on(job, job_id)
         except Unreachable as error:  # its end is written down: whoever looks next goes on with it
