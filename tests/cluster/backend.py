@@ -11,10 +11,10 @@ from tests.cluster.accounts import JOB, NAMESPACE
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, connection
 
+from muster.backends.jobs.checks import from_environment
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.local.admission import from_environment
 from muster.backends.local.serving.deployments import LocalDeployments
 from muster.core.settings import Settings
 from muster.volumes.service.client import ServiceStore

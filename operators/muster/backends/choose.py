@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from muster.backends.base import PATIENCE_SECONDS, Backend, Deployments
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
-from muster.core.job import SecretRef
 from muster.core.settings import Settings
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
+    from muster.backends.jobs.checks import Resolve
     from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
-
-Resolve = Callable[[SecretRef], str]
-"""Returns the value of a secret that this process has; raises KeyError for others."""
 
 
 def choose_backend(
@@ -55,7 +52,7 @@ def choose_backend(
             file.settings, access, settings=settings, resolve=resolve, patience_seconds=patience_seconds
         )
     _check_system()
-    from muster.backends.local.admission import from_environment
+    from muster.backends.jobs.checks import from_environment
     from muster.backends.local.backend import LocalBackend
 
     return LocalBackend(settings, resolve=resolve or from_environment)
@@ -156,9 +153,9 @@ def cluster_backend(
 
     :param access: to the cluster.
     """
+    from muster.backends.jobs.checks import from_environment
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
-    from muster.backends.local.admission import from_environment
 
     store = service_store(cluster, settings, patience_seconds=patience_seconds)
     client = Client(access, patience_seconds=patience_seconds)

@@ -248,8 +248,6 @@ class _JobRun:
         return replace(spec, follows=choice.follows)
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
-        for warning in self._backend.check(spec):
-            self._task.log.warning("%s", warning)
         self._remember(attempt)
         try:
             self._backend.submit(spec, job_id=job_id, owner=self._task.owner)

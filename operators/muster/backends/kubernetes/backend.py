@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterable
 
 from muster.backends.base import Deployments
 from muster.backends.deploying import Deploying
+from muster.backends.jobs.checks import Resolve
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
-from muster.backends.kubernetes.lifecycle.admission import Admission, Resolve
+from muster.backends.kubernetes.lifecycle.admission import Admission
 from muster.backends.kubernetes.lifecycle.ending import Ending
 from muster.backends.kubernetes.lifecycle.jobs import Jobs
 from muster.backends.kubernetes.lifecycle.submitting import Submitter

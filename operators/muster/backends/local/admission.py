@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
+from muster.backends.jobs.checks import Resolve, from_environment
 from muster.backends.local.launch import launch
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.queue import Claim, Queue, Ticket
 from muster.core.errors import BackendError, Corrupt, NotFound
-from muster.core.job import SecretRef
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.protocols import Ledger
 
-Resolve = Callable[[SecretRef], str]
-"""Returns a secret's value; raises KeyError where this process does not have it."""
-
 # Its entry was taken out of the ledger, or cannot be read: a job of which only the ticket is left, which
 # must not keep all others from starting.
 _GONE = (NotFound, Corrupt)
-
-
-def from_environment(secret: SecretRef) -> str:
-    """Return the value of a secret that is a variable of this process; KeyError where it is not."""
-    if secret.source != "environment":
-        raise KeyError(secret.name)
-    return os.environ[secret.name]
 
 
 class Admission:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from muster.backends.deploying import Deploying
-from muster.backends.local.admission import Resolve, from_environment
+from muster.backends.jobs.checks import Resolve, from_environment
 from muster.backends.local.jobs import LocalJobs
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places

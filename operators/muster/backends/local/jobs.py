@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-from muster.backends.inputs import check_inputs
-from muster.backends.local.admission import Admission, Resolve, from_environment
+from muster.backends.jobs.checks import Resolve, from_environment, secret_values
+from muster.backends.jobs.entering import enter
+from muster.backends.local.admission import Admission
 from muster.backends.local.finish import commit, ended_as
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.machine import Machine
@@ -22,9 +23,8 @@ from muster.backends.local.places import Places
 from muster.backends.local.processes import Process
 from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
 from muster.core.cancelling import UNKNOWN
-from muster.core.errors import CannotSchedule, Conflict, Corrupt, ImageError, NotFound, SpecError
+from muster.core.errors import CannotSchedule, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
-from muster.core.names import check_job_id
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Verdict
@@ -83,18 +83,7 @@ class LocalJobs:
 
     def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> None:
         """Enter the job and start it now if there is room; see :meth:`muster.backends.base.Backend.submit`."""
-        check_job_id(job_id)
-        if not self._known(job_id):
-            warnings = self.check(job)
-            self._check_there(job)
-        else:
-            warnings = ()
-        try:
-            created = self._ledger.create(job_id, job, owner=owner)
-        except Conflict as error:
-            raise SpecError(str(error)) from error
-        if created and warnings:
-            self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
+        enter(job, job_id=job_id, owner=owner, store=self._store, check=self._check_here)
         status = self._ledger.status(job_id)
         if status.state.ended:
             self._tidy(job_id)
@@ -239,34 +228,11 @@ class LocalJobs:
         self._ledger.append(job_id, (why.render(job_id=job_id) + "\n").encode())
         self._ledger.update(replace(status, state=ended_as(why), ended=time.time(), verdict=why))
 
-    def _known(self, job_id: str) -> bool:
-        try:
-            self._ledger.status(job_id)
-        except NotFound:
-            return False
-        return True
-
-    def _check_there(self, job: JobSpec) -> None:
-        """Refuse what the store does not hold, and secrets that this process does not have."""
-        try:
-            self._store.code(job.image_digest)
-        except NotFound as error:
-            raise ImageError(
-                f"image {job.image}: its lock {job.image_digest[:15]}… is not in the store; submit the job "
-                "from the Dag again, which puts it there"
-            ) from error
-        if job.code is not None:
-            self._store.code(job.code)
-        check_inputs(job, self._store)
-        for variable, secret in job.secrets.items():
-            try:
-                self._resolve(secret)
-            except KeyError as error:
-                kind = "environment variable" if secret.source == "environment" else secret.source
-                raise SpecError(
-                    f"secret {variable}: there is no {kind} {secret.name!r} here; set it where the "
-                    "job is submitted"
-                ) from error
+    def _check_here(self, job: JobSpec) -> tuple[str, ...]:
+        """Do what :meth:`check` does, and refuse secrets that this process does not have."""
+        warnings = self.check(job)
+        secret_values(job, self._resolve)
+        return warnings
 
     def _gpu_warning(self, job: JobSpec) -> str:
         wanted, there = gpus_needed(job), len(self._machine.gpus)

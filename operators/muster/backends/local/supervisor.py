@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from muster.backends.inputs import check_inputs, lease_inputs
+from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.local import attempt
 from muster.backends.local.environments import Environments
 from muster.backends.local.finish import commit, ended_as, verdict_of

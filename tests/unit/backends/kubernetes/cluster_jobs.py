@@ -15,6 +15,7 @@ from tests.unit.backends.kubernetes.api_server import ApiServer, api_server
 from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE, FakeCluster
 from tests.unit.volumes.service.process import Service
 
+from muster.backends.jobs.checks import from_environment
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, SECRET, Kind
@@ -22,7 +23,6 @@ from muster.backends.kubernetes.api.transport import Transport
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import secret_of
-from muster.backends.local.admission import from_environment
 from muster.core.job import JobSpec, Output, Role
 from muster.core.resources import Resources
 from muster.volumes.service.connection import Connection

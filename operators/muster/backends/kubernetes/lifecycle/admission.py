@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping
-
-from muster.backends.inputs import check_inputs
+from muster.backends.jobs.checks import Resolve, secret_values
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import check_job, check_place, choose_queue, pod_sets
@@ -14,14 +10,11 @@ from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.lifecycle.rehearsal import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import ImageError, SpecError
-from muster.core.job import JobSpec, SecretRef
+from muster.core.errors import SpecError
+from muster.core.job import JobSpec
 from muster.volumes.service.client import ServiceStore
 
-Resolve = Callable[[SecretRef], str]
-
 _NOBODY = "check"
-_REMEMBERED_SECONDS = 10.0
 
 
 class Admission:
@@ -38,7 +31,6 @@ class Admission:
         self._store = store
         self._survey = survey
         self._resolve = resolve
-        self._last = threading.local()
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run; return warnings. Nothing is made.
@@ -47,30 +39,9 @@ class Admission:
         :raises Forbidden: this account may not make them.
         """
         try:
-            warnings = self._checked(job, self._survey.cluster())
+            return self._checked(job, self._survey.cluster())
         except SpecError:  # what was missing a moment ago may have been made meanwhile
-            warnings = self._checked(job, self._survey.cluster(younger_than=0.0))
-        self._last.checked = job, warnings, time.monotonic()
-        return warnings
-
-    def checked(self, job: JobSpec) -> tuple[str, ...]:
-        """Do what :meth:`check` does, unless this very job was checked a moment ago; and look into the store.
-
-        :raises ImageError: the image's lock is not in the store.
-        :raises NotFound: an input is not.
-        """
-        before, warnings, at = getattr(self._last, "checked", (None, (), 0.0))
-        if before != job or time.monotonic() - at > _REMEMBERED_SECONDS:
-            warnings = self.check(job)
-        if not self._store.holds(job.image_digest):
-            raise ImageError(
-                f"image {job.image}: its lock {job.image_digest[:15]}… is not in the store; submit the job "
-                "from the Dag again, which puts it there"
-            )
-        if job.code is not None and not self._store.holds(job.code):
-            raise SpecError(f"job {job.name}: its code snapshot {job.code[:15]}… is not in the store")
-        check_inputs(job, self._store)
-        return tuple(warnings)
+            return self._checked(job, self._survey.cluster(younger_than=0.0))
 
     def documents(
         self, job: JobSpec, *, job_id: str, attempt: int, token: str, secret: str = ""
@@ -92,7 +63,7 @@ class Admission:
             queue=None if queue is None else queue.name,
             token=token,
             secret=secret,
-            values=self._values(job),
+            values=secret_values(job, self._resolve),
             override=job.pod_override or None,
         )
 
@@ -109,20 +80,3 @@ class Admission:
         )
         try_out(self._client, made)
         return warnings
-
-    def _values(self, job: JobSpec) -> Mapping[str, str]:
-        """Look up the secrets that lie in no Secret of the cluster. :raises SpecError: one is not here."""
-        return {
-            variable: self._value(variable, secret)
-            for variable, secret in job.secrets.items()
-            if secret.source != "kubernetes"
-        }
-
-    def _value(self, variable: str, secret: SecretRef) -> str:
-        try:
-            return self._resolve(secret)
-        except KeyError as error:
-            kind = "environment variable" if secret.source == "environment" else secret.source
-            raise SpecError(
-                f"secret {variable}: there is no {kind} {secret.name!r} here; set it where the job is submitted"
-            ) from error

@@ -16,7 +16,8 @@ import time
 from contextlib import suppress
 from secrets import token_hex
 
-from muster.backends.inputs import lease_inputs
+from muster.backends.jobs.checks import lease_inputs
+from muster.backends.jobs.entering import enter
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of
@@ -26,9 +27,8 @@ from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
 from muster.backends.worker_archive import zipapp
-from muster.core.errors import BackendError, Conflict, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict
 from muster.core.job import DAY_SECONDS, JobSpec
-from muster.core.names import check_job_id
 from muster.core.status import JobState, JobStatus
 from muster.volumes.service.client import ServiceStore
 
@@ -53,9 +53,7 @@ class Submitter:
 
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
-        check_job_id(job_id)
-        warnings = () if self._known(job_id) else self._admission.checked(job)
-        self._enter(job, job_id, owner, warnings)
+        enter(job, job_id=job_id, owner=owner, store=self._store, check=self._admission.check)
         deadline = time.monotonic() + job.grace_seconds + OWN_SECONDS + _GONE_SECONDS
         while True:
             status = self._store.ledger.status(job_id)
@@ -67,22 +65,6 @@ class Submitter:
                     f"`kubectl get jobsets,jobs,pods --selector={labels.JOB}={job_id}`, then submit it again"
                 )
             time.sleep(_PAUSE_SECONDS)  # the pace of asking, until they are deleted or the deadline above
-
-    def _known(self, job_id: str) -> bool:
-        try:
-            self._store.ledger.status(job_id)
-        except NotFound:
-            return False
-        return True
-
-    def _enter(self, job: JobSpec, job_id: str, owner: str | None, warnings: tuple[str, ...]) -> None:
-        try:
-            created = self._store.ledger.create(job_id, job, owner=owner)
-        except Conflict as error:
-            raise SpecError(str(error)) from error
-        if created and warnings:
-            lines = "".join(f"[muster] {line}\n" for line in warnings)
-            self._store.ledger.append(job_id, lines.encode(), request="warnings")
 
     def _made(self, job: JobSpec, job_id: str) -> bool:
         """Make what there is not; whether it is all there, else something of before is still in the way."""
