@@ -386,8 +386,11 @@ class BackendContract:
         look = ledger.status
 
         def stale(job_id: str) -> JobStatus:
-            ledger.own(job_id, owner="ti-2", expected="ti-1")
-            return replace(look(job_id), owner="ti-1")
+            found = look(job_id)
+            if found.owner == "ti-1":
+                patched.setattr(ledger, "status", lambda _: found)
+                assert ledger.own(job_id, owner="ti-2", expected="ti-1")
+            return found
 
         with monkeypatch.context() as patched:
             patched.setattr(ledger, "status", stale)
