@@ -175,7 +175,7 @@ class DeploymentStatus:
 
     @property
     def champion(self) -> Revision | None:
-        """The revision with the greatest share of the traffic; in a tie, the older one."""
+        """The revision with the greatest share of the traffic; in a tie the one that had it before the release."""
         before = self.release.champion if self.release else None
         serving = [one for one in self.revisions if one.percent]
         return max(serving, key=lambda one: (one.percent, one.name == before), default=None)
