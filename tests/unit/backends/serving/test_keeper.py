@@ -71,7 +71,7 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
     )
     folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
-    keeper = room.Keeper(folder, own, NOTHING, NOTHING, cache=tmp_path)
+    keeper = room.Keeper(folder, own, NOTHING, NOTHING)
     state = DeploymentState(name="f", port=1)
     for number in (1, 2, 3):
         (tmp_path / str(number) / "deep").mkdir(parents=True)
@@ -188,7 +188,7 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with folder.changing():
             folder.write(state)
         door: Any = Door()
-        keeper: Any = room.Keeper(folder, NOTHING, NOTHING, door, cache=tmp_path)
+        keeper: Any = room.Keeper(folder, NOTHING, NOTHING, door)
         keeper._servers = Servers(server)
         return keeper
 
