@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import put_image
 from muster.backends.releases.byhand import roll_back
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Plan
@@ -16,6 +15,7 @@ from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 
 NAME = "line"
 SECONDS = 60.0
