@@ -47,9 +47,8 @@ class Cause(str, Enum):
     disk full         no                    yes                  there may be room by then
     commit failed     no                    yes                  a disk or network that failed may be back
     backend error     no                    yes                  not the author's fault
-    cancelled         no                    no                   a person, or the end of its task, asked for
-    that ================  ====================  =================== 
-    ==========================================
+    cancelled         no                    no                   a person, or the end of its task, asked for it
+    ================  ====================  ===================  ==========================================
 
     A gang starts again ``max_restarts`` times; *then* is after that.
     """
