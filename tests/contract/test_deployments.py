@@ -27,9 +27,9 @@ from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
 from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import (
     DeploymentSpec,

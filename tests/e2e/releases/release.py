@@ -9,8 +9,8 @@ from pathlib import Path
 
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.environments import put_image
-from muster.backends.releases.byhand import roll_back
 from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.manual import roll_back
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import MusterError

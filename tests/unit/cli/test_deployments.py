@@ -13,8 +13,8 @@ import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.backends.base import Deployments
-from muster.backends.releases.byhand import promote
-from muster.backends.releases.looking import Seen, look_each
+from muster.backends.releases.figures import Seen, look_each
+from muster.backends.releases.manual import promote
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Unreachable
 from muster.core.job import Pinned

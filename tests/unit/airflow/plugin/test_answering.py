@@ -11,7 +11,7 @@ from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.airflow.plugin import answering
 from muster.airflow.plugin.answering import Answering
-from muster.backends.releases.byhand import promote
+from muster.backends.releases.manual import promote
 from muster.core.errors import NotFound, Unreachable
 
 

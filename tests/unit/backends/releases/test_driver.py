@@ -10,10 +10,10 @@ import pytest
 from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
 from muster.backends.base import PATIENCE_SECONDS, Deployments
-from muster.backends.releases import asking
-from muster.backends.releases.byhand import promote, roll_back, tidy
+from muster.backends.releases import judge
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import CAUSE_SECONDS, Driver, begin
+from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Comparison, Plan, Rules
 from muster.core.deployment import Answer, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, DeploymentError, Forbidden, NotFound, SpecError, Unreachable
@@ -248,9 +248,9 @@ def test_without_a_rule_of_it_a_step_that_nobody_asked_widens(world: World) -> N
 def test_errors_from_before_the_step_are_not_judged_again(world: World) -> None:
     driver = start(world, 2)
     world.come_up("r2")
-    world._count("r2", 1000)
+    world.count("r2", 1000)
     world.failing["r2"] = 1.0
-    world._count("r2", 500)  # say, of a release before in which it was broken
+    world.count("r2", 500)  # say, of a release before in which it was broken
     world.failing.clear()
     assert drive(world, driver).ending is Ending.DONE
 
@@ -688,7 +688,7 @@ def test_errors_of_users_do_not_wait_behind_a_smoke_request_that_hangs(world: Wo
 def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "MOMENT_SECONDS", 0.001)
+    monkeypatch.setattr(judge, "MOMENT_SECONDS", 0.001)
     driver = start(world, 2)
     world.come_up("r2")
     released, ask = threading.Event(), world.ask
@@ -703,7 +703,7 @@ def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
         assert driver.step() is None
     assert world.called("r2").percent == 0
     released.set()
-    monkeypatch.setattr(asking, "MOMENT_SECONDS", 10.0)
+    monkeypatch.setattr(judge, "MOMENT_SECONDS", 10.0)
     assert drive(world, driver).ending is Ending.DONE
 
 
