@@ -22,7 +22,6 @@ from tests.serving.load import Load
 from tests.waiting import eventually
 
 from muster.backends.base import Deployments
-from muster.backends.local.environments import put_image
 from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
 from muster.backends.local.serving.deployments import LocalDeployments
@@ -42,6 +41,7 @@ from muster.core.errors import Behind, Conflict, DeploymentError, NotFound, Spec
 from muster.core.job import Origin, Pinned
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 from muster.volumes.tree import remove
 

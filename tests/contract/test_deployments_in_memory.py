@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.contract.test_deployments import DeploymentsContract
 
-from muster.backends.local.environments import put_image
 from muster.backends.releases.book import Entry
 from muster.backends.releases.decision import Outcome
 from muster.backends.releases.deployments import Deployments
@@ -22,6 +21,7 @@ from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError, NotFound
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 
 LOOK_SECONDS = 0.25

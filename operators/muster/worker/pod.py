@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from muster.core.errors import SpecError
+from muster.core.linux import die_with
 from muster.core.masking import Masking
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode
@@ -26,7 +27,6 @@ from muster.core.wire import dumps, loads
 from muster.worker import outcome
 from muster.worker.faults import names_lost_peer
 from muster.worker.memory import oom_kills
-from muster.worker.processes import die_with_parent
 
 STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE", "MUSTER_TERMINATION_LOG"
 
@@ -69,7 +69,7 @@ def attend(replica: Replica, ways: Ways) -> None:
     worker = os.fork()
     if worker == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        die_with_parent(parent)
+        die_with(parent)
         os.dup2(write, 1)
         os.dup2(write, 2)
         os.close(read)

@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from muster.core.linux import adopt_orphans
 from muster.worker.doubles import Doubles
 from muster.worker.lines import LineBuffer
-from muster.worker.processes import Forked, adopt_orphans, end_descendants, has_children, spawn
+from muster.worker.processes import Forked, end_descendants, has_children, spawn
 from muster.worker.silence import Silence
 
 TAIL_LINES = 400

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from muster.core.errors import SpecError
+from muster.core.linux import die_with
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -30,7 +31,6 @@ from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
-from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
@@ -42,7 +42,7 @@ _NEVER = frozenset({errno.ENAMETOOLONG, errno.E2BIG, errno.EPERM})
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``REPLICA.json`` and return the exit code; in the fork of a rank, run that rank's entrypoint."""
-    die_with_parent(int(os.environ.pop("MUSTER_PARENT_PID", None) or os.getppid()))
+    die_with(int(os.environ.pop("MUSTER_PARENT_PID", None) or os.getppid()))
     try:
         with open(arguments[0], encoding="utf-8") as file:
             replica = loads(Replica, file.read())
