@@ -22,9 +22,9 @@ from tests.waiting import eventually
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT, Document
 from muster.backends.kubernetes.site import Platform
-from muster.backends.releases.byhand import roll_back
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import begin
+from muster.backends.releases.manual import roll_back
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import SpecError

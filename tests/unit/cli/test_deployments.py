@@ -13,8 +13,8 @@ import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.backends.base import Deployments
-from muster.backends.releases.byhand import promote
-from muster.backends.releases.looking import Seen, look_each
+from muster.backends.releases.figures import Seen, look_each
+from muster.backends.releases.manual import promote
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Unreachable
 from muster.core.job import Pinned
@@ -176,7 +176,7 @@ def test_what_does_not_answer_yet_is_waited_for_and_said(
     monkeypatch.setattr("muster.cli.deployments._pause", pause)
     answer = muster("deployments", command, NAME)
     assert answer.code == 0
-    assert "which does not answer yet; waiting" in answer.err
+    assert re.search(r"which does not answer yet(: .*)?; waiting", answer.err)
     assert (next(looks), answer.err.count("waiting")) == (4, 1)
 
 

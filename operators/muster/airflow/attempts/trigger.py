@@ -206,7 +206,7 @@ class DeploymentTrigger(BaseTrigger):
         """Have the release taken back where its task is over, and not as a success; whether that was so."""
         from muster.airflow.attempts.standing import GIVEN_UP, ask
         from muster.airflow.site import open_backend
-        from muster.backends.releases.byhand import tidy
+        from muster.backends.releases.manual import tidy
         from muster.core.deployment import DeploymentSpec
         from muster.core.job import Origin
         from muster.core.wire import loads
