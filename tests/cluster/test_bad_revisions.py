@@ -28,8 +28,8 @@ from muster.airflow.operators.releasing import refusal_text
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.kubernetes.serving.inference_service import CONTAINER
-from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, Unreachable

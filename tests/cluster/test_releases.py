@@ -20,8 +20,8 @@ from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
 
-from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.manual import promote, roll_back
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.resources import Resources

@@ -54,7 +54,7 @@ def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_pat
     )
     program = (
         "import sys; from pathlib import Path; from muster.backends.choose import open_deployments; "
-        "from muster.core.settings import Settings; import muster.backends.releases.byhand; "
+        "from muster.core.settings import Settings; import muster.backends.releases.manual; "
         "settings = Settings(home=Path('h'), cache=Path('c'), cluster=Path(sys.argv[1]))\n"
         "with open_deployments(settings) as found: assert found.servers == ('kserve', 'seldon')\n"
         "heavy = {'kubernetes', 'httpx', 'prometheus_client', 'muster.backends.kubernetes.lifecycle.jobs'}\n"

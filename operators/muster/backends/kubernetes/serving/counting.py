@@ -9,7 +9,7 @@ from muster.backends.kubernetes.serving.gateway import Gateway
 from muster.backends.kubernetes.serving.replicas import Page, Replicas
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.tally import Tally
-from muster.backends.releases.counting import added
+from muster.backends.releases.figures import added
 from muster.core.deployment import Counts
 
 

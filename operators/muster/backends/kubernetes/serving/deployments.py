@@ -33,7 +33,7 @@ from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import SERVERS, archive
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.ordering import behind
-from muster.backends.releases.looking import Seen, if_known, seen_with, unreadable
+from muster.backends.releases.figures import Seen, if_known, seen_with, unreadable
 from muster.core.deployment import (
     Answer,
     Counts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 
-from muster.backends.releases.counting import added
+from muster.backends.releases.figures import added
 from muster.core.deployment import Counts
 
 Process = tuple[str, float]

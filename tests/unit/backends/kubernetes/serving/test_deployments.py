@@ -28,8 +28,8 @@ from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.site import Platform
-from muster.backends.releases import byhand
-from muster.backends.releases.byhand import promote, roll_back
+from muster.backends.releases import manual
+from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
@@ -366,7 +366,7 @@ class TestRepair:
         assert status.reason == status.drift
         assert f"somebody else has edited its route: {told}; " in status.drift
         assert named_commands(status.drift) == ["muster deployments repair lines"]
-        assert list(byhand.repair(deployments, "lines")) == [
+        assert list(manual.repair(deployments, "lines")) == [
             "its route is written as muster left it: r2 100 %, r1 kept"
         ]
         assert there.weights() == before
@@ -379,7 +379,7 @@ class TestRepair:
         status = deployments.deployment("lines")
         deployments.shift("lines", {"r1": 90, "r2": 10}, token=status.token, release=status.release)
         edited(there, r1=50, r2=50)
-        list(byhand.repair(deployments, "lines"))
+        list(manual.repair(deployments, "lines"))
         assert there.weights() == {"lines-r1-predictor": 90, "lines-r2-predictor": 10}
         assert deployments.deployment("lines").release == status.release
 
@@ -395,7 +395,7 @@ class TestRepair:
         assert status.drift == (
             f"{lost}'s {kind.name} is gone: somebody deleted it; `muster deployments repair lines` brings it back"
         )
-        assert list(byhand.repair(deployments, "lines")) == [f"{lost}: its {kind.name} is made again"]
+        assert list(manual.repair(deployments, "lines")) == [f"{lost}: its {kind.name} is made again"]
         status = deployments.deployment("lines")
         assert (status.ready, status.drift, status.shares) == (True, "", {"r2": 100})
         assert ("configmaps", f"lines-{lost}") in there.cluster.objects
@@ -419,7 +419,7 @@ class TestRepair:
             assert named_commands(str(error.value))
         promote(deployments, "lines", "r1", by="ann")
         assert there.weights() == {"lines-r1-predictor": 100, "lines-r2-predictor": 0}
-        list(byhand.repair(deployments, "lines"))
+        list(manual.repair(deployments, "lines"))
         assert deployments.deployment("lines").drift == ""
 
     def test_users_stay_where_they_are_until_who_gets_them_back_answers(self, there: World) -> None:
@@ -615,7 +615,7 @@ class TestWithdraw:
             deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         assert len(there.cluster.all(there.platform.kind)) == 2
         there.cluster.gateway_down = False
-        there.cluster._take_up(there.route())
+        there.cluster.take_up(there.route())
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         assert len(there.cluster.all(there.platform.kind)) == 1
 

@@ -12,9 +12,9 @@ from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, HTTP_ROUTE, INFERENCE_SERVICE
 from muster.backends.kubernetes.serving.deployments import ClusterDeployments
-from muster.backends.releases.byhand import tidy
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import begin
+from muster.backends.releases.manual import tidy
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import RevisionState
 from muster.core.errors import Conflict
