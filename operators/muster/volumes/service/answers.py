@@ -12,11 +12,11 @@ from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.room import CLAIM, Room
 from muster.core.status import JobStatus
-from muster.volumes.base import Staging
-from muster.volumes.protocols import Ledger, ServedStore, Upkeep
+from muster.volumes.base import Record, Staging
+from muster.volumes.protocols import Ledger, ServedStore, Upkeep, Versions
 from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, Handler, route
 from muster.volumes.service.served import Served
-from muster.volumes.service.table import MOST_SPECS, TABLE, Current, Place, Row, Starting
+from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
 
 
@@ -71,6 +71,13 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
             )
         return ledger.specs(job_ids)
 
+    def records(addresses: Sequence[str]) -> list[Record]:
+        if len(addresses) > MOST_RECORDS:
+            raise SpecError(
+                f"{len(addresses)} records are asked for: ask for {MOST_RECORDS} at a time, they may be long"
+            )
+        return served.store.records(addresses)
+
     def begun(job_id: str, request: str) -> Place:
         return _place(served.starts.asked(job_id, request))
 
@@ -90,6 +97,7 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
         return Room.of(served.store.layout.root, disk=CLAIM)
 
     return {
+        Versions.records: records,
         Ledger.status: status,
         Ledger.statuses: statuses,
         Ledger.specs: specs,
