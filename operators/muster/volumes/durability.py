@@ -129,7 +129,7 @@ def link_text(path: Path | str) -> str | None:
 
 def is_local(folder: Path) -> bool:
     """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; NFS and FUSE give no such promise."""
-    return _file_system(folder) in _LOCAL
+    return file_system(folder) in _LOCAL
 
 
 def lends_leases(path: Path | str) -> bool:
@@ -138,10 +138,10 @@ def lends_leases(path: Path | str) -> bool:
     Linux' clients of NFSv4 and SMB grant one only if the server has delegated the file to them, which many
     never do. Otherwise they answer EAGAIN, as for a file that is open for writing.
     """
-    return _file_system(path) not in _ASKS_A_SERVER
+    return file_system(path) not in _ASKS_A_SERVER
 
 
-def _file_system(path: Path | str) -> int | None:
+def file_system(path: Path | str) -> int | None:
     """Return the type of a path's file system, a magic number of statfs(2); None where it is unknown."""
     import ctypes
 
