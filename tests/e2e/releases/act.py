@@ -10,13 +10,14 @@ import json
 import sys
 from pathlib import Path
 
+from both import put_image
+
 from muster.backends.local.backend import LocalBackend
 from muster.core.errors import MusterError
 from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.images.folders import put_image
 
 GO = "go"
 WAIT = (
