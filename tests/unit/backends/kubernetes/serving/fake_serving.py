@@ -17,10 +17,11 @@ from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
-from muster.backends.kubernetes.serving.platform import ServingPlatform, platform_of
+from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
+from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.local.environments import put_image
+from muster.backends.releases.deployments import Deployments
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.job import Pinned
 from muster.volumes.folder import FolderStore
@@ -252,10 +253,10 @@ class World:
     def platform(self) -> ServingPlatform:
         return platform_of(self.site)
 
-    def deployments(self, **changes: Any) -> ClusterDeployments:
+    def deployments(self, **changes: Any) -> Deployments:
         """Connect, as one more of us would. :param changes: of the site."""
         site = replace(self.site, **changes)
-        return ClusterDeployments(
+        return cluster_deployments(
             self.client, site=site, store=lambda: self.store, now=lambda: self.now, sleep=self.sleep
         )
 

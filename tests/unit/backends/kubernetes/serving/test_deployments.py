@@ -24,11 +24,11 @@ from muster.backends.kubernetes.api.kinds import (
     SERVICE,
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
-from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases import manual
+from muster.backends.releases.book import Entry
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
@@ -106,7 +106,7 @@ class TestPrepare:
         deployments, others = there.deployments(), there.deployments()
         make = Revisions.make
 
-        def late(revisions: Revisions, live: Live) -> None:
+        def late(revisions: Revisions, live: Entry) -> None:
             monkeypatch.setattr(Revisions, "make", make)
             others.prepare(there.spec(3), by="ti-3")
             others.withdraw("lines", live.name, state=RevisionState.RETIRED, reason="superseded")
