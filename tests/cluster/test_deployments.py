@@ -19,10 +19,10 @@ from tests.waiting import eventually
 from muster.backends.kubernetes import trial
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.site import Platform
-from muster.backends.local.environments import put_image
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import repair
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 from muster.volumes.service.client import ServiceStore
 
 pytestmark = pytest.mark.cluster

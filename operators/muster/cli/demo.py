@@ -56,9 +56,10 @@ def demo() -> None:
 
 def _build(settings: Settings) -> None:
     """Make the environments now, so that the first run shows its stages and not their installation."""
-    from muster.cli.images import build_image, find_images
+    from muster.cli.images import build_image
+    from muster.images.folders import images_of
 
-    wanted = [image for image in find_images(settings) if image.name in IMAGES]
+    wanted = [image for image in images_of(settings, Path.cwd()) if image.name in IMAGES]
     missing = [image for image in wanted if not image.built]
     if not missing:
         say("Its environments are there.")

@@ -15,8 +15,8 @@ from typing import Protocol
 from muster.airflow.up.api import Api, Found
 from muster.airflow.up.components import Component, stop
 from muster.airflow.up.home import ADDRESS, UpHome
-from muster.backends.local.places import locked_if_free
 from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.locks import locked_if_free
 from muster.core.settings import Settings
 
 HEALTHY_SECONDS = 45.0

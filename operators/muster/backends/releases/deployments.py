@@ -96,7 +96,7 @@ class Deployments:
         :param token: of the status that this was decided on, if any.
         :raises Behind: a newer version serves, and it must not be older; the message says which.
         :raises Conflict: the deployment was written since `token`, or is written by others all the time.
-        :raises SpecError: it can never run here; :raises NotFound: the version is gone.
+        :raises SpecError: it can never run here; :raises NotFound: the version or the image's lock is gone.
         """
         spec = loads(
             DeploymentSpec, dumps(spec)
@@ -255,6 +255,8 @@ class Deployments:
             if begun is book and book.intact:
                 return book, entry
             if book.entry(entry.name) is None:
+                if all(one.spec.image_digest != spec.image_digest for one in book.live):
+                    self._store().code(spec.image_digest)  # without its lock its image can never be built
                 self.platform.admit(begun, entry)
             with suppress(Conflict):  # another process was first: what it wrote counts
                 return self.platform.save(begun), entry

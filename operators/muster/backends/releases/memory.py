@@ -97,7 +97,8 @@ class MemoryPlatform:
         """Have a revision ready, if this platform starts revisions by itself."""
         with self._lock:
             served = self._served.get(book.name)
-            if served and self._starts and served.running[entry.name].state is RevisionState.STARTING:
+            running = served.running.get(entry.name) if served else None  # it may be over again
+            if running and self._starts and running.state is RevisionState.STARTING:
                 self.change(book.name, entry.name, state=RevisionState.READY, ready=entry.spec.replicas)
 
     def clear(self, name: str) -> Book | None:
@@ -128,8 +129,9 @@ class MemoryPlatform:
     def ask(self, book: Book, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one request to a revision, once for each of its replicas that is ready."""
         with self._lock:
-            running = self._served[book.name].running[entry.name]
-        if not running.ready:
+            served = self._served.get(book.name)
+            running = served.running.get(entry.name) if served else None
+        if running is None or not running.ready:
             return (Answer(replica=entry.name, outputs=None, error="it is not loaded"),)
         replicas = [f"{entry.name}-{place}" for place in range(running.ready)]
         try:

@@ -81,7 +81,7 @@ class Platform(Protocol[B]):
     def admit(self, book: B, entry: Entry) -> None:
         """Refuse a new revision that can never run here; put in place what must be there before it is written down.
 
-        :raises SpecError: it can never run here; :raises NotFound: the store lacks its image.
+        :raises SpecError: it can never run here.
         """
 
     def save(self, book: B, *, in_force: bool = False) -> B:

@@ -16,8 +16,8 @@ from muster.airflow.up import components, maintenance, site
 from muster.airflow.up import home as module
 from muster.airflow.up.api import Found
 from muster.airflow.up.home import UpHome
-from muster.backends.local.places import locked
 from muster.core.errors import MusterError, SpecError
+from muster.core.locks import locked
 from muster.core.settings import Settings
 
 

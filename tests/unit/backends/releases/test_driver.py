@@ -31,9 +31,7 @@ def drive(world: World, driver: Driver, *, looks: int = 200) -> Outcome:
 
 
 def start(world: World, number: int, plan: Plan = STEPS, *, by: str = "task", **more: Any) -> Driver:
-    driver = begin(world, spec(number), plan, by=by, **more)
-    driver._clock = world.clock
-    return driver
+    return begin(world, spec(number), plan, by=by, clock=world.clock, **more)
 
 
 @pytest.fixture
@@ -71,8 +69,7 @@ def test_the_fake_is_a_backend() -> None:
 
 def test_a_first_release_is_put_in_force_by_its_smoke_requests_alone() -> None:
     world, said = World(), list[str]()
-    driver = begin(world, spec(1), STEPS, by="task", say=said.append)
-    driver._clock = world.clock
+    driver = begin(world, spec(1), STEPS, by="task", say=said.append, clock=world.clock)
     world.pass_time(0.25)
     assert driver.step() is None
     assert world.deployment(NAME).shares == {}
@@ -465,8 +462,7 @@ def test_shares_are_refused_where_there_are_none_before_anything_is_started() ->
 def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World, kind: type[Exception]) -> None:
     """And a route that somebody has spoiled, who may put it back."""
     said: list[str] = []
-    driver = begin(world, spec(2), STEPS, by="task", say=said.append)
-    driver._clock = world.clock
+    driver = begin(world, spec(2), STEPS, by="task", say=said.append, clock=world.clock)
     world.come_up("r2")
     until_share(world, driver, 5)
 

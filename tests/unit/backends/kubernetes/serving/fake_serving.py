@@ -20,10 +20,10 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
 from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.backends.local.environments import put_image
 from muster.backends.releases.deployments import Deployments
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.job import Pinned
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 
 Document = dict[str, Any]

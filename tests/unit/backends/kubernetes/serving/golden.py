@@ -1,5 +1,6 @@
-"""The objects of some revisions and routes, whole, as YAML files in golden/: what a person reviews when they change.
+"""The objects of some revisions and routes, as files in golden/: what a person reviews when they change.
 
+Each kind is there whole once, the others by what differs from it (:mod:`tests.golden`).
 ``python -m tests.unit.backends.kubernetes.serving.golden`` writes them anew; look at ``git diff`` then.
 """
 
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests import golden
 
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
@@ -102,18 +103,14 @@ def examples() -> Mapping[str, Document]:
     }
 
 
-class _Plain(yaml.SafeDumper):
-    """Writes what is there twice twice."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+LIKE = {"scaled": "fixed", "on-cards": "fixed", "seldon-scaled": "seldon", "seldon-route": "route"}
 
 
-def written(document: Document) -> str:
-    return yaml.dump(document, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
+def written() -> dict[str, str]:
+    """Every file by its name: an example whole, or by what differs from the one that it is like."""
+    texts = {name: golden.text(document) for name, document in examples().items()}
+    return golden.files(texts, like=LIKE)
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, document in examples().items():
-        (FOLDER / f"{name}.yaml").write_text(written(document), encoding="utf-8")
+    golden.write(FOLDER, written())

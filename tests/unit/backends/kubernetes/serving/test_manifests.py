@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests import golden
 from tests.unit.backends.kubernetes.serving.golden import (
     ANYWHERE,
     FOLDER,
@@ -35,13 +36,10 @@ from muster.core.deployment import RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 
 
-@pytest.mark.parametrize("name", examples())
-def test_golden(name: str) -> None:
-    assert written(examples()[name]) == (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-def test_there_is_no_golden_file_of_nothing() -> None:
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(examples())
+def test_the_objects_are_those_that_somebody_reviewed() -> None:
+    assert written() == golden.kept(FOLDER), (
+        "python -m tests.unit.backends.kubernetes.serving.golden; git diff"
+    )
 
 
 @pytest.mark.parametrize("wrapped", ["kserve", "seldon"])

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.backends.kubernetes.serving.golden import NOW, spec
 
 from muster.backends.kubernetes.serving.kinds import KSERVE, SELDON, ServingPlatform
-from muster.backends.kubernetes.serving.status import Objects
+from muster.backends.kubernetes.serving.status import Objects, revision_status
 from muster.backends.releases.book import Entry
 from muster.core.deployment import Revision, RevisionState
 

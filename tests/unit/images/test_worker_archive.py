@@ -6,7 +6,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from muster.backends.worker_archive import worker_folder, zipapp
+from muster.images.worker_archive import worker_folder, zipapp
 
 USAGE = "usage: python WORKER REPLICA.json"
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.backends.local.lock import lock_image
-from muster.backends.local.requirements import trouble
 from muster.core.errors import ImageError
+from muster.images.lock import lock_image, trouble
 
 # A build backend in the package's own folder: it asks no index for anything.
 BACKEND = """

@@ -10,17 +10,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from muster.backends.local.environments import OWN
-from muster.backends.local.requirements import RECIPE
-from muster.cli.builders import Builder, ContainerError, Progress
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
+from muster.images.builders import Builder, ContainerError, Progress
+from muster.images.folders import OWN, find_image, image_digest, known_images
+from muster.images.lock import RECIPE
+from muster.volumes.snapshot import digest as snapshot_digest
 
 DOCKERFILE = "Dockerfile"
 _GENERIC = "python"
@@ -61,6 +62,19 @@ class Recipe:
     folder: Path
     digest: str
 
+    @classmethod
+    def find(cls, name: str, folders: Iterable[Path]) -> Recipe:
+        """Return that of an image that a Dag may name, or of muster's own.
+
+        :raises SpecError: it is not there, not locked, or its lock is out of date.
+        """
+        searched = list(folders)
+        if name in OWN and name not in known_images(searched):
+            folder = shipped("images") / name
+        else:
+            folder = find_image(name, searched)
+        return cls(name=name, folder=folder, digest=image_digest(folder))
+
     def dockerfile(self) -> Path:
         """Its own Dockerfile, or the one that takes any lock."""
         own = self.folder / DOCKERFILE
@@ -80,8 +94,6 @@ class Recipe:
     @contextmanager
     def context(self) -> Iterator[tuple[Path, str]]:
         """Lay out what it is built from, and give the folder and a digest of what is in it beside the lock."""
-        from muster.volumes.snapshot import digest as snapshot_digest
-
         with tempfile.TemporaryDirectory(prefix="muster-context-") as name:
             root = Path(name)
             shutil.copytree(self.folder, root, dirs_exist_ok=True, ignore=_UNSHIPPED)

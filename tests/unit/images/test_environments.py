@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
-from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.core.errors import ImageError, SpecError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.environment import Environments
+from muster.images.folders import find_image, image_folders, known_images, put_image
 from muster.volumes.folder import FolderStore
 
 DIGEST = "b3:" + "ab" * 32
@@ -114,6 +115,23 @@ def test_an_image_without_a_lock_is_refused_with_what_to_run(tmp_path: Path) -> 
         find_image("train", [tmp_path])
 
 
+def test_a_name_means_one_folder_for_jobs_and_for_commands(tmp_path: Path) -> None:
+    shadow, train = tmp_path / "a" / "train", image(tmp_path / "b" / "train")
+    assert known_images([tmp_path / "a", tmp_path / "b"]) == {"train": train}
+    shadow.mkdir(parents=True)
+    (shadow.parent / "pictures").mkdir()
+    assert known_images([tmp_path / "a", tmp_path / "b"]) == {"train": shadow}
+    with pytest.raises(SpecError, match="a/train has neither"):
+        find_image("train", [tmp_path / "a", tmp_path / "b"])
+
+
+def test_no_job_runs_in_an_image_of_muster_itself(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="`muster images build airflow --container`"):
+        find_image("airflow", [tmp_path, shipped("images")])
+    mine = image(tmp_path / "airflow")
+    assert find_image("airflow", [tmp_path, shipped("images")]) == mine
+
+
 def test_an_image_travels_as_a_snapshot_of_its_lock_and_recipe(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store")
     folder = image(tmp_path / "train", recipe="[build]\n")
@@ -143,7 +161,7 @@ def test_it_counts_as_built_only_once_it_is_on_disk(
     def sync(home: Path) -> None:
         synced.append((home, (home / "bin" / "python").exists(), environments.find("empty", DIGEST)))
 
-    monkeypatch.setattr("muster.backends.local.environments.sync_all", sync)
+    monkeypatch.setattr("muster.images.environment.sync_all", sync)
     python = environments.ensure("empty", folder, DIGEST)
     assert synced == [(python.parents[1], True, None)]
 
@@ -262,9 +280,9 @@ def test_a_package_can_be_built_against_the_rest_of_its_image(
 BUILDER = """
 import sys
 from pathlib import Path
-from muster.backends.local import build
-from muster.backends.local.environments import Environments
-build.uv_program = lambda: sys.argv[2]
+from muster.images import uv
+from muster.images.environment import Environments
+uv.program = lambda: sys.argv[2]
 root = Path(sys.argv[1])
 Environments(root / "cache").ensure("train", root / "train", "b3:" + "ab" * 32)
 """
