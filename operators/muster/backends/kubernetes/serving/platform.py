@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.api.refusals import NotServed
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.counters import Counters
@@ -100,7 +101,7 @@ class ClusterPlatform:
     def load(self, names: Collection[str] | None = None) -> Mapping[str, Route | Corrupt]:
         """Return the routes of these deployments, or of all, by name, with one request; leave out what does not exist.
 
-        :raises BackendError: an object of that name is not muster's.
+        :raises BackendError: an object of that name is not muster's; :raises SpecError: there is no Gateway API.
         """
         if names is None or len(names) != 1:
             return self._routes.all(names)
@@ -109,13 +110,17 @@ class ClusterPlatform:
             route = self._routes.find(name)
         except Corrupt as error:
             return {name: error}
+        except NotServed:
+            check_platform(self._client, self._site, self._survey.cluster())  # it says what to install
+            raise
         return {} if route is None else {name: route}
 
     def blank(self, name: str) -> Route:
         """Return a route for a new deployment; if its route was deleted, no revision that is left gives away its name.
 
-        :raises SpecError: it is served by a route of the other kind.
+        :raises SpecError: it is served by a route of the other kind, or the cluster lacks what serving needs.
         """
+        check_platform(self._client, self._site, self._survey.cluster())
         self._routes.check_only(name)
         return Route(name=name, made=self._revisions.newest(name))
 

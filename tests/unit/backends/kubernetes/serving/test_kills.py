@@ -38,8 +38,7 @@ def release(there: World, number: int, deployments: Deployments | None = None) -
 
 def requests(there: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[Deployments], object]) -> int:
     """How many requests an act sends, once the cluster is known."""
-    deployments = there.deployments()
-    deployments._survey.cluster()
+    deployments = there.surveyed()
     with at_request(monkeypatch, 0, die, after=False) as sent:
         act(deployments)
     return len(sent)
@@ -69,8 +68,7 @@ def test_a_release_killed_at_any_request_is_finished_by_the_next(
         assert before is not None
         number = len(there.versions) + 1
         there.version(number)
-        deployments = there.deployments()
-        deployments._survey.cluster()
+        deployments = there.surveyed()
         with at_request(monkeypatch, step, die, after=after), suppress(Cut):
             release(there, number, deployments)
         check_users_are_served(there, number - 1, number)
