@@ -10,7 +10,7 @@ from typing import TypeVar
 from muster.worker.ranks import say
 
 NAME_SECONDS = 60.0
-_RETRY_SECONDS = 0.2
+RETRY_SECONDS = 0.2
 
 T = TypeVar("T")
 
@@ -36,4 +36,4 @@ def persist(ask: Callable[[], T], *, seconds: float) -> T:
         except OSError:
             if time.monotonic() > limit:
                 raise
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 
 MOST_BYTES = 256 << 20
-_COMPACT_BYTES = 16 << 20
+COMPACT_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 
 
@@ -81,7 +81,7 @@ class Spool:
             if self._held == self._end:
                 os.truncate(self._file, 0)
                 self._first = self._end
-            elif self._held - self._first > max(_COMPACT_BYTES, self._end - self._held):
+            elif self._held - self._first > max(COMPACT_BYTES, self._end - self._held):
                 self._compact()
             self._changed.notify_all()
 
