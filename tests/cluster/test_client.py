@@ -36,7 +36,7 @@ from muster.core.errors import Conflict, Forbidden, NotFound, SpecError, Unreach
 from muster.core.job import Role
 from muster.core.status import JobState
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 
 GOING = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going", "labels": {MADE: "yes"}}}
