@@ -24,8 +24,8 @@ from tests.waiting import eventually
 from muster.backends.base import Deployments
 from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
-from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.manual import promote, roll_back, tidy
@@ -563,8 +563,8 @@ class TestLocalDeployments(DeploymentsContract):
         return put_image(store, shipped("images") / "serve")
 
     @pytest.fixture
-    def deployments(self, settings: Settings, store: FolderStore, name: str) -> Iterator[LocalDeployments]:
-        deployments = LocalDeployments(settings, store)
+    def deployments(self, settings: Settings, store: FolderStore, name: str) -> Iterator[Deployments]:
+        deployments = local_deployments(settings, store)
         yield deployments
         for one in deployments.deployments():
             deployments.retire(one)
@@ -660,7 +660,7 @@ class TestLocalDeployments(DeploymentsContract):
         passing = Settings(home=settings.home, cache=settings.home / "cache")
         (passing.cache / "images").mkdir(parents=True)
         (passing.cache / "uv").symlink_to(settings.cache / "uv")
-        deployments = LocalDeployments(passing, store)
+        deployments = local_deployments(passing, store)
         try:
             first = spec(2)
             self.serve(deployments, first)

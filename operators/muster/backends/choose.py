@@ -68,11 +68,11 @@ def open_deployments(
     """
     if settings.cluster is None:
         _check_system()
-        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.backends.local.serving.platform import local_deployments
         from muster.volumes.folder import FolderStore
 
         settings.make_home()
-        yield LocalDeployments(settings, FolderStore(settings.store))
+        yield local_deployments(settings, FolderStore(settings.store))
         return
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.api.connection import connect
@@ -172,9 +172,9 @@ def _deployments(
     client: Client, site: ClusterSite, store: Callable[[], LocalStore], settings: Settings
 ) -> Deployments:
     if site.serving is None:
-        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.backends.local.serving.platform import local_deployments
 
-        return LocalDeployments(settings, store(), copies=True)
+        return local_deployments(settings, store(), copies=True)
     from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 
     return ClusterDeployments(client, site=site, store=store)

@@ -20,7 +20,7 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
-    from muster.backends.local.serving.deployments import LocalDeployments
+    from muster.backends.releases.deployments import Deployments
 
 
 class LocalBackend(Deploying):
@@ -85,7 +85,7 @@ class LocalBackend(Deploying):
         """Nothing is held open."""
 
     @property
-    def _deployments(self) -> LocalDeployments:
-        from muster.backends.local.serving.deployments import LocalDeployments  # jobs need none of it
+    def _deployments(self) -> Deployments:
+        from muster.backends.local.serving.platform import local_deployments  # jobs need none of it
 
-        return LocalDeployments(self._settings, self._store)
+        return local_deployments(self._settings, self._store)

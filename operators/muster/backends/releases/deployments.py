@@ -18,7 +18,9 @@ from muster.backends.releases.book import (
     begin,
     behind,
     live_models,
+    number,
     past_models,
+    pin_reason,
     share,
     unknown,
     withdraw,
@@ -321,11 +323,6 @@ class Deployments:
         return book
 
 
-def pin_reason(name: str) -> str:
-    """The reason under which a deployment pins the versions that it serves."""
-    return f"deployment/{name}"
-
-
 def status_of(book: Book, seen: Observed) -> DeploymentStatus:
     """What users and drivers are told of a deployment: its book, and what its platform sees."""
     revisions = sorted((*seen.revisions, *book.over), key=lambda one: number(one.name), reverse=True)
@@ -339,12 +336,6 @@ def status_of(book: Book, seen: Observed) -> DeploymentStatus:
         drift=seen.drift,
     )
     return replace(status, reason=seen.drift or seen.trouble or _suffers(status) or _last_refusal(status))
-
-
-def number(revision: str) -> int:
-    """Which revision of its deployment a name is of; 0 where it is not such a name."""
-    digits = revision.removeprefix("r")
-    return int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
 def _suffers(status: DeploymentStatus) -> str:

@@ -86,19 +86,6 @@ def idle(route: Route, revision: str) -> Live | None:
     return live
 
 
-def heads(route: Route) -> tuple[Revision, ...]:
-    """The revisions as the route alone tells them."""
-    return tuple(
-        Revision(
-            name=one.name,
-            model=one.spec.model,
-            state=RevisionState.SERVING if route.shares.get(one.name) else RevisionState.STARTING,
-            percent=route.shares.get(one.name, 0),
-        )
-        for one in route.notes.live
-    )
-
-
 def models(route: Route) -> set[str]:
     """Return the addresses of every version that a route knows of."""
     return {one.spec.model.address for one in route.notes.live} | {

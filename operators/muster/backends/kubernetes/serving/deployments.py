@@ -15,7 +15,6 @@ from muster.backends.kubernetes.serving.counting import Counting
 from muster.backends.kubernetes.serving.deciding import (
     begin,
     drift,
-    heads,
     idle,
     moved,
     newest_first,
@@ -32,7 +31,7 @@ from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import SERVERS, archive
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.ordering import behind
+from muster.backends.releases.book import Book, Entry, behind
 from muster.backends.releases.figures import Seen, if_known, seen_with, unreadable
 from muster.core.deployment import (
     Answer,
@@ -333,7 +332,7 @@ class ClusterDeployments:
             route = self._routes.find(spec.name) or self._first(spec.name)
             if token not in (None, route.token):
                 raise Conflict(f"the route of {spec.name} was written by somebody else meanwhile: look again")
-            if not allow_older and (why := behind(self._store(), model, heads(route), route.notes.release)):
+            if not allow_older and (why := behind(_book(route), model, self._store())):
                 raise Behind(f"{model.address} would take {spec.name} back in time: {why}")
             failed = self._failed(route, spec)
             begun, live = begin(route, spec, by=by, origin=origin, now=self._now(), failed=failed)
@@ -386,3 +385,8 @@ class ClusterDeployments:
         if self._site.gateway:
             return self._site.url(name)
         return f"http://{names.route_name(name)}.{self._site.namespace}"
+
+
+def _book(route: Route) -> Book:
+    live = tuple(Entry(name=one.name, spec=one.spec, since=one.since) for one in route.notes.live)
+    return Book(name=route.name, live=live, shares=route.shares, release=route.notes.release)
