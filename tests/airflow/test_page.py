@@ -833,7 +833,7 @@ def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
         opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
-        monkeypatch.setitem(mount.app.state._state, "opening", opening)
+        monkeypatch.setattr(mount.app.state, "opening", opening)
 
     return go
 

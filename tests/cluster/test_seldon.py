@@ -31,7 +31,7 @@ from muster.core.errors import SpecError
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 NAME = "line"
 STEPS = Plan(steps=(20, 100), hold_seconds=(1.0,), rules=Rules(max_p95_ratio=None))

@@ -191,7 +191,7 @@ def _await_answer(
         if not told:
             note(f"{name}: the traffic goes to {what}, which does not answer yet{why}; waiting")
             told = True
-        _pause(ANSWER_LOOK_SECONDS)
+        pause(ANSWER_LOOK_SECONDS)
         status = deployments.deployment(name)
 
 
@@ -240,10 +240,11 @@ def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen
         if sys.stdout.isatty():
             say(_CLEAR)
         yield [seen.after(first.get(seen.status.name, seen)) for seen in found]
-        _pause(LOOK_SECONDS)
+        pause(LOOK_SECONDS)
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Wait between two looks."""
     time.sleep(seconds)
 
 

@@ -128,7 +128,7 @@ def link_text(path: Path | str) -> str | None:
 
 def is_local(folder: Path) -> bool:
     """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; NFS and FUSE give no such promise."""
-    return _file_system(folder) in _LOCAL
+    return file_system(folder) in _LOCAL
 
 
 def lends_leases(path: Path | str) -> bool:
@@ -137,10 +137,10 @@ def lends_leases(path: Path | str) -> bool:
     Linux' clients of NFSv4 and SMB grant one only where the server has delegated the file to them, which many never
     do, and say EAGAIN else, as they would of one that is open for writing.
     """
-    return _file_system(path) not in _ASKS_A_SERVER
+    return file_system(path) not in _ASKS_A_SERVER
 
 
-def _file_system(path: Path | str) -> int | None:
+def file_system(path: Path | str) -> int | None:
     """The type of the file system that a path is on, as statfs(2) numbers them; None where it does not say."""
     import ctypes
 

@@ -39,7 +39,7 @@ def hash_file(path: str) -> str:
     """Return the BLAKE3 of one file in hex."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return _hash(fd, os.fstat(fd).st_size)
+        return hash_open_file(fd, os.fstat(fd).st_size)
     finally:
         os.close(fd)
 
@@ -72,8 +72,8 @@ def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Fr
 def _freeze(fd: int, before: os.stat_result, name: str) -> Frozen:
     try:
         os.fchmod(fd, 0o444)
-        _refuse_writer(fd, name)
-        digest = _hash(fd, before.st_size)
+        refuse_writer(fd, name)
+        digest = hash_open_file(fd, before.st_size)
         after = os.fstat(fd)
     except OSError as error:
         error.filename = name  # an open file has none
@@ -101,7 +101,8 @@ def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
     return _open_own(path, name, spare)
 
 
-def _hash(fd: int, size: int) -> str:
+def hash_open_file(fd: int, size: int) -> str:
+    """Return the BLAKE3 of the first `size` bytes of an open file."""
     hasher = blake3(max_threads=blake3.AUTO if size >= BIG_BYTES else 1)
     while size > 0 and (block := os.read(fd, min(size, BIG_BYTES))):
         hasher.update(block)
@@ -109,7 +110,7 @@ def _hash(fd: int, size: int) -> str:
     return hasher.hexdigest()
 
 
-def _refuse_writer(fd: int, name: str) -> None:
+def refuse_writer(fd: int, name: str) -> None:
     """A read lease is granted only while no process has the file open for writing (fcntl(2), F_SETLEASE).
 
     It ends when `fd` is closed. Who opens the file for writing until then waits, and we are told by a

@@ -58,7 +58,7 @@ def _steps(inner: str) -> Iterator[bytes]:
 
 def _open_below(fd: int, path: bytes) -> int:
     """Open a folder below an open one through no link, in one call (openat2(2)): a deep tree is many long paths."""
-    if b"/" in path and (opened := _openat2(fd, path)) is not None:
+    if b"/" in path and (opened := openat2(fd, path)) is not None:
         return opened
     fd = os.dup(fd)
     try:
@@ -72,7 +72,7 @@ def _open_below(fd: int, path: bytes) -> int:
     return fd
 
 
-def _openat2(fd: int, path: bytes) -> int | None:
+def openat2(fd: int, path: bytes) -> int | None:
     """Open a folder below an open one; None where the kernel, or what confines us, has no such call."""
     how = struct.pack("QQQ", _FOLDER, 0, _RESOLVE_NO_SYMLINKS)
     opened = int(_libc().syscall(_OPENAT2, fd, path, how, ctypes.c_size_t(len(how))))

@@ -162,7 +162,7 @@ def open_layout(root: Path) -> Layout:
     try:
         document = json.loads((root / MARKER).read_bytes())
     except FileNotFoundError:
-        return _create(root)
+        return create(root)
     except (OSError, ValueError) as error:
         raise StoreError(f"{root} cannot be opened as a store: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -171,7 +171,8 @@ def open_layout(root: Path) -> Layout:
     return Layout(root, document.get("uuid", ""), bool(able.get("link")), bool(able.get("syncfs")))
 
 
-def _create(root: Path) -> Layout:
+def create(root: Path) -> Layout:
+    """Make a store in an empty folder, or open the one that another process made there meanwhile."""
     if root.is_dir() and any(root.iterdir()):
         if (root / MARKER).is_file():  # made by another process since it was looked for
             return open_layout(root)

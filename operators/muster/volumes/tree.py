@@ -227,13 +227,14 @@ def own_bytes(path: str, *, spare: str) -> None:
 
 def exchange(one: str, other: str) -> None:
     """Swap two names in one step (renameat2(2)), or replace `other` where that cannot be had."""
-    swap = _renameat2()
+    swap = renameat2()
     if swap is None or swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
         rename(one, other)
 
 
 @cache
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+def renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Return the call of libc, or None where there is none."""
     import ctypes
 
     found = getattr(ctypes.CDLL(None), "renameat2", None)

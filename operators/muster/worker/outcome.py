@@ -1,4 +1,4 @@
-"""What a pod says of its end: the report that its termination message holds, also where the worker left none."""
+"""Reports of a pod's end for its termination message, also where the worker left none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
 
-TERMINATION_BYTES = 4096  # what a kubelet reads
+TERMINATION_BYTES = 4096  # the most a kubelet reads
 
 _CODES = {
     Cause.CANCELLED: ExitCode.STOPPED,
@@ -27,16 +27,16 @@ _ADVICE = {
 
 
 def failed(cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
-    """Return the report of a replica whose worker did not write this one itself."""
+    """Return a report that the worker did not write."""
     verdict = Verdict(cause=cause, message=message, advice=_ADVICE[cause], rank=rank)
     return Report(exit_code=_CODES[cause], verdict=verdict, at=at or time.time())
 
 
 def killed(name: str, status: int) -> Report:
-    """Return the report of a worker that left none.
+    """Return the report of a replica whose worker left none.
 
-    :param name: of its replica.
-    :param status: its exit code, or minus the number of the signal that ended it.
+    :param name: the replica's name.
+    :param status: the worker's exit code, or minus the number of the signal that ended it.
     """
     if status in set(ExitCode) - {ExitCode.SEALED}:
         return Report(exit_code=ExitCode(status), at=time.time())
@@ -45,7 +45,7 @@ def killed(name: str, status: int) -> Report:
 
 
 def termination_message(report: Report, masking: Masking) -> str:
-    """Write a report without secrets, its traceback as long as a kubelet takes it, and no results."""
+    """Return a report as JSON without secrets and results, its traceback cut to what a kubelet reads."""
     verdict = report.verdict
     if verdict is not None:
         said, advice = masking.text(verdict.message), masking.text(verdict.advice)

@@ -173,7 +173,7 @@ def test_what_does_not_answer_yet_is_waited_for_and_said(
         world.ready = next(looks) == 3
 
     world.ready = False
-    monkeypatch.setattr("muster.cli.deployments._pause", pause)
+    monkeypatch.setattr("muster.cli.deployments.pause", pause)
     answer = muster("deployments", command, NAME)
     assert answer.code == 0
     assert re.search(r"which does not answer yet(: .*)?; waiting", answer.err)
@@ -186,7 +186,7 @@ def test_what_never_answers_is_not_said_to_serve(
 ) -> None:
     clock = itertools.count(0.0, 25.0)
     world.ready = False
-    monkeypatch.setattr("muster.cli.deployments._pause", lambda _: None)
+    monkeypatch.setattr("muster.cli.deployments.pause", lambda _: None)
     monkeypatch.setattr("muster.cli.deployments.time.monotonic", lambda: next(clock))
     answer = muster("deployments", command, NAME)
     assert answer.code == 1
@@ -223,7 +223,7 @@ def test_watching_shows_the_last_seconds_until_it_is_ended(
         serving.counted = {"r2": Counts(requests=100 * number)}
 
     serving.counted = {"r2": Counts()}
-    monkeypatch.setattr("muster.cli.deployments._pause", pause)
+    monkeypatch.setattr("muster.cli.deployments.pause", pause)
     monkeypatch.setattr("muster.cli.deployments.time.monotonic", lambda: next(clock))
     out = muster("deployments", "show", "flights", "--watch", "--json").out
     seen = [json.loads(line)["figures"]["r2"]["requests"] for line in out.splitlines()]

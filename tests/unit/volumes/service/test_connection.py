@@ -192,7 +192,7 @@ def connected(content):
     """The socket by which a request with this body is sent."""
     with serving(answer(200, NAMES)) as (url, _), closing(Connection(url, token="t")) as connection:
         method = "GET" if content is None else "PUT"
-        with connection._sent(method, "/v1/volumes", content=content) as response:
+        with connection.sent(method, "/v1/volumes", content=content) as response:
             yield response.extensions["network_stream"].get_extra_info("socket")
             response.read()
 
@@ -211,7 +211,7 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch, tmp_path):
 
 
 def test_a_service_that_stays_away_is_told_once_and_that_it_is_back(ask, caplog, monkeypatch):
-    monkeypatch.setattr("muster.volumes.service.connection._SAID_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("muster.volumes.service.connection.SAID_AFTER_SECONDS", 0.0)
     with serving(None, None, None, answer(200, NAMES)) as (url, _):
         assert ask(url) == ["a"]
     away, back = [record.getMessage() for record in caplog.records]

@@ -127,7 +127,7 @@ class ServingCluster(FakeCluster):
 
     def _control(self, kind: Kind, document: Document) -> None:
         if kind is kinds.HTTP_ROUTE and not self.gateway_down:
-            self._take_up(document)
+            self.take_up(document)
         if kind is kinds.INFERENCE_SERVICE:
             wanted = document["spec"]["predictor"]["minReplicas"]
             labels = document["metadata"]["labels"]  # of the Service, too
@@ -139,7 +139,7 @@ class ServingCluster(FakeCluster):
                 document, predictor["replicas"], predictor["annotations"]["seldon.io/svc-name"], {}
             )
 
-    def _take_up(self, route: Document) -> None:
+    def take_up(self, route: Document) -> None:
         generation = route["metadata"].setdefault("generation", 1)
         conditions = [
             {"type": each, "status": "True", "observedGeneration": generation}

@@ -615,7 +615,7 @@ class TestWithdraw:
             deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         assert len(there.cluster.all(there.platform.kind)) == 2
         there.cluster.gateway_down = False
-        there.cluster._take_up(there.route())
+        there.cluster.take_up(there.route())
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         assert len(there.cluster.all(there.platform.kind)) == 1
 
