@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from muster.backends.base import PATIENCE_SECONDS, Backend, Deployments
+from muster.backends.base import PATIENCE_SECONDS, Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.site import ClusterSite
     from muster.backends.kubernetes.written import ClusterSettings
+    from muster.backends.releases.deployments import Deployments
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0

@@ -37,9 +37,9 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
     try:
         room = type(backend._deployments).__module__
         assert room == f"muster.backends.{'kubernetes' if site.serving else 'local'}.serving.deployments"
-        assert why in backend.only_whole
-        assert bool(backend.only_whole) == bool(why)
-        assert backend.servers == (("kserve", "seldon") if site.serving else ("kserve",))
+        assert why in backend.deployments.only_whole
+        assert bool(backend.deployments.only_whole) == bool(why)
+        assert backend.deployments.servers == (("kserve", "seldon") if site.serving else ("kserve",))
     finally:
         backend.close()
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
-from muster.backends.base import Deployments
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen, look_each
 from muster.backends.releases.manual import promote
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState

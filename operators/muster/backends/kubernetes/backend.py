@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from muster.backends.base import Deployments
-from muster.backends.deploying import Deploying
 from muster.backends.jobs.checks import Resolve
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
@@ -16,6 +14,7 @@ from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.lifecycle.sweep import sweep
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.sight import Sight
+from muster.backends.releases.deployments import Deployments
 from muster.core.cancelling import UNKNOWN
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobStatus
@@ -23,7 +22,7 @@ from muster.core.verdict import Verdict
 from muster.volumes.service.client import ServiceStore
 
 
-class KubernetesBackend(Deploying):
+class KubernetesBackend:
     """Where jobs run on one namespace of a cluster; see :class:`muster.backends.base.Backend`.
 
     Nothing is asked of the cluster before the first call. It may be shared between threads, and follows
@@ -43,7 +42,7 @@ class KubernetesBackend(Deploying):
         resolve: Resolve,
     ) -> None:
         self._store = store
-        self._served = deployments
+        self.deployments = deployments
         self._survey = Survey(client, site)
         self._quick = quick = client.patient(QUICK_SECONDS)
         self._sight = Sight(quick, site=site, survey=self._survey)
@@ -94,7 +93,3 @@ class KubernetesBackend(Deploying):
     def sweep(self) -> tuple[str, ...]:
         """Delete what jobs that have ended left on the cluster; return which jobs."""
         return sweep(self._quick, sight=self._sight, jobs=self._jobs)
-
-    @property
-    def _deployments(self) -> Deployments:
-        return self._served

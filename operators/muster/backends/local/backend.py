@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from muster.backends.deploying import Deploying
 from muster.backends.jobs.checks import Resolve, from_environment
 from muster.backends.local.jobs import LocalJobs
 from muster.backends.local.machine import Machine
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
 
 
-class LocalBackend(Deploying):
+class LocalBackend:
     """Where jobs and deployments run on one machine; see :class:`muster.backends.base.Backend`.
 
     :param machine: what there is to claim; looked up where it is not given.
@@ -84,8 +84,9 @@ class LocalBackend(Deploying):
     def close(self) -> None:
         """Nothing is held open."""
 
-    @property
-    def _deployments(self) -> Deployments:
+    @cached_property
+    def deployments(self) -> Deployments:
+        """The deployments of this machine."""
         from muster.backends.local.serving.platform import local_deployments  # jobs need none of it
 
         return local_deployments(self._settings, self._store)

@@ -118,7 +118,7 @@ class Deployments:
         (seen,) = self.platform.observe([book])
         return status_of(book, seen)
 
-    def deployments(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the name of every deployment, sorted."""
         return self.platform.names()
 
@@ -318,7 +318,7 @@ class Deployments:
         """Return a deployment's book. :raises NotFound: no such deployment."""
         book = self._find(name)
         if book is None:
-            known = ", ".join(self.deployments()) or "none"
+            known = ", ".join(self.names()) or "none"
             raise NotFound(f"no deployment {name!r}; known are: {known}")
         return book
 

@@ -18,7 +18,7 @@ from muster.core.deployment import Counts, DeploymentStatus
 from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
 
 _REQUESTS, _BUCKET, _FAILED = "muster_requests_total", "muster_request_seconds_bucket", "failed"
 _P95 = 0.95
@@ -79,7 +79,7 @@ def look(deployments: Deployments, name: str) -> Seen:
     """Look at one deployment. :raises NotFound: there is none."""
     for seen in deployments.look_at([name]):
         return seen
-    known = ", ".join(deployments.deployments()) or "none"
+    known = ", ".join(deployments.names()) or "none"
     raise NotFound(f"no deployment {name!r}; known are: {known}")
 
 

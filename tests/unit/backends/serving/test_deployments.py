@@ -159,7 +159,7 @@ def test_what_another_release_wrote_is_told_and_can_be_retired(
     (folder.parent / "lost+found").mkdir()
     (folder.parent / "note.txt").touch()
     (folder.parent / "note").touch()
-    assert local.deployments() == ["f", "old"]
+    assert local.names() == ["f", "old"]
     words = r"state.json cannot be read \(.*another release of muster.*muster deployments retire old and deploy it"
     for act in (lambda: local.deployment("old"), lambda: local.prepare(spec(1, name="old"), by="task")):
         with pytest.raises(Corrupt, match=words):
@@ -170,6 +170,6 @@ def test_what_another_release_wrote_is_told_and_can_be_retired(
     local.prepare(spec(1, name="new"), by="task")  # the others are none of its business
     local.retire("old")
     assert store.given_back == [("volume://f/model@7", "deployment/old")]
-    assert local.deployments() == ["f", "new"]
+    assert local.names() == ["f", "new"]
     with pytest.raises(NotFound):
         local.deployment("old")

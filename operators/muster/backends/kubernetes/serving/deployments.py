@@ -163,7 +163,7 @@ class ClusterDeployments:
         answers = champion is not None and champion.ready > 0 and not (route.unsettled or route.lost)
         return replace(status, ready=answers, reason=reason(route, status))
 
-    def deployments(self) -> list[str]:
+    def names(self) -> list[str]:
         """Every deployment's name, sorted."""
         return self._routes.names()
 
@@ -377,7 +377,7 @@ class ClusterDeployments:
     def _route(self, name: str) -> Route:
         route = self._routes.find(name)
         if route is None:
-            known = ", ".join(self.deployments()) or "none"
+            known = ", ".join(self.names()) or "none"
             raise NotFound(f"no deployment {name!r}; known are: {known}")
         return route
 

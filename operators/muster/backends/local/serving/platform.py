@@ -132,16 +132,16 @@ class LocalPlatform:
         Where its keeper is gone, what was ready when that one last looked is brought up again.
         """
         folder = self._folder(book.name)
+        first = None if book.state else DeploymentState(name=book.name, port=0)
 
         def write(state: DeploymentState) -> DeploymentState:
-            if book.token != (state.book.token if book.state else ""):
+            if book.token != ("" if state is first else state.book.token):
                 raise _stale(book.name)
             for entry in book.live:
                 if entry.name not in state.specs:
                     folder.keep_lock(entry.spec.image_digest, self._lock(entry))
             return state.with_book(book)
 
-        first = None if book.state else DeploymentState(name=book.name, port=0)
         state = self._change(folder, write, first=first)
         if state is None:
             raise _stale(book.name)
