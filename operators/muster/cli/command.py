@@ -19,8 +19,8 @@ from muster.core.settings import Settings
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
-    from muster.backends.releases.deployments import Deployments
     from muster.backends.capacity import Capacity
+    from muster.backends.releases.deployments import Deployments
     from muster.volumes.protocols import LocalStore
 
 
