@@ -15,7 +15,6 @@ from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.images.folders import put_image
 
 NAME = "line"
 SECONDS = 60.0
@@ -28,7 +27,7 @@ def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
         name=NAME,
         model=backend.store.resolve(address)[0].pinned,
         image="serve",
-        image_digest=put_image(backend.store, shipped("images") / "serve"),
+        image_digest=backend.store.put(shipped("images") / "serve", ["requirements.txt"]),
         smoke=(smoke,),
     )
 
