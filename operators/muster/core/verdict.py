@@ -6,9 +6,10 @@ matches the same numbers as the supervisor on one machine.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+
+from muster.core.text import one_line
 
 
 class ExitCode(IntEnum):
@@ -95,9 +96,6 @@ _FINAL = frozenset(
     }
 )
 
-# what would end a line or steer a terminal, and bytes of a file's name that were no UTF-8 (PEP 383)
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
-LINE_LENGTH = 400
 VERDICT_LINES = 4
 _RUN_AGAIN = "run again"
 
@@ -138,9 +136,3 @@ class Verdict:
 def full_log(job_id: str) -> str:
     """A verdict's last line: where all of the job's log is."""
     return f"full log: muster jobs logs {job_id}"
-
-
-def one_line(text: str) -> str:
-    """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
-    text = _CONTROL.sub(" ", text).strip()
-    return text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"

@@ -21,6 +21,7 @@ from muster.core.errors import SpecError
 from muster.core.linux import die_with
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
+from muster.core.text import shortened
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
@@ -203,8 +204,7 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
 
 def _followed(fault: Fault) -> str:
     where = f" at {fault.where}" if fault.where else ""
-    text = f"rank {fault.rank} followed{where}: {fault.message}"
-    return text if len(text) <= FOLLOWER_LENGTH else text[: FOLLOWER_LENGTH - 1] + "…"
+    return shortened(f"rank {fault.rank} followed{where}: {fault.message}", FOLLOWER_LENGTH)
 
 
 _ADVICE = {

@@ -12,7 +12,8 @@ from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterErro
 from muster.core.replica import Report
 from muster.core.room import Room, is_full, make_room
 from muster.core.status import JobResult, JobState
-from muster.core.verdict import Cause, Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore

@@ -22,7 +22,8 @@ from muster.core.progress import Told, heard
 from muster.core.replica import Report
 from muster.core.room import CLAIM, Room, is_full, make_room
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.core.verdict import Cause, Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated

@@ -35,7 +35,8 @@ from muster.core.cancelling import UNKNOWN
 from muster.core.errors import BackendError, Corrupt, Forbidden, MusterError, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobEvent, JobState, JobStatus
-from muster.core.verdict import Cause, Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, Verdict
 from muster.volumes.service.client import ServiceStore
 
 log = logging.getLogger(__name__)

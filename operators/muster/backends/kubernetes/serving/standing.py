@@ -18,7 +18,7 @@ from muster.backends.kubernetes.cluster.facts import condition, holds
 from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.platform import ServingPlatform
 from muster.core.deployment import Revision, RevisionState
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 _STUCK = {
     "ImagePullBackOff": "its image cannot be pulled",
