@@ -11,12 +11,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.core.advice import one_replica
 from muster.core.errors import BadOutput, SpecError, StoreError
 from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control
-from muster.core.wording import one_replica
 from muster.volumes.base import Staging
 from muster.volumes.tree import copy_file, files_of, graft, held_files_of, make_folders, prune, unlock
 
