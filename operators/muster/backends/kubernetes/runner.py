@@ -153,7 +153,10 @@ class KubernetesRunner:
             return status
         try:
             return self._looked(self._spec(job_id), status, places)
-        except (Unreachable, Forbidden) as error:  # what runs goes on; one that starts knows of no rights at first
+        except (
+            Unreachable,
+            Forbidden,
+        ) as error:  # what runs goes on; one that starts knows of no rights at first
             return replace(status, reason=one_line(f"nothing can be seen of it now: {error}"))
 
     def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
