@@ -998,6 +998,7 @@ def operator(here: Layout) -> Client:
 
 
 @pytest.mark.cluster
+@pytest.mark.smoke
 class TestKubernetesBackend(BackendContract):
     pace = 6.0
     no_room = "memory of flavor cpu"
