@@ -374,11 +374,13 @@ def test_a_trigger_fires_once_behind_the_last_line(
     spec: Callable[..., JobSpec],
     backend: LocalBackend,
     trigger: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     status = task().run(lambda: spec("print('first'); print('last')"))
     log = backend.store.ledger.read(status.job_id)[0]
     waiting = trigger(status.job_id, cursor=str(log.index(b"first\n") + 6))
-    waiting._log = heard = Log()
+    heard = Log()
+    monkeypatch.setattr(type(waiting), "log", heard)
     (event,) = events(waiting)
     assert event == {"job_id": status.job_id, "cursor": str(len(log))}
     assert heard.lines == ["[rank 0] last"]

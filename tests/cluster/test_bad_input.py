@@ -24,7 +24,7 @@ from muster.core.shipped import shipped
 from muster.core.verdict import Cause
 from muster.images.folders import find_image, put_image
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 REACHES = {"spec": {"volumes": [{"name": "all", "persistentVolumeClaim": {"claimName": SITE.claim}}]}}
 

@@ -33,7 +33,7 @@ from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.service.client import ServiceStore
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 SMALL = Resources(cpus=0.1, memory_gib=0.125)
 LARGE = Resources(cpus=0.25, memory_gib=1)

@@ -49,7 +49,7 @@ def demo() -> None:
     say(INTRO)
     _build(settings)
     say(f"Versions and jobs are kept in {safe(settings.home)}.\n")
-    result = execute(DAG, params=PARAMS, resume=None, dags=_dags())
+    result = execute(DAG, params=PARAMS, resume=None, dags=dags_folder())
     finish(result)
     say(NEXT.rstrip())
 
@@ -73,7 +73,7 @@ def _build(settings: Settings) -> None:
         say(f"  {safe(image.name).ljust(9)} {seconds(took)}")
 
 
-def _dags() -> Path:
+def dags_folder() -> Path:
     """Return ``./dags``; where it lacks the Dag, the shipped one is copied there, to be read and changed."""
     here = Path("dags").absolute()
     if not (here / DAG).is_dir():

@@ -26,7 +26,7 @@ from muster.volumes.snapshot import digest as snapshot_digest
 DOCKERFILE = "Dockerfile"
 _GENERIC = "python"
 _TAG_DIGITS = 12  # of the lock's digest, as a cluster's backend writes it
-_LEAST_FREE_BYTES = 2 << 30
+LEAST_FREE_BYTES = 2 << 30
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*\Z")
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*\Z")
 _UNSHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
@@ -185,7 +185,7 @@ def _check(prefix: str) -> None:
 def _check_disk() -> None:
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
-    if free < _LEAST_FREE_BYTES:
+    if free < LEAST_FREE_BYTES:
         raise ContainerError(
             f"{free / (1 << 30):.1f} GiB free in {folder}, and an image needs 2 GiB and more to be built: "
             "free some, or set TMPDIR to another disk"

@@ -1,4 +1,4 @@
-"""Turns what a rank writes, whatever bytes those are, into lines that are safe to log."""
+"""Turns a rank's output, which may be any bytes, into lines that are safe to log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LineBuffer:
         self._left_out = 0
 
     def feed(self, data: bytes) -> list[str]:
-        """Take in what was read, and return the lines that are now whole."""
+        """Take the next bytes, and return the lines that are now complete."""
         *whole, rest = data.split(b"\n")
         lines = []
         for part in whole:
@@ -49,6 +49,6 @@ class LineBuffer:
 def clean(line: bytes) -> str:
     """Decode one line as a terminal would leave it: no escape sequences, no control characters.
 
-    A carriage return starts the line over, so of a progress bar its last state remains.
+    A carriage return starts the line over, so a progress bar leaves its last state.
     """
     return as_shown(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace"))

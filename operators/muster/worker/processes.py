@@ -1,4 +1,4 @@
-"""Starts processes that die with the worker, and ends every process that they leave behind."""
+"""Starts processes that die with the worker, and kills all that they leave behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.core.linux import die_with
 
 
 class Forked(BaseException):
-    """Raised in a forked child: this process is no longer the worker, and must run nothing of it."""
+    """Raised in a forked child: this process must not go on as the worker."""
 
 
 def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], folder: str) -> tuple[int, int]:
@@ -20,7 +20,7 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
     stdout and stderr share the pipe, so their order is kept. A program that cannot be run ends with
     status 127 and says why in its output. Without arguments the child is a copy of this process.
 
-    :raises Forked: in that copy, to unwind what the worker was doing.
+    :raises Forked: in that copy, to leave the worker's call stack.
     """
     parent = os.getpid()
     read, write = os.pipe()
@@ -33,7 +33,7 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
                 raise Forked
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, other programs expect it
             os.execvpe(arguments[0], list(arguments), os.environ)
-        except Exception as error:  # the copy of the worker must never run on
+        except Exception as error:  # the forked copy must not go on as the worker
             os.write(2, f"cannot run {arguments}: {error}\n".encode())
             os._exit(127)
     os.close(write)
@@ -75,7 +75,7 @@ def end_descendants() -> int:
     try:
         while True:
             if os.waitpid(-1, os.WNOHANG)[0]:
-                continue  # it had ended by itself
+                continue  # it has ended by itself
             for pid in children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -240,7 +240,7 @@ def test_a_registry_that_refuses_says_why(
 def test_a_full_disk_is_said_before_anything_is_built(
     muster: Run, builder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.images.containers._LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("muster.images.containers.LEAST_FREE_BYTES", 1 << 60)
     answer = muster("images", "build", "python", "--container")
     assert answer.code == 1
     assert "needs 2 GiB and more to be built" in answer.err

@@ -23,7 +23,7 @@ SLOW_SECONDS = 3600.0
 
 _AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
-_SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
+SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Connection:
         """
 
         def once() -> httpx.Response:
-            with self._sent(method, path, query=query, content=content, slow=slow) as response:
+            with self.sent(method, path, query=query, content=content, slow=slow) as response:
                 response.read()
                 return response
 
@@ -98,7 +98,7 @@ class Connection:
         while first < end:
             try:
                 headers = {"range": f"bytes={first}-{end - 1}"}
-                with self._sent("GET", path, query=query, headers=headers) as response:
+                with self.sent("GET", path, query=query, headers=headers) as response:
                     for chunk in response.iter_bytes():
                         first += len(chunk)
                         yield chunk
@@ -112,7 +112,7 @@ class Connection:
         absence = _Absence(self.url, self._patience)
         while True:
             try:
-                with self._sent(method, path, query=query, slow=True) as response:
+                with self.sent(method, path, query=query, slow=True) as response:
                     absence.over()
                     yield from _lines(response.iter_bytes())
                 return
@@ -123,7 +123,7 @@ class Connection:
     def stream(self, path: str) -> Iterator[BinaryIO]:
         """An answer as a file, read while it comes. :raises Unavailable: the service is away, or goes away."""
         try:
-            with self._sent("GET", path, slow=True) as response:
+            with self.sent("GET", path, slow=True) as response:
                 yield io.BufferedReader(_Chunks(response.iter_bytes()))
         except (httpx.TransportError, _Away) as error:
             raise Unavailable(
@@ -142,7 +142,7 @@ class Connection:
                 absence.wait(error)
 
     @contextmanager
-    def _sent(
+    def sent(
         self,
         method: str,
         path: str,
@@ -152,6 +152,7 @@ class Connection:
         content: Callable[[], Iterator[bytes]] | bytes | None = None,
         slow: bool = False,
     ) -> Iterator[httpx.Response]:
+        """Send a request once, and lend its answer. :raises MusterError: the service refuses it."""
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
         large = callable(content) or len(content or b"") > SMALL_BYTES
         http = self._uploads if large else self._http
@@ -205,7 +206,7 @@ class _Absence:
     def wait(self, error: Exception) -> None:
         """Wait a little. :raises Unavailable: it has been long enough."""
         said, seconds = str(error) or type(error).__name__, self._patience.seconds
-        if not self._told and not self._patience.spent and self._patience.waited >= _SAID_AFTER_SECONDS:
+        if not self._told and not self._patience.spent and self._patience.waited >= SAID_AFTER_SECONDS:
             self._told = True
             _LOG.warning(
                 "the store service at %s does not answer (%s): asking again for up to %g s",

@@ -16,6 +16,7 @@ from tests import golden
 
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
 from muster.core.resources import Resources
@@ -50,17 +51,15 @@ class Example:
     override: Mapping[str, Any] | None = None
 
     def documents(self) -> Documents:
-        return documents(
-            self.job,
+        submission = Submission(
+            job=self.job,
             job_id=self.job_id,
             attempt=self.attempt,
             site=self.site,
             cluster=self.cluster,
             queue=self.queue,
-            token="TOKEN",
-            values=self.values,
-            override=self.override,
         )
+        return documents(submission, token="TOKEN", values=self.values, override=self.override)
 
 
 def job(*roles: Role, **changes: Any) -> JobSpec:

@@ -19,7 +19,7 @@ from muster.backends.local.serving.state import (
     pin_reason,
 )
 from muster.backends.ordering import behind
-from muster.backends.releases.looking import Seen, look_each
+from muster.backends.releases.figures import Seen, look_each
 from muster.core.address import Address
 from muster.core.deployment import (
     Answer,

@@ -25,7 +25,7 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 def submission(name: str) -> wiring.Submission:
     example = EXAMPLES[name]
     return wiring.Submission(
-        job=example.job, job_id=example.job_id, attempt=2, site=example.site, job_sets=example.cluster.job_set
+        job=example.job, job_id=example.job_id, attempt=2, site=example.site, cluster=example.cluster
     )
 
 

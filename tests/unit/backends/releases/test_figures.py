@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from muster.backends.releases.counting import added, percentile, read_counts, since
+from muster.backends.releases.figures import added, percentile, read_counts, since
 from muster.core.deployment import Counts
 from muster.core.errors import BackendError
 

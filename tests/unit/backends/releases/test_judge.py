@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster.backends.releases.judging import broken_by_answers, broken_by_counts, measure
+from muster.backends.releases.judge import broken_by_answers, broken_by_counts, measure
 from muster.backends.releases.plan import Rules
 from muster.core.deployment import Answer, Counts, SmokeRequest
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.backends.releases.asking import infer_request, read_answer
+from muster.backends.releases.inference import infer_request, read_answer
 from muster.core.deployment import Answer, SmokeRequest
 from muster.core.errors import DeploymentError
 
