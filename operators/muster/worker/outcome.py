@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from muster.core.masking import Masking
@@ -11,6 +13,9 @@ from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
 
 TERMINATION_BYTES = 4096  # the most a kubelet reads
+
+# The memory events of this container's control group; versions 2 and 1 of cgroups.
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 _CODES = {
     Cause.CANCELLED: ExitCode.STOPPED,
@@ -56,3 +61,11 @@ def termination_message(report: Report, masking: Masking) -> str:
         if len(text.encode("utf-8", "replace")) <= TERMINATION_BYTES or not lines:
             return text
         lines = lines[1:]
+
+
+def oom_kills(files: Sequence[str] = _OOM_COUNTS) -> int:
+    """Return how many processes of this container the kernel has killed because its memory limit was reached."""
+    for path in files:
+        with suppress(OSError), open(path, encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    return 0

@@ -26,7 +26,6 @@ from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
 from muster.worker import outcome
 from muster.worker.faults import names_lost_peer
-from muster.worker.memory import oom_kills
 
 STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE", "MUSTER_TERMINATION_LOG"
 
@@ -45,7 +44,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ways:
+class Outlets:
     """Where a replica's lines, seal and termination message go.
 
     :param termination_log: the file that a kubelet reads at the end; it is mounted, so it must not be
@@ -57,13 +56,13 @@ class Ways:
     termination_log: str
 
     @classmethod
-    def take(cls, environment: MutableMapping[str, str]) -> Ways:
+    def take(cls, environment: MutableMapping[str, str]) -> Outlets:
         """Take their variables out of `environment`: no rank needs them."""
         url, token, log = (environment.pop(name, "") for name in (STORE_URL, TOKEN_FILE, TERMINATION_LOG))
         return cls(url=url, token_file=token, termination_log=log)
 
 
-def attend(replica: Replica, ways: Ways) -> None:
+def attend(replica: Replica, outlets: Outlets) -> None:
     """Fork: return in the child, which becomes the worker; the parent attends to it and ends after it."""
     read, write = os.pipe()
     parent = os.getpid()
@@ -80,7 +79,7 @@ def attend(replica: Replica, ways: Ways) -> None:
     try:
         gc.enable()
         os.close(write)
-        code = Pod(replica, ways, worker=worker, output=read, environment=os.environ).run()
+        code = Pod(replica, outlets, worker=worker, output=read, environment=os.environ).run()
     except BaseException:  # after any error, this process must not go on as the worker
         sys.excepthook(*sys.exc_info())
     finally:
@@ -95,24 +94,24 @@ class Pod:
     """
 
     def __init__(
-        self, replica: Replica, ways: Ways, *, worker: int, output: int, environment: Mapping[str, str]
+        self, replica: Replica, outlets: Outlets, *, worker: int, output: int, environment: Mapping[str, str]
     ) -> None:
         from muster.worker.courier import Courier  # slow to import, so done while the worker starts
         from muster.worker.spool import Spool
         from muster.worker.store import StoreService
 
-        self._replica, self._ways = replica, ways
+        self._replica, self._outlets = replica, outlets
         self._name = f"replica {replica.role}-{replica.index}"
         self._worker, self._output, self._partial = worker, output, b""
         self._status: int | None = None
         self._stop_at: float | None = None
         self._told = False
-        self._killed_before = oom_kills()
-        with open(ways.token_file, encoding="ascii") as file:
+        self._killed_before = outcome.oom_kills()
+        with open(outlets.token_file, encoding="ascii") as file:
             token = file.read().strip()
         secrets = [environment.get(name, "") for name in replica.spec.secrets]
         self._masking = Masking([*secrets, token])
-        self._service = StoreService(ways.url, token=token, replica=replica)
+        self._service = StoreService(outlets.url, token=token, replica=replica)
         self._spool = Spool(os.path.dirname(replica.report))
         self._wake_read, self._wake = os.pipe()
         self._courier = Courier(self._service, self._spool, wake=self._ring)
@@ -230,7 +229,7 @@ class Pod:
                 if self._told
                 else outcome.killed(self._name, status)
             )
-        killed = oom_kills() > self._killed_before
+        killed = outcome.oom_kills() > self._killed_before
         return self._outgrown(report) if killed and report.exit_code in _OF_MEMORY else report
 
     def _outgrown(self, report: Report) -> Report:
@@ -273,7 +272,7 @@ class Pod:
         return report
 
     def _unsealed(self, why: str) -> Report:
-        said = f"the store service at {self._ways.url} did not take the seal of {self._name}: {why}"
+        said = f"the store service at {self._outlets.url} did not take the seal of {self._name}: {why}"
         return self._fail(Cause.COMMIT_FAILED, said)
 
     def _fail(self, cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
@@ -282,10 +281,10 @@ class Pod:
 
     def _leave_word(self, report: Report) -> None:
         """Write the termination message in place: the kubelet reads this very file."""
-        if not self._ways.termination_log:
+        if not self._outlets.termination_log:
             return
         try:
-            with open(self._ways.termination_log, "w", encoding="utf-8", errors="replace") as file:
+            with open(self._outlets.termination_log, "w", encoding="utf-8", errors="replace") as file:
                 file.write(outcome.termination_message(report, self._masking))
         except OSError as error:
             self._say(f"no termination message can be left: {error}")

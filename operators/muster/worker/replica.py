@@ -51,9 +51,9 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.SPEC_ERROR
     in_pod = IN_POD in os.environ
     if in_pod:
-        from muster.worker.pod import Ways, attend
+        from muster.worker.pod import Outlets, attend
 
-        attend(replica, Ways.take(os.environ))
+        attend(replica, Outlets.take(os.environ))
     snapshot = replica.code
     try:
         replica = _own_folder(replica)

@@ -35,8 +35,6 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
     access = PlainAccess(host="https://127.0.0.1:1", pool=PoolManager())
     backend = cluster_backend(written, access, settings=settings)
     try:
-        room = type(backend._deployments).__module__
-        assert room == f"muster.backends.{'kubernetes' if site.serving else 'local'}.serving.deployments"
         assert why in backend.only_whole
         assert bool(backend.only_whole) == bool(why)
         assert backend.servers == (("kserve", "seldon") if site.serving else ("kserve",))
