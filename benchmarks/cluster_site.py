@@ -19,8 +19,8 @@ from tests.cluster.layout import Layout
 
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.local.environments import find_image, put_image
 from muster.core.shipped import shipped
+from muster.images.folders import find_image, put_image
 
 FOLDER = "benchmark"  # of the claim
 MUSTER = Path(sys.executable).with_name("muster")

@@ -17,13 +17,14 @@ from pathlib import Path
 from tests.ports import free_port
 
 from benchmarks.pairs import Ratio, compare, ratio, show
-from muster.backends.local.environments import Environments, find_image, image_folders, put_image
-from muster.backends.worker_archive import worker_folder
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import Replica
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.wire import dumps
+from muster.images.environment import Environments
+from muster.images.folders import find_image, image_folders, put_image
+from muster.images.worker_archive import worker_folder
 from muster.volumes.folder import FolderStore
 
 DIGEST = "b3:" + "0" * 64

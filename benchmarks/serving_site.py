@@ -18,10 +18,11 @@ from typing import Any
 from tests.ports import free_port
 from tests.serving.load import Load
 
-from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.backends.local.serving.server import ModelServer
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.environment import Environments
+from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore
 
 NAME = "flights"

@@ -19,8 +19,9 @@ from pathlib import Path
 from tests.ports import free_port
 
 from benchmarks.pairs import Ratio, compare, ratio, show
-from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.core.settings import Settings
+from muster.images.environment import Environments
+from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore
 
 MUSTER = Path(sys.executable).with_name("muster")

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from benchmarks.pairs import Ratio, compare, ratio, show
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import find_image, image_folders, put_image
 from muster.backends.local.machine import Machine
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
+from muster.images.folders import find_image, image_folders, put_image
 
 JOBS = 200
 FORKS = 8

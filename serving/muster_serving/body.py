@@ -32,7 +32,7 @@ class Budget:
     """How many bytes of bodies that came in pieces are held at once; a body of one piece is not counted."""
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
-        self._free = limit_bytes
+        self.free_bytes = limit_bytes
         self._arriving: OrderedDict[Arriving, None] = OrderedDict()  # who advanced longest ago is the first
 
     @contextmanager
@@ -51,19 +51,19 @@ class Budget:
         try:
             yield take
         finally:
-            self._free += held
+            self.free_bytes += held
 
     def take(self, length: int) -> None:
         """Take more bytes, from bodies that stalled if need be. :raises RequestError: 503, there are no more."""
-        while length > self._free and self._arriving and (first := next(iter(self._arriving))).stalled:
+        while length > self.free_bytes and self._arriving and (first := next(iter(self._arriving))).stalled:
             first.give_way()
-        if length > self._free:
+        if length > self.free_bytes:
             raise RequestError(_FULL, status=503)
-        self._free -= length
+        self.free_bytes -= length
 
     def give_back(self, length: int) -> None:
         """Take bytes back."""
-        self._free += length
+        self.free_bytes += length
 
     def advanced(self, body: Arriving) -> None:
         """Note that a body that is arriving got on."""

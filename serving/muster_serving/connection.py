@@ -81,7 +81,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.ahead = memoryview(b"")
-        self._reading = _IDLE
+        self.reading = _IDLE
         self._began = self._answered = self.loop.time()
         self._unparsed = 0
         self._headers_bytes = 0
@@ -94,14 +94,14 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.transport.abort()
         elif self._refused or self.pipeline or self.transport.is_closing():
             return  # it goes by itself, or it is the server that keeps the client waiting
-        elif self._reading == _BODY:
+        elif self.reading == _BODY:
             if now - self._began > REQUEST_SECONDS:
                 self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no whole body came in {REQUEST_SECONDS:g} seconds")
         elif self._owes:
             return
-        elif self._reading == _HEAD and now - self._began > HEAD_SECONDS:
+        elif self.reading == _HEAD and now - self._began > HEAD_SECONDS:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no whole header came in {HEAD_SECONDS:g} seconds")
-        elif self._reading == _IDLE and now - self._answered > IDLE_SECONDS:
+        elif self.reading == _IDLE and now - self._answered > IDLE_SECONDS:
             self.transport.close()
 
     def _unheard(self, now: float) -> bool:
@@ -116,7 +116,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """By what it is told which connection can best be spared: the least is the first."""
         if self.transport.is_closing():
             return 3, 0.0
-        if self._reading != _IDLE or self._refused or self.transport.get_write_buffer_size():
+        if self.reading != _IDLE or self._refused or self.transport.get_write_buffer_size():
             return 0, self._began
         return (2, self._began) if self._owes else (1, self._answered)
 
@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         if self._refused:
             return
         if len(data) <= _PIECE_BYTES and not self.ahead:
-            self._parse(data)
+            self.parse(data)
             return
         self.ahead = memoryview(b"".join((self.ahead, data)) if self.ahead else data)
         self._parse_ahead()
@@ -147,11 +147,12 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """Parse what came until a request has to wait for another one's answer."""
         while self.ahead and not self.pipeline:
             piece, self.ahead = self.ahead[:_PIECE_BYTES], self.ahead[_PIECE_BYTES:]
-            self._parse(piece)
+            self.parse(piece)
         if self.ahead:
             self.flow.pause_reading()
 
-    def _parse(self, data: bytes | memoryview) -> None:
+    def parse(self, data: bytes | memoryview) -> None:
+        """Parse what arrived, and answer what is no request with its status."""
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
@@ -171,7 +172,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def on_message_begin(self) -> None:
         """Begin a request; the parser calls it, as it does what follows."""
         _uvicorn.on_message_begin(self)
-        self._reading = _HEAD
+        self.reading = _HEAD
         self._began = self.loop.time()
         self._headers_bytes = 0
 
@@ -201,7 +202,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
 
     def on_headers_complete(self) -> None:
         """Have the request answered, when those before it are."""
-        self._reading = _BODY
+        self.reading = _BODY
         _uvicorn.on_headers_complete(self)
 
     def on_body(self, body: bytes) -> None:
@@ -212,7 +213,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def on_message_complete(self) -> None:
         """Say that the request is here."""
         self._unparsed = 0
-        self._reading = _IDLE
+        self.reading = _IDLE
         _uvicorn.on_message_complete(self)
 
     def on_response_complete(self) -> None:
@@ -239,7 +240,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """Read no more, answer what is owed, and close when the client has had the time to see it."""
         self._refused, self.ahead = True, memoryview(b"")
         self.flow.resume_reading()
-        body_of = self.cycle if self._reading == _BODY else None
+        body_of = self.cycle if self.reading == _BODY else None
         if self._owes and body_of is None:
             self.cycle.keep_alive = False  # what it asked before is answered yet
             return
@@ -255,7 +256,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
 
     def leave(self) -> bool:
         """Close where the client has more to send, when it has had the time to read its answer; whether it has."""
-        if self._reading == _BODY and not self.transport.is_closing():
+        if self.reading == _BODY and not self.transport.is_closing():
             self._leave()
         return self._left is not None
 

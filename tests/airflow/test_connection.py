@@ -76,6 +76,7 @@ def test_a_process_has_one_and_its_fork_another(home: EmbeddedHome, enter: Enter
     from muster.airflow import site
 
     enter()
+    monkeypatch.setattr(site, "opened", {})
     backend = site.connect(home.settings)
     assert site.connect(home.settings) is backend
     monkeypatch.setattr("os.getpid", lambda: -1)
@@ -83,7 +84,6 @@ def test_a_process_has_one_and_its_fork_another(home: EmbeddedHome, enter: Enter
     assert other is not backend
     for each in (backend, other):
         each.close()
-    site._opened.clear()
 
 
 @pytest.mark.parametrize(

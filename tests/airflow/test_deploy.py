@@ -16,8 +16,8 @@ from muster.airflow.attempts.waiting import Patience
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.operators.releasing import read_smoke, smoke_digest
-from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.manual import promote, roll_back
 from muster.backends.releases.plan import Rules
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Behind, DeploymentError, SpecError

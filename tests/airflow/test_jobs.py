@@ -14,7 +14,6 @@ from tests.waiting import GUARD_SECONDS, until
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import find_image, image_folders, put_image
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
 from muster.backends.releases.decision import Outcome
@@ -26,6 +25,7 @@ from muster.core.resources import Resources
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.core.wire import dumps, loads
+from muster.images.folders import find_image, image_folders, put_image
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
@@ -374,11 +374,13 @@ def test_a_trigger_fires_once_behind_the_last_line(
     spec: Callable[..., JobSpec],
     backend: LocalBackend,
     trigger: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     status = task().run(lambda: spec("print('first'); print('last')"))
     log = backend.store.ledger.read(status.job_id)[0]
     waiting = trigger(status.job_id, cursor=str(log.index(b"first\n") + 6))
-    waiting._log = heard = Log()
+    heard = Log()
+    monkeypatch.setattr(type(waiting), "log", heard)
     (event,) = events(waiting)
     assert event == {"job_id": status.job_id, "cursor": str(len(log))}
     assert heard.lines == ["[rank 0] last"]

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.releases.looking import Seen, look_each
+from muster.backends.releases.figures import Seen, look_each
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import Input, JobSpec, Origin, Output, Role
@@ -833,7 +833,7 @@ def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
         opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
-        monkeypatch.setitem(mount.app.state._state, "opening", opening)
+        monkeypatch.setattr(mount.app.state, "opening", opening)
 
     return go
 

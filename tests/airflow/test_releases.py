@@ -16,7 +16,7 @@ from tests.site import Site
 from tests.waiting import eventually, until
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS
-from muster.backends.releases.byhand import promote
+from muster.backends.releases.manual import promote
 from muster.core.deployment import RevisionState
 
 SMOKE = '[{"name": "two", "inputs": {"x": [2]}}]'

@@ -11,9 +11,9 @@ from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import Driver
+from muster.backends.releases.manual import promote, roll_back
 from muster.core.errors import SpecError
 from muster.core.job import Origin
 

@@ -14,7 +14,7 @@ from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
 from muster.airflow.assets import deployment_asset
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.releases.byhand import promote
+from muster.backends.releases.manual import promote
 from muster.core.deployment import RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import Origin

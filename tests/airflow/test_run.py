@@ -16,12 +16,12 @@ from tests.waiting import eventually
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import put_image
 from muster.backends.local.machine import Machine
 from muster.core.errors import MusterError, SpecError
 from muster.core.job import JobSpec, Resources, Role
 from muster.core.shipped import shipped
 from muster.core.status import JobStatus
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., RunResult]

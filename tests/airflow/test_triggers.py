@@ -148,4 +148,4 @@ def test_a_trigger_of_an_older_release_is_read_and_a_new_one_keeps_its_limit() -
 )
 def test_execution_timeout_counts_from_the_jobs_start(state: JobState, ends: float) -> None:
     status = JobStatus(job_id="j", state=state, submitted=1.0, started=100.0)
-    assert job(deadline=900.0, limit_seconds=5.0)._ends(status) == ends
+    assert job(deadline=900.0, limit_seconds=5.0).ends(status) == ends

@@ -1,12 +1,16 @@
-"""What the chart makes of some values, whole, as YAML files in golden/: what a person reviews when they change.
+"""What the chart makes of some values, as files in golden/: what a person reviews when they change.
 
+Those of the test cluster are there whole, since clusters come up from that file without helm; the others by what
+differs from it (:mod:`tests.golden`).
 ``python -m tests.chart.examples`` writes them anew; look at ``git diff`` then.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
+from tests import golden
 from tests.chart.helm import ROOT, Document, text
 
 FOLDER = Path(__file__).parent / "golden"
@@ -101,12 +105,19 @@ WHOLE: Document = {
 EXAMPLES: dict[str, Document | Path] = {"least": LEAST, "whole": WHOLE, "test-cluster": CLUSTER}
 
 
+LIKE = {"least": "test-cluster", "whole": "test-cluster"}
+
+
+@cache
 def written(name: str) -> str:
-    """Return what the chart makes of an example, as it is kept."""
+    """Return what the chart makes of an example."""
     return text(EXAMPLES[name])
 
 
+def files() -> dict[str, str]:
+    """Every file's text by its name."""
+    return golden.files({name: written(name) for name in EXAMPLES}, like=LIKE)
+
+
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for each in EXAMPLES:
-        (FOLDER / f"{each}.yaml").write_text(written(each))
+    golden.write(FOLDER, files())

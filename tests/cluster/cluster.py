@@ -34,7 +34,7 @@ from tests.cluster import (
 from tests.cluster.daemons import Daemon
 from tests.cluster.layout import NODES, Layout
 
-from muster.backends.local.places import locked
+from muster.core.locks import locked
 
 Progress = Callable[[str], None]
 MANIFESTS = Path(__file__).with_name("manifests")

@@ -7,10 +7,10 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from muster.backends.local.environments import Environments
-from muster.cli.images import lock_digest
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.environment import Environments
+from muster.images.folders import image_digest
 
 NAMES = ("etl", "keras", "python", "report", "train", "validate")
 COMPILED = "horovod"
@@ -26,7 +26,7 @@ def build(names: Sequence[str] | None = None) -> None:
     made = Environments(Settings.load().cache)
     for name in names or ((*NAMES, COMPILED) if has_compiler() else NAMES):
         folder = shipped("images") / name
-        made.ensure(name, folder, lock_digest(folder), lambda line: print(line, file=sys.stderr))
+        made.ensure(name, folder, image_digest(folder), lambda line: print(line, file=sys.stderr))
 
 
 def has_compiler() -> bool:

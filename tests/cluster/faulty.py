@@ -19,13 +19,13 @@ from tests.cluster.inside import layout
 from tests.e2e.faulty import BAD, told
 
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.local.environments import find_image, put_image
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
+from muster.images.folders import find_image, put_image
 
 SECONDS = 400.0  # a registry that is away is asked for three minutes
 SMALL = Resources(cpus=0.1, memory_gib=0.25)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.cluster import golang
 
-from muster.backends.local.places import locked
+from muster.core.locks import locked
 from muster.core.settings import Settings
 
 KUBERNETES = "v1.37.0"

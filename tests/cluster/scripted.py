@@ -35,6 +35,7 @@ from muster.backends.kubernetes.api.lean import whole
 from muster.backends.kubernetes.cluster.discovery import discover
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import documents, owned_by
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.mirror import Mirror
 from muster.backends.kubernetes.state.seen import Seen
@@ -132,15 +133,10 @@ class Jobs:
         :param longest_seconds: how long Kubernetes lets it go on, if that is not to be what its spec says.
         :param without: a kind of object that is not made, as if somebody had deleted it.
         """
-        made = documents(
-            spec,
-            job_id=name,
-            attempt=1,
-            site=SITE,
-            cluster=cluster or self.cluster,
-            queue=queue,
-            token="token",
+        submission = Submission(
+            job=spec, job_id=name, attempt=1, site=SITE, cluster=cluster or self.cluster, queue=queue
         )
+        made = documents(submission, token="token")
         for role in _jobs(made.owner):
             pod = role["template"]["spec"]
             _script(pod, script)

@@ -23,8 +23,8 @@ from tests.cluster.daemons import Daemon
 from tests.cluster.layout import API_URL, CONTROL_ADDRESS, NODES, Layout
 from tests.cluster.probes import answers
 
-from muster.backends.local.places import locked
 from muster.core.errors import BackendError
+from muster.core.locks import locked
 
 GATEWAY = "gateways/public"
 GATEWAY_SECONDS = 0.6  # Traefik collects changes for a tenth of a second

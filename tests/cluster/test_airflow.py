@@ -18,7 +18,7 @@ from tests.cluster.layout import Layout
 from tests.cluster.places import places, ran
 from tests.e2e.author import MUSTER, Author, stages
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 ROOT = Path(__file__).parents[2]
 MOST_SECONDS = 1800  # a training on a machine that other things share

@@ -17,7 +17,7 @@ from tests.waiting import eventually, until
 
 from muster.volumes.service.client import ServiceStore
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 SECONDS = 600
 # A worker waits that long, and a training lasts for less or for more: who is struck is what waits for it.

@@ -17,14 +17,14 @@ from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.local.environments import find_image, put_image
 from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
 from muster.core.verdict import Cause
+from muster.images.folders import find_image, put_image
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 REACHES = {"spec": {"volumes": [{"name": "all", "persistentVolumeClaim": {"claimName": SITE.claim}}]}}
 

@@ -28,14 +28,15 @@ from muster.backends.kubernetes.api.kinds import (
 )
 from muster.backends.kubernetes.cluster.discovery import discover
 from muster.backends.kubernetes.cluster.facts import Gangs
-from muster.backends.kubernetes.manifests.gangs import documents
+from muster.backends.kubernetes.manifests.gangs import Documents, documents
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.state.observe import observe
 from muster.backends.kubernetes.state.queueing import asked_places, gpus, reckoned_places, waiting
 from muster.core.errors import Conflict, Forbidden, NotFound, SpecError, Unreachable
 from muster.core.job import Role
 from muster.core.status import JobState
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 
 GOING = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going", "labels": {MADE: "yes"}}}
@@ -66,6 +67,14 @@ def running(here: Layout) -> Iterator[Jobs]:
 def secret(name: str, namespace: str = "default", **metadata: object) -> Document:
     about = {"name": name, "namespace": namespace, "labels": {"muster.dev/job": "j", MADE: "yes"}, **metadata}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "data": {"a": "MQ=="}}
+
+
+def written(job_id: str, running: Jobs) -> Documents:
+    """The objects of a job that waits in a queue."""
+    submission = Submission(
+        job=job(job_id), job_id=job_id, attempt=1, site=SITE, cluster=running.cluster, queue="team-a"
+    )
+    return documents(submission, token="t")
 
 
 class TestWhatThereIs:
@@ -134,15 +143,7 @@ class TestRefusals:
             admin.create(secret("a", "nowhere"))
 
     def test_a_field_that_is_wrong(self, running: Jobs) -> None:
-        made = documents(
-            job("wrong"),
-            job_id="wrong",
-            attempt=1,
-            site=SITE,
-            cluster=running.cluster,
-            queue="team-a",
-            token="t",
-        )
+        made = written("wrong", running)
         made.owner["spec"]["failurePolicy"]["restartStrategy"] = "Never"
         with pytest.raises(
             SpecError, match=r"create jobsets.jobset.x-k8s.io wrong in namespace .* refuses it: "
@@ -241,9 +242,7 @@ class TestAway:
 
     def test_kueue_is_away(self, here: Layout, running: Jobs) -> None:
         spec = job("later")
-        made = documents(
-            spec, job_id="later", attempt=1, site=SITE, cluster=running.cluster, queue="team-a", token="t"
-        )
+        made = written("later", running)
         daemons.stop(here, "kueue")
         try:
             with pytest.raises(Unreachable, match=r"webhook \S+ does not answer.*nothing was made"):

@@ -17,11 +17,11 @@ from tests.cluster.training import MANY, NEW, OLD, Training
 from tests.waiting import until
 
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.local.environments import find_image, put_image
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
 from muster.core.status import JobState
+from muster.images.folders import find_image, put_image
 
 pytestmark = pytest.mark.cluster
 

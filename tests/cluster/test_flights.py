@@ -27,7 +27,7 @@ from tests.waiting import eventually
 
 from muster.volumes.folder import FolderStore
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 SECONDS = 1800  # a training on a machine that other things share
 LEARNED = ("features", "validate", "train", "gate")

@@ -24,15 +24,16 @@ from tests.keras.reference import losses
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.local.environments import Environments, find_image, image_folders, put_image
 from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
+from muster.images.environment import Environments
+from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.service.client import ServiceStore
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 SMALL = Resources(cpus=0.1, memory_gib=0.125)
 LARGE = Resources(cpus=0.25, memory_gib=1)

@@ -28,11 +28,11 @@ from tests.cluster.inside import layout
 from tests.cluster.replay import Recorder, Replay
 
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.backends.local.environments import find_image, put_image
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
 from muster.core.status import JobState, JobStatus
+from muster.images.folders import find_image, put_image
 
 pytestmark = pytest.mark.cluster
 

@@ -20,8 +20,8 @@ from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
 
-from muster.backends.releases.byhand import promote, roll_back
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.manual import promote, roll_back
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.resources import Resources
@@ -43,6 +43,7 @@ def wrong(line: Line) -> DeploymentSpec:
     return line.spec(onnx_graph.write_line(line.folder / "wrong", slope=3.0))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("requests", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_no_request_is_lost_over_releases_promotions_rollbacks_and_refusals(
     line: Line, record_property: Show, requests: int
@@ -98,7 +99,13 @@ def there_and_back(line: Line) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("case", [whole, replaced, promoted, there_and_back])
+@pytest.mark.parametrize(
+    "case",
+    [
+        promoted,
+        *(pytest.param(case, marks=pytest.mark.nightly) for case in (whole, replaced, there_and_back)),
+    ],
+)
 def test_a_release_loses_nothing(line: Line, record_property: Show, case: Callable[[Line], Outcome]) -> None:
     if case is replaced:
         assert whole(line).ending is Ending.DONE
@@ -114,6 +121,7 @@ def test_a_release_loses_nothing(line: Line, record_property: Show, case: Callab
     assert load.failed == {}
 
 
+@pytest.mark.nightly
 def test_of_two_releases_at_once_the_last_one_wins_and_nothing_is_lost(
     line: Line, record_property: Show
 ) -> None:
@@ -200,6 +208,7 @@ def points(line: Line, load: Load) -> list[Callable[[], bool]]:
     ]
 
 
+@pytest.mark.nightly
 def test_the_command_tells_what_serves_and_takes_it_back(
     line: Line, tmp_path: Path, record_property: Show
 ) -> None:
@@ -232,6 +241,7 @@ def test_the_command_tells_what_serves_and_takes_it_back(
     )
 
 
+@pytest.mark.nightly
 def test_replicas_that_follow_the_load_have_their_autoscaler(line: Line) -> None:
     """There are as many as wanted though nobody measures here; by how much it scales is the autoscaler's business."""
     outcome = line.release(line.spec(replicas=2, most_replicas=3), Plan(rules=QUIET))
@@ -245,6 +255,7 @@ def test_replicas_that_follow_the_load_have_their_autoscaler(line: Line) -> None
     assert [each["resource"]["name"] for each in found["metrics"]] == ["cpu"]
 
 
+@pytest.mark.nightly
 def test_replicas_follow_the_load_and_a_release_leaves_those_that_serve(
     line: Line, record_property: Show
 ) -> None:

@@ -20,7 +20,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, SERVICE
 from muster.core.errors import SpecError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 TOKEN = "kube-api-access-"  # the volume with an account's token, as the API server names it
 

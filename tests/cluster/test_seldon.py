@@ -22,16 +22,16 @@ from tests.waiting import eventually
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT, Document
 from muster.backends.kubernetes.site import Platform
-from muster.backends.local.environments import put_image
-from muster.backends.releases.byhand import roll_back
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import begin
+from muster.backends.releases.manual import roll_back
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 NAME = "line"
 STEPS = Plan(steps=(20, 100), hold_seconds=(1.0,), rules=Rules(max_p95_ratio=None))

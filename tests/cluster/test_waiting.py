@@ -13,7 +13,7 @@ from tests.cluster.layout import Layout
 from tests.site import Site
 from tests.waiting import until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 SECONDS = 600
 DAG = """

@@ -20,11 +20,11 @@ from tests.cluster.layout import Layout, Node, node_called
 
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.labels import JOB, ROLE
-from muster.backends.local.environments import find_image, put_image
 from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
 from muster.core.status import JobState, JobStatus
+from muster.images.folders import find_image, put_image
 
 CODE = Path(__file__).with_name("code")
 NEW, OLD = "new", "old"

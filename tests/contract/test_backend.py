@@ -32,7 +32,6 @@ from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD, Document, Ki
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import find_image, image_folders, put_image
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
@@ -44,6 +43,7 @@ from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.core.wire import loads
+from muster.images.folders import find_image, image_folders, put_image
 
 QUEUE = "contract"
 SMALL = Resources(memory_gib=0.5)
@@ -976,6 +976,7 @@ def operator(here: Layout) -> Client:
 
 
 @pytest.mark.cluster
+@pytest.mark.smoke
 class TestKubernetesBackend(BackendContract):
     pace = 6.0
     no_room = "memory of flavor cpu"

@@ -112,7 +112,7 @@ def test_checkpoints_that_take_longer_to_copy_than_it_is_patient_are_waited_for(
         gang.bundle().raise_for_status()
         with ThreadPoolExecutor(1) as threads:
             first = threads.submit(gang.bundle, restart="1")
-            fetch = bootstrap._fetch
+            fetch = bootstrap.fetch
 
             def counted(*args):
                 asked.append(time.monotonic())
@@ -120,7 +120,7 @@ def test_checkpoints_that_take_longer_to_copy_than_it_is_patient_are_waited_for(
                     go_on.set()
                 return fetch(*args)
 
-            monkeypatch.setattr(bootstrap, "_fetch", counted)
+            monkeypatch.setattr(bootstrap, "fetch", counted)
             until(lambda: list((service.root / "staging").glob("train-1/2")), bool)
             assert start(gang, tmp_path / "1", restart="1", index=1, pod="pod-1", seconds=0.5) == 0
             assert first.result().is_success

@@ -22,14 +22,13 @@ from tests.serving.load import Load
 from tests.waiting import eventually
 
 from muster.backends.base import Deployments
-from muster.backends.local.environments import put_image
 from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
 from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.releases.byhand import promote, roll_back, tidy
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import (
     DeploymentSpec,
@@ -42,6 +41,7 @@ from muster.core.errors import Behind, Conflict, DeploymentError, NotFound, Spec
 from muster.core.job import Origin, Pinned
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 from muster.volumes.tree import remove
 
@@ -142,7 +142,17 @@ class DeploymentsContract:
         self, deployments: Deployments, spec: DeploymentSpec, plan: Plan = WHOLE, *, by: str = "test"
     ) -> Outcome:
         """Release it, to the end."""
-        return finish(begin(deployments, spec, plan, by=by))
+        return self.finish(self.begin(deployments, spec, plan, by=by))
+
+    def begin(
+        self, deployments: Deployments, spec: DeploymentSpec, plan: Plan, *, by: str, **more: Any
+    ) -> Driver:
+        """Begin a release."""
+        return begin(deployments, spec, plan, by=by, **more)
+
+    def finish(self, driver: Driver) -> Outcome:
+        """Drive a release to its end."""
+        return finish(driver)
 
     def serve(self, deployments: Any, spec: DeploymentSpec) -> DeploymentStatus:
         """Release it, which must do, and wait until users are answered."""
@@ -243,8 +253,8 @@ class DeploymentsContract:
         versions = [spec(slope) for slope in (2, 3, 4)]
         first = self.serve(deployments, versions[0]).champion
         seen = []
-        driver = begin(deployments, versions[1], STEPS, by="test", say=seen.append)
-        assert finish(driver).ending is Ending.DONE
+        driver = self.begin(deployments, versions[1], STEPS, by="test", say=seen.append)
+        assert self.finish(driver).ending is Ending.DONE
         assert [line.partition(": ")[2].partition(" ")[0] for line in seen if "traffic" in line] == [
             "20",
             "60",
@@ -338,8 +348,8 @@ class DeploymentsContract:
         picky = spec(0, model=store.add(volume, narrow).pinned, smoke=())
         plan = Plan(steps=(50, 100), hold_seconds=(30.0,), rules=Rules(fewest_requests=20))
         with self.load(deployments, name) as load:
-            driver = begin(deployments, picky, plan, by="test")
-            outcome = finish(driver)
+            driver = self.begin(deployments, picky, plan, by="test")
+            outcome = self.finish(driver)
             eventually(lambda: load.answers[f"revision {good.name}"] > 2000)
             sent = dict(load.failed)
             eventually(lambda: load.sent > sum(sent.values()) + 3000)
@@ -422,15 +432,15 @@ class DeploymentsContract:
     ) -> None:
         old, second, third = spec(2), spec(3), spec(4)
         champion = self.serve(deployments, old).champion
-        one = begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="one")
+        one = self.begin(deployments, second, replace(STEPS, hold_seconds=(600.0,)), by="one")
         eventually(lambda: not one.step() and deployments.deployment(name).called(one.revision).percent)
-        other = begin(deployments, third, STEPS, by="other")
+        other = self.begin(deployments, third, STEPS, by="other")
         status = deployments.deployment(name)
         assert (status.shares, status.release.champion) == ({champion.name: 100}, champion.name)
-        outcome = finish(one)
+        outcome = self.finish(one)
         assert outcome.ending is Ending.SUPERSEDED
         assert outcome.reason == f"superseded by {other.revision}, which other asked for"
-        assert finish(other).ending is Ending.DONE
+        assert self.finish(other).ending is Ending.DONE
         assert self.infer(deployments, name, 3) == (other.revision, 12.0)
         assert deployments.deployment(name).called(one.revision).state is RETIRED
 
@@ -460,7 +470,9 @@ class DeploymentsContract:
 
         def release(one: DeploymentSpec) -> Outcome | None:
             try:
-                return finish(begin(deployments, one, Plan(), by=one.model.address, allow_older=False))
+                return self.finish(
+                    self.begin(deployments, one, Plan(), by=one.model.address, allow_older=False)
+                )
             except Behind:
                 return None
 
@@ -478,8 +490,8 @@ class DeploymentsContract:
         names = [self.serve(deployments, first).champion.name]  # type: ignore[union-attr]
         with self.load(deployments, name) as load:
             eventually(lambda: load.sent > requests / 10)
-            driver = begin(deployments, second, STEPS, by="test")
-            assert finish(driver).ending is Ending.DONE
+            driver = self.begin(deployments, second, STEPS, by="test")
+            assert self.finish(driver).ending is Ending.DONE
             assert self.release(deployments, bad).ending is Ending.ROLLED_BACK
             roll_back(deployments, name, by="test")
             sent = load.sent
@@ -726,8 +738,8 @@ class TestLocalDeployments(DeploymentsContract):
         self.serve(deployments, first)
         (server,) = servers(name)
         with self.load(deployments, name) as load:
-            driver = begin(deployments, second, STEPS, by="test")
-            assert finish(driver).ending is Ending.DONE
+            driver = self.begin(deployments, second, STEPS, by="test")
+            assert self.finish(driver).ending is Ending.DONE
             assert server in servers(name)  # it holds what is kept
             third = replace(spec(4), image_digest=second.image_digest)
             assert self.release(deployments, third).ending is Ending.DONE
@@ -753,11 +765,11 @@ class TestLocalDeployments(DeploymentsContract):
         (server,) = servers(name)
         with self.load(deployments, name) as load:
             plan = Plan(steps=(percent, 100), hold_seconds=(600.0,))
-            driver = begin(deployments, second, plan, by="test")
+            driver = self.begin(deployments, second, plan, by="test")
             eventually(lambda: not driver.step() and load.answers["revision r2"] > 100)
             (other,) = set(servers(name)) - {server}
             os.kill(other, signal.SIGKILL)
-            outcome = finish(driver)
+            outcome = self.finish(driver)
             sent = load.sent
             eventually(lambda: load.sent > sent + 500)
         assert outcome.ending is Ending.ROLLED_BACK
@@ -771,7 +783,7 @@ class TestLocalDeployments(DeploymentsContract):
         self.serve(deployments, spec(2))
         (server,) = servers(name)
         second = replace(spec(3), image_digest=elsewhere)
-        driver = begin(deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,)), by="test")
+        driver = self.begin(deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,)), by="test")
         eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 60)
         eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(20)} == {"r1", "r2"})
         (hung,) = set(servers(name)) - {server}
@@ -794,7 +806,7 @@ class TestLocalDeployments(DeploymentsContract):
     ) -> None:
         """A canary that dies again, while nobody drives its release, takes no other with it."""
         self.serve(deployments, spec(2))
-        driver = begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0,)), by="test")
+        driver = self.begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0,)), by="test")
         eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
         (server,) = servers(name)
         os.kill(server, signal.SIGKILL)
@@ -818,13 +830,13 @@ class TestLocalDeployments(DeploymentsContract):
         tmp_path: Path,
     ) -> None:
         self.serve(deployments, spec(2))
-        driver = begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0, 600.0, 0.0)), by="test")
+        driver = self.begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0, 600.0, 0.0)), by="test")
         eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
         kill_keeper(folder)
         eventually(lambda: not driver.step() and deployments.deployment(name).ready)
         assert deployments.deployment(name).shares == {"r1": 80, "r2": 20}
         promote(deployments, name, "r2", by="ann")
-        assert finish(driver).ending is Ending.DONE
+        assert self.finish(driver).ending is Ending.DONE
         eventually(lambda: self.infer(deployments, name, 3) == ("r2", 9.0))
         slow = onnx_graph.write_line(tmp_path / "slow")
         (slow / "signature.json").unlink()

@@ -15,12 +15,12 @@ import pytest
 from tests.unit.volumes.service.gang import IMAGE, Gang
 from tests.unit.volumes.service.process import Service, until
 
-from muster.backends.worker_archive import worker_folder
 from muster.core.job import JobSpec, Output, Role, SecretRef
 from muster.core.replica import Replica, Report
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
+from muster.images.worker_archive import worker_folder
 
 SECRET = "sesame-4f1c"
 SECONDS = 60.0

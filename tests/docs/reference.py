@@ -59,7 +59,7 @@ def _parts() -> Iterator[str]:
     yield from _section("All operators", *BASE, source="")
     for name in sorted(muster.airflow.__all__, key=_kind):
         title = f"@{name}" if name in ("job", "gang") else name
-        yield from _section(title, muster.airflow._MODULES[name], name, source="muster.airflow")
+        yield from _section(title, getattr(muster.airflow, name).__module__, name, source="muster.airflow")
     for name, module in FURTHER.items():
         yield from _section(name, module, name, source=module)
     yield from _options()

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from muster.backends.local.places import locked
+from muster.core.locks import locked
 from muster.core.settings import Settings
 
 VARIABLE = "FUSE_LIBRARY_PATH"  # mfusepy's own

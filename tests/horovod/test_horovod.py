@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
-from muster.backends.local.environments import Environments, find_image, image_folders, put_image
-from muster.backends.worker_archive import worker_folder
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import Replica
 from muster.core.settings import Settings
 from muster.core.wire import dumps
+from muster.images.environment import Environments
+from muster.images.folders import find_image, image_folders, put_image
+from muster.images.worker_archive import worker_folder
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.horovod

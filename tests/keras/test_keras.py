@@ -10,11 +10,11 @@ import pytest
 from tests.keras.reference import SCRIPT, losses
 
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import find_image, image_folders, put_image
 from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState
+from muster.images.folders import find_image, image_folders, put_image
 
 SECONDS = 600.0  # the image may have to be built
 

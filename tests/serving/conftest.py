@@ -17,9 +17,10 @@ import pytest
 from tests.ports import free_port
 from tests.waiting import GUARD_SECONDS, until
 
-from muster.backends.local.environments import Environments, put_image
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.environment import Environments
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 
 

@@ -12,7 +12,7 @@ from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
 
-from muster.backends.releases.counting import read_counts
+from muster.backends.releases.figures import read_counts
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ _FIELDS = {
 }
 
 
-_opened: dict[tuple[int, Settings, str], Backend] = {}
+opened: dict[tuple[int, Settings, str], Backend] = {}
 _opening = threading.Lock()
 
 
@@ -45,9 +45,9 @@ def connect(settings: Settings | None = None) -> Backend:
         return open_backend(settings)
     key = (os.getpid(), settings, conn_id)  # what a fork inherits is its parent's
     with _opening:
-        if key not in _opened:
-            _opened[key] = open_backend(settings)
-        return _opened[key]
+        if key not in opened:
+            opened[key] = open_backend(settings)
+        return opened[key]
 
 
 def open_backend(

@@ -26,7 +26,7 @@ from muster.core.verdict import Verdict
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
-    from muster.backends.releases.looking import Seen
+    from muster.backends.releases.figures import Seen
 
 PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
 

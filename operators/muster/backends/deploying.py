@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.backends.base import Deployments
-    from muster.backends.releases.looking import Seen
+    from muster.backends.releases.figures import Seen
     from muster.core.deployment import (
         Answer,
         Counts,

@@ -49,16 +49,17 @@ def demo() -> None:
     say(INTRO)
     _build(settings)
     say(f"Versions and jobs are kept in {safe(settings.home)}.\n")
-    result = execute(DAG, params=PARAMS, resume=None, dags=_dags())
+    result = execute(DAG, params=PARAMS, resume=None, dags=dags_folder())
     finish(result)
     say(NEXT.rstrip())
 
 
 def _build(settings: Settings) -> None:
     """Make the environments now, so that the first run shows its stages and not their installation."""
-    from muster.cli.images import build_image, find_images
+    from muster.cli.images import build_image
+    from muster.images.folders import images_of
 
-    wanted = [image for image in find_images(settings) if image.name in IMAGES]
+    wanted = [image for image in images_of(settings, Path.cwd()) if image.name in IMAGES]
     missing = [image for image in wanted if not image.built]
     if not missing:
         say("Its environments are there.")
@@ -72,7 +73,7 @@ def _build(settings: Settings) -> None:
         say(f"  {safe(image.name).ljust(9)} {seconds(took)}")
 
 
-def _dags() -> Path:
+def dags_folder() -> Path:
     """Return ``./dags``; where it lacks the Dag, the shipped one is copied there, to be read and changed."""
     here = Path("dags").absolute()
     if not (here / DAG).is_dir():

@@ -17,7 +17,7 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.backends.base import Deployments
-    from muster.backends.releases.looking import Figures, Seen
+    from muster.backends.releases.figures import Figures, Seen
     from muster.core.deployment import DeploymentStatus, Revision
 
 WINDOW_SECONDS = 10.0
@@ -73,7 +73,7 @@ def _show_list(found: list[Seen]) -> None:
 )
 def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
     """Show one deployment: its revisions with shares and figures."""
-    from muster.backends.releases.looking import look
+    from muster.backends.releases.figures import look
 
     deployments = open_deployments()
     for (seen,) in _looks(lambda: [look(deployments, name)], watch=watch):
@@ -134,7 +134,7 @@ def promote(
 
     The one that had it is kept for a rollback. It waits until users are answered, a minute at most.
     """
-    from muster.backends.releases.byhand import promote as give_everything
+    from muster.backends.releases.manual import promote as give_everything
 
     deployments = open_deployments()
     chosen = _chosen(deployments.deployment(name), revision)
@@ -161,7 +161,7 @@ def rollback(
     Of a release under way to its champion, else to the revision that is kept. Where that one does not answer yet, it
     waits, a minute at most.
     """
-    from muster.backends.releases.byhand import roll_back, to_be_rolled_back
+    from muster.backends.releases.manual import roll_back, to_be_rolled_back
 
     deployments = open_deployments()
     before = deployments.deployment(name)
@@ -191,7 +191,7 @@ def _await_answer(
         if not told:
             note(f"{name}: the traffic goes to {what}, which does not answer yet{why}; waiting")
             told = True
-        _pause(ANSWER_LOOK_SECONDS)
+        pause(ANSWER_LOOK_SECONDS)
         status = deployments.deployment(name)
 
 
@@ -202,7 +202,7 @@ def repair(name: Name) -> None:
     Its route where that was edited, what was deleted of a revision, and on one machine its keeper. It waits until all who
     have traffic answer, three minutes at most. A release that is under way goes on.
     """
-    from muster.backends.releases.byhand import repair as bring_back
+    from muster.backends.releases.manual import repair as bring_back
 
     deployments = open_deployments()
     done = False
@@ -240,10 +240,11 @@ def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen
         if sys.stdout.isatty():
             say(_CLEAR)
         yield [seen.after(first.get(seen.status.name, seen)) for seen in found]
-        _pause(LOOK_SECONDS)
+        pause(LOOK_SECONDS)
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Wait between two looks."""
     time.sleep(seconds)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from muster.cli.images import find_images, python_of
+from muster.cli.images import python_of
 from muster.core.errors import ImageError
 from muster.core.settings import Settings
 
@@ -18,8 +18,10 @@ def python_of_image(name: str) -> str:
 
     :raises ImageError: there is no such image.
     """
+    from muster.images.folders import images_of
+
     settings = Settings.load()
-    image = next((image for image in find_images(settings) if image.name == name), None)
+    image = next((image for image in images_of(settings, Path.cwd()) if image.name == name), None)
     if image is None:
         raise ImageError(f"image {name!r:.60} is not there: `muster images ls` lists those that are")
     return str(python_of(settings, image))
@@ -39,8 +41,8 @@ def serve(
     :param variables: more of its environment.
     :raises ImageError: it ended by itself, and not well.
     """
-    from muster.backends.local.spawn import die_with
     from muster.backends.local.variables import NO_TELEMETRY
+    from muster.core.linux import die_with
 
     parent = os.getpid()
     process = subprocess.Popen(

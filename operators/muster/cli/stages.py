@@ -129,7 +129,7 @@ class LiveView:
         self._instance, self._state, self._why = "", RUNNING, ""
         self._console = console or Console(stderr=True)
         self._live = Live(
-            console=self._console, get_renderable=self._render, refresh_per_second=8, transient=True
+            console=self._console, get_renderable=self.render, refresh_per_second=8, transient=True
         )
 
     def __enter__(self) -> Listener:
@@ -192,7 +192,8 @@ class LiveView:
         line = Text.assemble((safe(head), "dim"), (safe(text), style))
         self._console.print(line, soft_wrap=True)
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
+        """Return the table of stages as it is drawn now."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text

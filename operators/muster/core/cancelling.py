@@ -1,4 +1,4 @@
-"""Why a job is ended before its own end: who asked and by which way, as the verdict that it ends with."""
+"""Verdicts of jobs that are cancelled or run out of time: who cancelled the job, and how."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LAST_TRY = _cancelled(
 
 
 def by_command(user: str) -> Verdict:
-    """``muster jobs cancel``."""
+    """Return the verdict of a job cancelled with ``muster jobs cancel``."""
     return _cancelled(f"{user} cancelled it with `muster jobs cancel`")
 
 
 def on_page(user: str) -> Verdict:
-    """*Cancel* on muster's page."""
+    """Return the verdict of a job cancelled on muster's page."""
     return _cancelled(f"{user} cancelled it on muster's page in Airflow")
 
 
@@ -45,9 +45,9 @@ _TASKS = {
 
 
 def with_task(state: str | None) -> Verdict:
-    """The end of its task in Airflow.
+    """Return the verdict of a job whose task ended, was cleared or was deleted in Airflow.
 
-    :param state: of the task instance; ``gone`` where it is deleted, None where it was cleared.
+    :param state: state of the task instance; ``gone`` where it is deleted, None where it was cleared.
     """
     if state in (None, "restarting"):
         return _cancelled(_TASKS["restarting"], "nothing: the task's next try starts a job of its own")
@@ -56,12 +56,12 @@ def with_task(state: str | None) -> Verdict:
 
 
 def overtaken() -> Verdict:
-    """A newer job of the same task."""
+    """Return the verdict of a job whose task has begun a newer job."""
     return _cancelled("its task has begun another job", "nothing: the task goes on with its newer job")
 
 
 def out_of_time(limit: timedelta) -> Verdict:
-    """The task's ``execution_timeout``, counted from the job's start."""
+    """Return the verdict of a job that ran longer than its task's ``execution_timeout``, counted from its start."""
     return Verdict(
         cause=Cause.TIMEOUT,
         message=f"it ran longer than its task's execution_timeout of {limit}, counted from the job's start",
@@ -70,7 +70,7 @@ def out_of_time(limit: timedelta) -> Verdict:
 
 
 def with_run() -> Verdict:
-    """The end of its Dag run, by the run's ``dagrun_timeout``."""
+    """Return the verdict of a job whose Dag run came to its ``dagrun_timeout``."""
     return Verdict(
         cause=Cause.TIMEOUT,
         message="its Dag run came to its dagrun_timeout, which also counts the time in queues",
@@ -79,7 +79,7 @@ def with_run() -> Verdict:
 
 
 def backstop() -> Verdict:
-    """Longer than the job's own limits allow: whatever should have ended it has not."""
+    """Return the verdict of a job that outlived its own limits: the backend did not end it."""
     return Verdict(
         cause=Cause.RUN_TIMEOUT,
         message="it came to the end of its queue_timeout and run_timeout, and was not ended by them",

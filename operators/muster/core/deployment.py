@@ -15,9 +15,9 @@ from muster.core.resources import Resources
 
 
 class RevisionState(str, Enum):
-    """Where a revision is: it comes up beside the others, and only once it answers may it have traffic.
+    """Where a revision is. It starts beside the others and gets traffic only once it answers.
 
-    One that has traffic is STARTING again while its platform brings it back: then that is not held against it.
+    A revision with traffic is STARTING again while its platform restarts it; that does not count against it.
     """
 
     STARTING = "starting"
@@ -29,16 +29,16 @@ class RevisionState(str, Enum):
 
     @property
     def over(self) -> bool:
-        """Whether it is gone: nothing of it runs any more."""
+        """Whether the revision has ended: nothing of it runs any more."""
         return self in (RevisionState.REFUSED, RevisionState.RETIRED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRequest:
-    """One request that a revision must answer rightly before it takes traffic.
+    """One request that a revision must answer correctly before it gets traffic.
 
     :param inputs: columns by name, one list of values each (all of one length).
-    :param expect: what must hold of an output's every value: ``{"probability": {"min": 0, "max": 1}}``.
+    :param expect: bounds for every value of an output: ``{"probability": {"min": 0, "max": 1}}``.
     """
 
     name: str
@@ -63,15 +63,15 @@ class SmokeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
-    """What should answer under a name: one revision of it.
+    """What a deployment is asked to serve: it becomes one revision.
 
     :param model: the version to serve.
-    :param image: the locked environment of the model server; `image_digest` is its lock's.
-    :param server: which of the servers in serving/ runs in it.
-    :param replicas: how many of it there are, at least; on one machine one process answers.
-    :param most_replicas: how many there may be under load; None where their number is fixed.
-    :param smoke: what every replica is asked before it takes traffic.
-    :param load_timeout_seconds: until all replicas have loaded the model.
+    :param image: the locked environment of the model server; `image_digest` is the digest of its lock.
+    :param server: which model server in serving/ runs in it.
+    :param replicas: the number of replicas, or the least where it scales; on one machine one process answers.
+    :param most_replicas: the most replicas under load; None where their number is fixed.
+    :param smoke: requests that every replica must answer before it gets traffic.
+    :param load_timeout_seconds: how long all replicas may take to load the model.
     """
 
     name: str
@@ -97,7 +97,7 @@ class DeploymentSpec:
             raise SpecError(f"load_timeout is {self.load_timeout_seconds!r} seconds: need more than 0")
 
     def runs_as(self, other: DeploymentSpec) -> bool:
-        """Whether one revision can be both: they differ at most in what is asked before it takes traffic."""
+        """Whether one revision can serve both specs: they differ at most in their smoke requests."""
         return replace(self, smoke=(), load_timeout_seconds=1.0) == replace(
             other, smoke=(), load_timeout_seconds=1.0
         )
@@ -107,12 +107,13 @@ class DeploymentSpec:
 class Revision:
     """One model version behind a deployment.
 
-    :param name: what it is called behind this deployment, and never was any other: ``r7``.
+    :param name: its name in this deployment, never used twice: ``r7``.
     :param percent: its share of the traffic, 0 to 100.
     :param kept: the route names it without a share: it stays, for a rollback.
-    :param ready: how many replicas answer, of `wanted`; `restarts` counts those that died, of the ones there are.
+    :param ready: how many of the `wanted` replicas answer; `restarts` counts the restarts of the current
+        replicas.
     :param since: when it came into this state, in seconds since the epoch.
-    :param reason: what it waits for or suffers from, or why it is over.
+    :param reason: what it waits for, what is wrong with it, or why it has ended.
     """
 
     name: str
@@ -129,15 +130,16 @@ class Revision:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What is under way at a deployment. It stands in the route, so that any process can go on with it.
+    """The release in progress at a deployment. The route holds it, so any process can continue it.
 
-    :param revision: which is to have the traffic.
-    :param champion: which had it when this began, and gets it back; None where nothing served.
+    :param revision: the revision that is to get the traffic.
+    :param champion: the revision that had it when the release began, and gets it back; None where nothing
+        served.
     :param by: who asked for it: a task instance's id, or a person.
-    :param since: when the revision got the share that it has, in seconds since the epoch.
-    :param failed: why it is taken back; empty as long as it goes forward.
-    :param held: all that was asked for is done, and it waits at its share until more is asked for.
-    :param origin: the task instance that asked, for the sweep; None where it was a person.
+    :param since: when the revision got its present share, in seconds since the epoch.
+    :param failed: why it is rolled back; empty while it goes forward.
+    :param held: it has reached the share that was asked for, and waits there until more is asked for.
+    :param origin: the task instance that asked, for the sweep; None where a person asked.
     """
 
     revision: str
@@ -151,14 +153,15 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentStatus:
-    """What answers under a name now.
+    """The state of a deployment now.
 
     :param url: where it answers the Open Inference Protocol, ``http://127.0.0.1:8081``.
     :param ready: whether a request sent now is answered.
-    :param revisions: newest first, those that are over among them.
-    :param release: what is under way; None where all is settled.
+    :param revisions: newest first, ended ones included.
+    :param release: the release in progress; None where there is none.
     :param token: changes with every write of the route: :meth:`muster.backends.base.Deployments.shift` takes it.
-    :param drift: what of it is not as muster left it, and the command that brings it back; empty where all is.
+    :param drift: what differs from what muster wrote, and the command that restores it; empty where nothing
+        does.
     """
 
     name: str
@@ -172,18 +175,18 @@ class DeploymentStatus:
 
     @property
     def champion(self) -> Revision | None:
-        """The revision that has the traffic: the greatest share, and in a tie the one that had it before."""
+        """The revision with the greatest share of the traffic; in a tie the one that had it before the release."""
         before = self.release.champion if self.release else None
         serving = [one for one in self.revisions if one.percent]
         return max(serving, key=lambda one: (one.percent, one.name == before), default=None)
 
     @property
     def shares(self) -> dict[str, int]:
-        """The shares of the traffic in percent, by revision: their sum is 100, or nothing serves."""
+        """Traffic in percent by revision: the sum is 100, or 0 where nothing serves."""
         return {one.name: one.percent for one in self.revisions if one.percent}
 
     def called(self, name: str) -> Revision | None:
-        """The revision of a name."""
+        """The revision with that name, or None."""
         return next((one for one in self.revisions if one.name == name), None)
 
     def revision(self, address: str) -> Revision | None:
@@ -193,11 +196,11 @@ class DeploymentStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What the replicas of one revision have answered since they came up, added up.
+    """What the replicas of one revision have answered since they started, summed.
 
-    :param requests: all predictions that were asked for; `failed` those that the model is to blame for (5xx), and
-        those that a Gateway answered in its place, where it tells them.
-    :param seconds: how many took up to so many seconds: cumulative, by upper bound, the last is infinity.
+    :param requests: all predictions that were asked for; `failed` are those that the model answered with
+        5xx, and those that a Gateway answered in its place, where it reports them.
+    :param seconds: latency histogram, Prometheus style: {upper bound in seconds: requests at most that slow}.
     """
 
     requests: int = 0
@@ -207,11 +210,11 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one replica answered to one request.
+    """The answer of one replica to one request.
 
-    :param replica: which, as the platform calls it.
-    :param outputs: columns by name; None where it did not answer as the protocol says, and `error` tells.
-    :param silent: it could not be reached: why, its platform may know in a moment.
+    :param replica: the platform's name of the replica.
+    :param outputs: columns by name; None where the answer does not follow the protocol, and `error` says how.
+    :param silent: why the replica could not be reached; its platform may know more in a moment.
     """
 
     replica: str

@@ -2,43 +2,43 @@
 
 ::
 
-    MusterError                 anything muster says no to
-    ├── SpecError               what was asked for is wrong; asking again cannot help
-    │   └── CannotSchedule      what was asked for can never run here (memory, GPUs)
+    MusterError                 every error of muster
+    ├── SpecError               the request is wrong; asking again cannot help
+    │   └── CannotSchedule      the request can never run here (memory, GPUs)
     ├── StoreError              a volume, version or the store itself
     │   ├── NotFound            no such volume, version, partition, snapshot or job
     │   ├── Conflict            another writer was first, or a stale attempt came late
-    │   │   └── Behind          what serves is newer than what was to serve
-    │   ├── BadOutput           what a job wrote cannot become a version, now or another time
-    │   ├── Corrupt             what is on disk is not what was committed
-    │   └── Unavailable         the store service does not answer; what was asked may be asked again
+    │   │   └── Behind          the version that serves is newer than the one to serve
+    │   ├── BadOutput           the outputs of a job cannot become a version, now or another time
+    │   ├── Corrupt             the data on disk is not the data that was committed
+    │   └── Unavailable         the store service does not answer; the request may be sent again
     ├── ImageError              an environment is unknown or cannot be built
     ├── BackendError            the machine or cluster did not do what it was asked to
-    │   ├── Forbidden           its access control says no, until it is granted
-    │   └── Unreachable         it does not answer, or something that it needs for that does not
+    │   ├── Forbidden           the cluster's access control refuses; an administrator may grant it
+    │   └── Unreachable         it does not answer, or something that it needs to answer does not
     └── DeploymentError         a model server refused a revision
 
 A message names the thing, what was found, what was expected, and what to do next. Errors are
-translated once, at the edge: a library's exception never reaches a user as it is.
+translated once, at the edge: a library's exception never reaches a user unchanged.
 """
 
 from __future__ import annotations
 
 
 class MusterError(Exception):
-    """Anything muster says no to."""
+    """Base of every error of muster."""
 
 
 class SpecError(MusterError):
-    """What was asked for is wrong; asking again cannot help, so it is never retried."""
+    """The request is wrong; asking again cannot help, so it is never retried."""
 
 
 class CannotSchedule(SpecError):
-    """What was asked for can never run here, however long it waits."""
+    """The request can never run here, however long it waits."""
 
 
 class StoreError(MusterError):
-    """The store could not do what was asked; nothing half-done is visible."""
+    """The store could not do what was asked; nothing is half done."""
 
 
 class NotFound(StoreError):
@@ -46,23 +46,23 @@ class NotFound(StoreError):
 
 
 class Conflict(StoreError):
-    """Another attempt or owner came first; what this one wanted was not done."""
+    """Another attempt or owner came first; this request changed nothing."""
 
 
 class Behind(Conflict):
-    """What is to serve is older than what does, or than what is just being brought there."""
+    """The version to serve is older than the one that serves, or than the one being released."""
 
 
 class BadOutput(StoreError):
-    """What a job wrote cannot become a version; the same code would write the same again."""
+    """The outputs of a job cannot become a version; the same code would write the same again."""
 
 
 class Corrupt(StoreError):
-    """What is on disk is not what was committed."""
+    """The data on disk is not the data that was committed."""
 
 
 class Unavailable(StoreError):
-    """The store service does not answer. What was asked may have been done; asking again does it once."""
+    """The store service does not answer. The request may have been done; sending it again does it once."""
 
 
 class ImageError(MusterError):

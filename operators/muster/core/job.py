@@ -25,16 +25,19 @@ from muster.core.resources import Resources
 
 DAY_SECONDS = 86_400.0
 EVERY_PARTITION = "*"
-MUSTER_RUN = "muster__"  # how ids of runs begin that `muster run` makes, in a database of its own
+MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a database of its own
 RESERVED = frozenset({"checkpoints"})
 
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 _DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
-_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # the latter are bytes that were no UTF-8 (PEP 383)
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # the latter stand for bytes that are not UTF-8 (PEP 383)
 
 
 class Launcher(str, Enum):
-    """How a gang's ranks learn of each other: each is a module of :mod:`muster.worker.launchers`, by its name."""
+    """How the ranks of a gang find each other.
+
+    Each value names a module of :mod:`muster.worker.launchers`.
+    """
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
@@ -43,7 +46,7 @@ class Launcher(str, Enum):
 
     @property
     def listens(self) -> bool:
-        """Whether each rank listens on a port of its own, which all others are told."""
+        """Whether each rank listens on a port of its own that all other ranks know."""
         return self is Launcher.TENSORFLOW
 
 
@@ -63,9 +66,9 @@ class Pinned:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """The version, or the versions, that arrive under one name.
+    """The version or versions that a job gets under one input name.
 
-    :param many: it arrives as ``list[Path]``, also where it holds one version or none.
+    :param many: the job gets ``list[Path]``, also of one version or none.
     """
 
     versions: tuple[Pinned, ...]
@@ -78,10 +81,10 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where what the job writes under one name is committed.
+    """Where the files that a job writes under one output name are committed.
 
-    :param partition: the partition it becomes; ``"*"`` makes every top-level folder that the job
-        writes a version of its own, of the partition that the folder is named after.
+    :param partition: the partition of the new version; ``"*"`` commits every top-level folder that the job
+        writes as a version of its own, in the partition that the folder is named after.
     """
 
     volume: str
@@ -140,7 +143,7 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The task that asked, for records and for the sweep. Empty where no Airflow is involved."""
+    """The task that submitted the job, for records and the sweep. Empty without Airflow."""
 
     instance: str = ""
     dag_id: str = ""
@@ -150,12 +153,12 @@ class Origin:
 
     @property
     def by_muster_run(self) -> bool:
-        """Whether ``muster run`` asked: no other Airflow knows the run."""
+        """Whether ``muster run`` submitted the job: no other Airflow knows the run."""
         return self.run_id.startswith(MUSTER_RUN)
 
     @property
     def again(self) -> str:
-        """What runs the task again, in a verdict's words; empty where no Airflow is involved."""
+        """How to run the task again, as a verdict says it; empty without Airflow."""
         if not self.run_id:
             return ""
         return f"`muster run {self.dag_id} --resume`" if self.by_muster_run else "clear the task"
@@ -170,14 +173,14 @@ class JobSpec:
     :param code: digest of the code snapshot that travels with the job, or None.
     :param params: JSON values; they arrive as keyword parameters.
     :param env: plain variables. `secrets` maps a variable to where its value is found.
-    :param run_timeout_seconds: from the gang's start; `queue_timeout_seconds` from submission. A gang that its
-        queue puts back waits anew, and does not run meanwhile.
+    :param run_timeout_seconds: counted from the gang's start; `queue_timeout_seconds` from submission. A
+        gang that is put back into its queue waits again, and that time does not count as running.
     :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
-    :param hang_timeout_seconds: no line and no progress for so long is a hang; 0 never is.
+    :param hang_timeout_seconds: this long without a line or progress is a hang; 0 turns the check off.
     :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
-    :param pod_override: a pod in the Kubernetes API's own form, merged over every replica's pod; a machine
-        has no pods and does not look at it.
-    :param follows: the job that has ended and whose checkpoints its first attempt begins with.
+    :param pod_override: a pod in the Kubernetes API's form, merged over every replica's pod; ignored on one
+        machine.
+    :param follows: an ended job; the first attempt begins with its checkpoints.
     """
 
     name: str
@@ -300,7 +303,7 @@ def check_digest(what: str, digest: str) -> str:
 
 
 def check_param(name: str, value: Any) -> None:
-    """Refuse what JSON cannot hold, NaN among it. :raises SpecError: it names the param."""
+    """Refuse a value that JSON cannot hold, such as NaN. :raises SpecError: names the param."""
     _check_json(f"param {name!r}", value)
 
 
@@ -325,5 +328,5 @@ def _check_command(role: str, command: object) -> None:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it can be written into a spec and passed to a process."""
+    """Whether `value` is text that a spec can hold and a process can be given."""
     return isinstance(value, str) and not _UNWRITABLE.search(value)

@@ -1,27 +1,30 @@
-"""How soon a connection tells that the other end is gone without a word, as a pod is whose node or network went with it.
+"""Socket options that detect a peer that is gone without closing, such as a pod whose node is lost.
 
-An end that still is there answers a probe by its kernel, however long it takes for what it was asked. So a request may wait
-for an hour, and is sent again a few seconds after the other end is gone.
+The kernel of a live peer answers keepalive probes, however long the peer takes for its answer. So a request
+may wait for an hour, and is still sent again a few seconds after the peer is gone.
 
-That holds for a request that the other kernel takes whole. One with a long body waits in this kernel until the other end
-reads on, and for TCP_USER_TIMEOUT an end that reads nothing for a while, as its disk is slow or its threads are taken, is
-the same as one that is gone. So such a request gives the other end longer.
+That holds for a request that the peer's kernel takes whole. A long body waits in the local kernel until the
+peer reads on; with TCP_USER_TIMEOUT, a peer that does not read for a while (slow disk, busy threads) looks
+the same as one that is gone. So a request with a long body gets a longer limit.
 """
 
 from __future__ import annotations
 
 import socket
 
-CONNECT_SECONDS = 2.0  # a first packet that is lost is sent again after one
+CONNECT_SECONDS = 2.0  # a lost first packet is sent again after one second
 _SILENT_SECONDS, _PROBES = 1, 2
 GONE_SECONDS = _SILENT_SECONDS * (1 + _PROBES)
 
 STALLED_SECONDS = 60
-SMALL_BYTES = 32 << 10  # of a body: a kernel takes as much for an end that reads nothing yet
+SMALL_BYTES = 32 << 10  # of a body: a kernel buffers this much for a peer that does not read yet
 
 
 def socket_options(*, small: bool = True) -> tuple[tuple[int, int, int], ...]:
-    """Return the options of a connection. :param small: every body that it sends has at most :data:`SMALL_BYTES`."""
+    """Return the options of a connection.
+
+    :param small: every body sent on it has at most :data:`SMALL_BYTES`.
+    """
     unread_seconds = GONE_SECONDS if small else STALLED_SECONDS
     return (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -35,9 +38,9 @@ def socket_options(*, small: bool = True) -> tuple[tuple[int, int, int], ...]:
 
 
 def keep_alive(connected: socket.socket, *, small: bool = True) -> None:
-    """Have a socket tell that the other end is gone: within :data:`GONE_SECONDS`, or :data:`STALLED_SECONDS`.
+    """Make a socket fail once its peer is gone: within :data:`GONE_SECONDS`, or :data:`STALLED_SECONDS`.
 
-    :param small: every body that it sends has at most :data:`SMALL_BYTES`.
+    :param small: every body sent on it has at most :data:`SMALL_BYTES`.
     """
     for level, option, value in socket_options(small=small):
         connected.setsockopt(level, option, value)

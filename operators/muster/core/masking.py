@@ -1,4 +1,4 @@
-"""Takes secrets' values out of what goes to a log, a status or a verdict, also where they were cut."""
+"""Removes the values of secrets from logs, statuses and verdicts, also values that a cut leaves in part."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MASK = "***"
 _SHORTEST = 4  # shorter values would be found in every other line
 _LONG = 16  # half of such a secret gives it away; half of a shorter one may be a common word
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-# How a line ends that was cut: a verdict's or a follower's, and a rank's that was too long.
+# How a cut line ends: in a verdict or a follower's line, and in a rank's line that was too long.
 _CUT = re.compile("^(.*)(…| … \\(\\d+ bytes left out\\))$", re.MULTILINE)
 _CUT_MARK = "…".encode()
 
 
 class Masking:
-    """What to look for: each secret, the first half of a long one, and less where a line was cut in it."""
+    """The texts to mask: each secret, the first half of a long one, and shorter heads where a line was cut."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.texts = _texts(secrets)
@@ -30,7 +30,7 @@ class Masking:
         return _CUT.sub(lambda line: self._end_masked(line[1]) + line[2], text)
 
     def log(self, lines: bytes) -> bytes:
-        """Return lines of a log without secrets; nothing else about them changes."""
+        """Return lines of a log without secrets, otherwise unchanged."""
         if not self.texts or (_CUT_MARK not in lines and not any(head in lines for head in self._heads)):
             return lines
         return self.text(lines.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -44,7 +44,7 @@ class Masking:
 
 
 def _texts(secrets: Iterable[str]) -> list[str]:
-    """Each line of each secret, as a log has it, and as Python and JSON quote it; the longest first."""
+    """Each line of each secret, plain and as Python and JSON quote it, longest first."""
     parts = {part.strip() for text in secrets for part in _CONTROL.split(text)}
     parts |= {quote(part)[1:-1] for part in parts for quote in (repr, json.dumps)}
     return sorted((part for part in parts if len(part) >= _SHORTEST), key=len, reverse=True)
@@ -55,7 +55,7 @@ def _head(secret: str) -> str:
 
 
 def _without(text: str, secret: str) -> str:
-    """Mask every place where `secret` begins and at least its head is there."""
+    """Mask every occurrence of the secret's head, with as much of the secret as follows."""
     head, parts, end = _head(secret), [], 0
     while (at := text.find(head, end)) >= 0:
         parts += [text[end:at], MASK]

@@ -1,7 +1,7 @@
-"""What things may be called: each rule once, for all rooms.
+"""The rules for names: each rule once, for all of muster.
 
-Names become folders, DNS labels, environment variables and pod labels, so what they may hold is
-the narrowest of those: nothing that a shell, a path or a manifest could read as something else.
+Names become folders, DNS labels, environment variables and pod labels, so each rule is the
+narrowest of those: no name can mean something else to a shell, a path or a manifest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def check_job_id(job_id: str) -> str:
 
 
 def check_label(what: str, name: str, *, length: int = 40) -> str:
-    """Return `name`, a DNS label, or raise a SpecError that says `what` it was to be, unless that is said already."""
+    """Return `name`, a DNS label, or raise SpecError.
+
+    :param what: starts the message; empty where the caller adds it.
+    """
     if not isinstance(name, str) or len(name) > length or not _LABEL.match(name):
         raise SpecError(
             f"{what} {_shown(name)}".lstrip()
@@ -80,7 +83,7 @@ def check_partition(name: str) -> str:
 def check_identifier(what: str, name: str) -> str:
     """Return `name`, a Python identifier: inputs, outputs and params become parameters of a function.
 
-    :param what: it was to be, or nothing where the message has said so already.
+    :param what: the kind of name, at the start of the message; empty where the caller adds it.
     """
     if not isinstance(name, str) or len(name) > 63 or not _IDENTIFIER.match(name):
         raise SpecError(
@@ -92,8 +95,8 @@ def check_identifier(what: str, name: str) -> str:
 def check_variable(name: str) -> str:
     """Return `name`, that of an environment variable a job may set.
 
-    MUSTER_ and what the launchers set (RANK, MASTER_ADDR, HOROVOD_RANK …) is not an author's to set,
-    but the launchers win by being applied last, so only our own prefix is refused here.
+    An author may not set MUSTER_ and what the launchers set (RANK, MASTER_ADDR, HOROVOD_RANK …).
+    Launchers win by being applied last, so only the MUSTER_ prefix is refused here.
     """
     if not isinstance(name, str) or len(name) > 128 or not _VARIABLE.match(name):
         raise SpecError(f"environment variable {_shown(name)}: need letters, digits and _")
@@ -103,15 +106,15 @@ def check_variable(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of `known` that `name` is most likely a slip of, or None."""
-    from difflib import get_close_matches  # here: only a refusal needs it
+    """Return the name of `known` that `name` is most likely a misspelling of, or None."""
+    from difflib import get_close_matches  # imported here: only a refusal needs it
 
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
 
 
 def make_job_id(*, instance: str, task: str, nonce: str, attempt: int) -> str:
     """Name one attempt: a readable stem of `task` and a digest of all four, 40 characters at most."""
-    import hashlib  # here: it loads OpenSSL, and a worker, which names no job, starts without that
+    import hashlib  # imported here: it loads OpenSSL, which a worker does not need
 
     digest = hashlib.sha256(f"{instance}\0{task}\0{nonce}\0{attempt}".encode()).hexdigest()[:12]
     stem = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[: JOB_ID_LENGTH - 20].strip("-") or "job"

@@ -1,7 +1,7 @@
-"""The places in a command's words that a job fills: ``{inputs.NAME}``, ``{outputs.NAME}``, ``{params.NAME}``, ``{checkpoints}``.
+"""The placeholders in a command's words: ``{inputs.NAME}``, ``{outputs.NAME}``, ``{params.NAME}``, ``{checkpoints}``.
 
-Read in two rooms: while a Dag is parsed, to refuse a name that the job does not have, and in the
-worker, which fills them.
+Two rooms use them: the Dag's parser refuses a name that the job does not have, and the
+worker fills them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PLACE = re.compile(r"\{(?:(inputs|outputs|params)\.([^{}]*)|checkpoints)\}")
 
 
 def check_word(word: str, known: Mapping[str, Collection[str]]) -> None:
-    """Refuse a word with a name that a job does not have.
+    """Refuse a word that holds a name that the job does not have.
 
-    :param known: the job's names by kind; a kind that is missing is not looked at.
-    :raises SpecError: it names the word, and what there is.
+    :param known: the job's names by kind; a kind that is missing is not checked.
+    :raises SpecError: names the word and the known names.
     """
     for place in PLACE.finditer(word):
         kind, name = place[1], place[2]
@@ -28,7 +28,7 @@ def check_word(word: str, known: Mapping[str, Collection[str]]) -> None:
 
 
 def unknown_place(word: str, kind: str, name: str, known: Collection[str]) -> SpecError:
-    """The error for a name of `kind` that is not among the `known` ones."""
+    """Return the error for a name of `kind` that is not `known`."""
     names = ", ".join(sorted(known)) or "none"
     return SpecError(
         f"command word {word!r:.80}: the job has no {kind[:-1]} {name!r:.60}; its {kind} are: {names}"

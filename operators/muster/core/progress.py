@@ -1,13 +1,13 @@
-"""What user code tells of itself while it runs: how far it is, and where else to look.
+"""Progress and links that user code prints while it runs.
 
-One line on stdout, from any rank, in one of two forms; the last one told under a name counts::
+One line on stdout, from any rank, in one of two forms; the last line for a name counts::
 
     muster: epoch=3/10 loss=0.412 rows=120000
     muster: link MLflow=https://mlflow.example/#/experiments/1/runs/9f2c
 
-At most 8 names, ``[a-z][a-z0-9_]{0,31}``, each with a finite number, or with how much of how much.
-At most 5 links, to http or https, each under a title of 1 to 40 characters. Whatever else begins
-with ``muster:`` means nothing and is a line like any other. A script has to print neither.
+At most 8 names, ``[a-z][a-z0-9_]{0,31}``, each with a finite number, or a number and its total.
+At most 5 links, to http or https, each with a title of 1 to 40 characters. Any other line that
+begins with ``muster:`` is an ordinary line. A script need not print either.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A number that user code told, and of how much where it said so."""
+    """A number that user code reported, and its total where it gave one."""
 
     value: float
     total: float | None = None
@@ -51,7 +51,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """All that counts of what was told so far."""
+    """The progress and links reported so far."""
 
     progress: Mapping[str, Progress] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Told:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def then(self, later: Told) -> Told:
-        """What counts when `later` was told after this; of too many names the oldest go."""
+        """Return this updated by `later`; of too many names the oldest go."""
         return Told(
             progress=_newest(self.progress, later.progress, MOST_NUMBERS),
             links=_newest(self.links, later.links, MOST_LINKS),
@@ -69,7 +69,7 @@ class Told:
 
 
 def parse(line: str) -> Told | None:
-    """Read one line as its rank wrote it; None where it is a line like any other."""
+    """Parse one line as its rank wrote it; None where it is an ordinary line."""
     if not line.startswith("muster: ") or len(line) > LONGEST_LINE or not line.isprintable():
         return None
     if link := _LINK.fullmatch(line):
@@ -84,9 +84,9 @@ def parse(line: str) -> Told | None:
 
 
 def heard(log: bytes) -> Told:
-    """Read what the ranks told in whole lines of a job's log, ``[rank N]`` before each.
+    """Parse the whole lines of a job's log, which have ``[rank N]`` before each line.
 
-    Only the newest few lines of either form are looked at, however many there are.
+    Only the newest few lines of either form are parsed, however many there are.
     """
     if b"] muster: " not in log:
         return Told()

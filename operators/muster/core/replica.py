@@ -23,18 +23,18 @@ LOOPBACK = "127.0.0.1"
 class Replica:
     """One replica of a gang, with every path as this replica sees it.
 
-    :param attempt: which start of the gang this is, from 1; its staging and checkpoints are its own.
+    :param attempt: the number of this start of the gang, from 1; each has its own staging and checkpoints.
     :param role: name of its role; `index` counts its replicas from 0.
     :param code: the unpacked snapshot, put on the import path; None where the job carries none.
     :param inputs: per input the folders of its versions, in the order of the spec; read-only.
     :param staging: a folder for each output, made by the backend, where this replica alone writes.
-    :param checkpoints: shared by all replicas of this attempt, holding what the last one left.
+    :param checkpoints: shared by all replicas of this attempt; holds what the attempt before left.
     :param scratch: for temporary files; gone when the job is.
     :param sealed: where the part-manifest is written as the last act.
     :param report: where the :class:`Report` is written.
-    :param master_address: where rank 0 listens, for launchers that need a meeting place.
-    :param peers: ``host:port`` of each rank of the gang, by its number, for launchers whose ranks listen each for
-        itself; else empty.
+    :param master_address: where rank 0 listens, for launchers that need a rendezvous.
+    :param peers: ``host:port`` of each rank of the gang, by rank, for launchers whose ranks each listen;
+        else empty.
     """
 
     job_id: str
@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def job_role(self) -> Role:
-        """The role this replica plays."""
+        """The role of this replica."""
         for role in self.spec.roles:
             if role.name == self.role:
                 return role
@@ -106,7 +106,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class PartManifest:
-    """What one replica staged, written after everything in it was synced: it has sealed.
+    """The files that one replica staged. It is written after all of them are synced: the replica has sealed.
 
     :param files: for each output the size in bytes of every path below its staging folder.
     """

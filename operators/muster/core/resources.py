@@ -1,4 +1,4 @@
-"""What one replica asks of its node."""
+"""The resources that one replica needs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from muster.core.names import check_label
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one replica asks of its node.
+    """The resources that one replica needs.
 
-    :param cpus: a share, not a promise; a machine with fewer is slower and never refuses.
-    :param memory_gib: a limit; a replica that outgrows it is ended with a verdict that says so.
+    :param cpus: a share, not a guarantee; a machine with fewer is slower, but runs it.
+    :param memory_gib: a limit; a replica that exceeds it is killed, and the verdict says so.
     :param gpus: whole cards.
     :param gpu_class: classes of card in order of preference; empty takes any.
     :param disk_gib: scratch space beside the volumes.
@@ -39,7 +39,7 @@ class Resources:
             )
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
             raise SpecError(f"gpus is {self.gpus!r}, need a whole number, 0 or more")
-        given: object = self.gpu_class  # whatever the annotation says, a Dag's author may give a text
+        given: object = self.gpu_class  # a Dag's author may give a str despite the annotation
         if isinstance(given, str):
             raise SpecError(f"gpu_class is {given!r}, need a tuple of names such as ('a100', 'k80')")
         object.__setattr__(self, "gpu_class", tuple(check_label("GPU class", c) for c in self.gpu_class))

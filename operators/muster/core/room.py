@@ -1,4 +1,4 @@
-"""How much room a disk has, what a full one is called, and which commands make room."""
+"""Free space of disks, and the commands that make room."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAKE_ROOM = (
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What one disk has left.
+    """The free space of one disk.
 
-    :param disk: what people call it: ``the disk at /home``, ``the store's claim``.
+    :param disk: its name in messages: ``the disk at /home``, ``the store's claim``.
     :param files_left: how many more files fit; None where the file system sets no limit.
     """
 
@@ -32,7 +32,10 @@ class Room:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], *, disk: str = "") -> Room:
-        """Look at the disk that holds `path`, which may not be there yet. :raises OSError: it cannot be asked."""
+        """Measure the disk that holds `path`, which need not exist yet.
+
+        :raises OSError: it cannot be measured.
+        """
         there = _existing(os.path.abspath(path))
         found = os.statvfs(there)
         return cls(
@@ -44,17 +47,17 @@ class Room:
 
     @property
     def scarce(self) -> bool:
-        """Whether jobs that write will soon fail here."""
+        """Whether jobs that write here will soon fail."""
         return self.free_bytes < SCARCE_BYTES or self.files_left == 0
 
     @property
     def comfortable(self) -> bool:
-        """Whether there is nothing to say about it."""
+        """Whether no message needs to mention it."""
         return self.free_bytes >= COMFORTABLE_BYTES and self.files_left != 0
 
     @property
     def warning(self) -> str:
-        """What to say before it is full; empty where there is room."""
+        """The warning before the disk is full; empty where there is room."""
         return (
             ""
             if self.comfortable
@@ -68,9 +71,9 @@ class Room:
 
 
 def make_room(checkpoints: str | os.PathLike[str] | None = None) -> str:
-    """Say which commands make room where the store is full.
+    """Return the commands that make room where the store is full, for an advice.
 
-    :param checkpoints: the folder of those that the job keeps: what they hold is said too.
+    :param checkpoints: the folder of checkpoints that the job keeps: their size is added.
     """
     kept = 0 if checkpoints is None else size_of(checkpoints)
     return _MAKE_ROOM.format(
@@ -79,17 +82,17 @@ def make_room(checkpoints: str | os.PathLike[str] | None = None) -> str:
 
 
 def size_of(folder: str | os.PathLike[str]) -> int:
-    """How many bytes the files below a folder hold; 0 where there is none."""
+    """Return the bytes of all files below a folder; 0 where there is none."""
     total = 0
     for inner, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # it went meanwhile, or lies where only its owner may look
+            with suppress(OSError):  # it is gone by now, or only its owner may read it
                 total += os.lstat(os.path.join(inner, name)).st_size
     return total
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or the one that it came from, says that a disk or quota is full."""
+    """Whether an error, or its cause, says that a disk or quota is full."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in FULL
 

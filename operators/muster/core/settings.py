@@ -1,4 +1,4 @@
-"""Where muster keeps things, from the environment alone.
+"""The folders and switches of muster, read from the environment alone.
 
 =====================  ======================================================  =======================
 ``MUSTER_HOME``        store, jobs, deployments: what must not be lost         the nearest ``.muster``
@@ -24,11 +24,11 @@ HOME_NAME = ".muster"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Where this process finds the store, the jobs and the caches. All paths are absolute.
+    """The folders and switches of this process. All paths are absolute.
 
     :param cluster: the file that says which cluster jobs go to; None is this machine.
-    :param compare: whether a commit reads each file of the version before that it shares, though it seems
-        unchanged: against bits that flipped on the disk.
+    :param compare: whether a commit reads each file that it shares with the version before, though the file
+        seems unchanged: this finds bits that flipped on the disk.
     """
 
     home: Path
@@ -42,7 +42,7 @@ class Settings:
     def load(cls, environment: Mapping[str, str] | None = None, *, start: Path | None = None) -> Settings:
         """Read the settings; `start` (the working folder) is where the search for ``.muster`` begins.
 
-        :raises SpecError: a variable that cannot be read as what it should be.
+        :raises SpecError: a variable has a value that is not allowed.
         """
         env = os.environ if environment is None else environment
         here = (start or Path.cwd()).absolute()
@@ -62,7 +62,7 @@ class Settings:
         )
 
     def make_home(self) -> None:
-        """Make the home where there is none; only its owner may enter it then."""
+        """Create the home folder where there is none, for its owner alone."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property

@@ -1,4 +1,4 @@
-"""Where what travels with muster lies: in the wheel beside the package, in a checkout at its root."""
+"""Finds the folders shipped with muster: beside the package in a wheel, at the root of a checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def shipped(name: str) -> Path:
-    """Return the folder ``images``, ``serving``, ``dags`` or ``starter`` that came with this muster.
+    """Return the folder ``images``, ``serving``, ``dags`` or ``starter`` of this muster.
 
     :raises SpecError: this installation lacks it.
     """

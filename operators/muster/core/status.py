@@ -1,4 +1,4 @@
-"""What is known of a job while it runs and when it has ended."""
+"""The status of a job: its state, progress, result and events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.core.verdict import Verdict
 
 
 class JobState(str, Enum):
-    """Where a job is on its way. It moves down this list; a restart leads from RUNNING to PREPARING."""
+    """The state of a job. It moves down this list; a restart leads from RUNNING to PREPARING."""
 
     QUEUED = "queued"
     PREPARING = "preparing"
@@ -26,20 +26,20 @@ class JobState(str, Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the job runs any more and its result stands."""
+        """Whether the job has ended: nothing of it runs, and its result is final."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What a job left behind.
+    """The result of a job that succeeded.
 
-    :param outputs: per output the addresses of its versions, pinned: one, or for an output with
+    :param outputs: per output the pinned addresses of its versions: one, or for an output with
         ``partition="*"`` one for each folder that was written.
     :param metrics: what rank 0's entrypoint returned: finite numbers by name.
     :param modules: the author's modules that rank 0 had imported, relative to the snapshot;
-        None where that is not known (a command).
-    :param links: where user code said that there is more to see, by title.
+        None for a command, where they are unknown.
+    :param links: links that user code printed, by title.
     """
 
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -54,14 +54,14 @@ class JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """A job as it is now. Times are seconds since the epoch.
+    """The state of a job now. Times are seconds since the epoch.
 
-    :param reason: one line for people: why it waits, what it is preparing.
-    :param restarts: how often the gang was started again.
+    :param reason: one line for people: why it waits, or what is prepared.
+    :param restarts: how often the gang was restarted.
     :param alive: whether a process works on it; False on a job that has not ended means that its
-        supervisor is gone, and submitting the same job_id again picks it up.
-    :param progress: the newest numbers that user code told (:mod:`muster.core.progress`), a few
-        seconds old at most; `links` what it linked to, by title.
+        supervisor is gone, and submitting the same job_id again resumes it.
+    :param progress: the newest numbers that user code printed (:mod:`muster.core.progress`), a few
+        seconds old at most; `links` are its links, by title.
     """
 
     job_id: str
@@ -87,7 +87,7 @@ class JobStatus:
 class JobEvent:
     """A change of state, or lines of the job's log.
 
-    :param cursor: pass it as ``after=`` to go on from here after a disconnect.
+    :param cursor: pass it as ``after=`` to continue from here after a disconnect.
     """
 
     cursor: str
@@ -96,9 +96,9 @@ class JobEvent:
 
 
 def check_metrics(metrics: object) -> dict[str, float]:
-    """Return what an entrypoint returned as metrics.
+    """Return an entrypoint's return value as metrics.
 
-    :raises SpecError: not a mapping of names to finite numbers; the name at fault is in the message.
+    :raises SpecError: not a mapping of names to finite numbers; the message holds the wrong name.
     """
     if metrics is None:
         return {}

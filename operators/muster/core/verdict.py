@@ -1,6 +1,6 @@
 """Why a job ended: a cause, the first rank at fault, and what to do.
 
-The exit codes are a contract between the worker and what watches it: a pod's failure policy
+The exit codes are a contract between the worker and its watchers: a pod's failure policy
 matches the same numbers as the supervisor on one machine.
 """
 
@@ -25,18 +25,18 @@ class ExitCode(IntEnum):
 
 
 class Cause(str, Enum):
-    """Why a job ended without success, and what is tried again.
+    """Why a job ended without success, and whether it is tried again.
 
     ================  ====================  ===================  ==========================================
     cause             gang starts again     Airflow tries again  why
                       (free)                (costs a retry)
     ================  ====================  ===================  ==========================================
     user error        no                    no                   the same code fails the same way
-    spec error        no                    no                   what was asked for is wrong
-    out of memory     no                    no                   as much is needed at the next try
-    GPU out of memory no                    no                   as much is needed at the next try
+    spec error        no                    no                   the request is wrong
+    out of memory     no                    no                   the next try needs as much memory
+    GPU out of memory no                    no                   the next try needs as much memory
     rank lost         from its checkpoint   then                 it was killed; not the author's fault
-    hang              from its checkpoint   no                   it hung again each time it was started
+    hang              from its checkpoint   no                   it hung again at each start
     evicted           from its checkpoint   then                 the cluster's own doing
     node lost         from its checkpoint   then                 the cluster's own doing
     image unavailable no                    yes                  a registry or network may be back
@@ -47,7 +47,7 @@ class Cause(str, Enum):
     disk full         no                    yes                  there may be room by then
     commit failed     no                    yes                  a disk or network that failed may be back
     backend error     no                    yes                  not the author's fault
-    cancelled         no                    no                   a person, or its task's end, wanted that
+    cancelled         no                    no                   a person, or the end of its task, asked for it
     ================  ====================  ===================  ==========================================
 
     A gang starts again ``max_restarts`` times; *then* is after that.
@@ -95,7 +95,7 @@ _FINAL = frozenset(
     }
 )
 
-# what would end a line or steer a terminal, and bytes of a file's name that were no UTF-8 (PEP 383)
+# what would end a line or steer a terminal, and surrogates that stand for bytes that are not UTF-8 (PEP 383)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 LINE_LENGTH = 400
 VERDICT_LINES = 4
@@ -107,7 +107,7 @@ class Verdict:
     """Why a job ended, in the four lines that a task's log ends with.
 
     :param rank: the first rank at fault, where one is known.
-    :param message: what that rank said, one line.
+    :param message: the error of that rank, one line.
     :param advice: what to do next, one line.
     """
 
@@ -123,20 +123,20 @@ class Verdict:
     def going_on(self, again: str) -> Verdict:
         """The same verdict, with the task's own next step in place of "run again".
 
-        It is recorded with a job's end, and every place that shows the verdict shows it.
+        It is recorded at the job's end, and every place that shows the verdict shows it.
 
         :param again: :attr:`muster.core.job.Origin.again`; empty changes nothing.
         """
         return replace(self, advice=self.advice.replace(_RUN_AGAIN, again)) if again else self
 
     def render(self, *, job_id: str) -> str:
-        """Four lines: cause and rank, message, what to do, where the full log is."""
+        """Return four lines: cause and rank, message, what to do, where the full log is."""
         where = "" if self.rank is None else f", rank {self.rank}"
         return "\n".join((f"{self.cause.value}{where}", self.message, self.advice, full_log(job_id)))
 
 
 def full_log(job_id: str) -> str:
-    """A verdict's last line: where all of the job's log is."""
+    """Return a verdict's last line: the command that shows the full log."""
     return f"full log: muster jobs logs {job_id}"
 
 

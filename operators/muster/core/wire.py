@@ -3,12 +3,12 @@
 A document crosses process and pod boundaries, and its two ends may be of different releases. Three
 rules keep them together:
 
-- A field that equals its default is not written. A release that added the field and one that never
-  knew it so write the same bytes for what both can say.
-- An unknown field is refused by name: it holds something that this release would not do.
+- A field that equals its default is not written. So a release that added the field and one that does
+  not know it write the same bytes for documents that do not use it.
+- An unknown field is refused by name: it asks for something that this release cannot do.
 - The schema number moves only when the meaning of a field, or its default, changes.
 
-What comes back has passed the same validation as what was built by hand.
+A document that is read passes the same validation as an object that is constructed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def dumps(value: object) -> str:
 
 
 def dumps_every_field(value: object) -> str:
-    """Write a dataclass as :func:`dumps` does, with the fields that equal their defaults: what digests are made of."""
+    """Write a dataclass as :func:`dumps` does, but with all fields, also defaults: the input of digests."""
     return _line(value, plain(value))
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
-    """Read what `dumps` wrote, building `kind` through its own validation.
+    """Parse the output of :func:`dumps` and construct `kind`, which validates it.
 
     :raises SpecError: not JSON, nested too deeply, another kind, a newer schema, an unknown or missing field, a wrong type.
     """
@@ -54,7 +54,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
         document = json.loads(text)
     except ValueError as error:
         raise SpecError(f"{kind.__name__}: not JSON ({error})") from error
-    except RecursionError as error:  # whatever a pod says may be given to this
+    except RecursionError as error:  # the text may come from a pod, which is not trusted
         raise SpecError(f"{kind.__name__}: nested too deeply") from error
     if not isinstance(document, dict):
         raise SpecError(f"{kind.__name__}: expected a JSON object, found {type(document).__name__}")
@@ -71,7 +71,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with dataclasses, enums, mappings and tuples as what JSON knows, all fields written.
+    """Return `value` with dataclasses, enums, mappings and tuples as JSON types, all fields written.
 
     :raises SpecError: a number that is not finite.
     """
@@ -86,7 +86,7 @@ def _line(value: object, fields: Mapping[str, Any]) -> str:
 def _plain(value: Any, fields_of: Callable[[Any, type], Iterable[str]]) -> Any:
     kind = type(value)
     if value is None or kind in _SCALARS:
-        return value  # first, because a seal holds as many of them as a job wrote files
+        return value  # first, because a seal holds one for each file that a job wrote
     if dataclasses.is_dataclass(kind):
         return {name: _plain(getattr(value, name), fields_of) for name in fields_of(value, kind)}
     if isinstance(value, enum.Enum):
@@ -110,7 +110,7 @@ def _set_fields(value: Any, kind: type) -> Iterable[str]:
 
 @cache
 def _defaults(kind: type) -> dict[str, Any]:
-    """The default of each field; ``MISSING``, which equals nothing else, where it has none."""
+    """The default of each field; ``MISSING``, which equals no value, where there is none."""
     return {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(kind)
@@ -129,7 +129,7 @@ def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _build(hint: Any, value: Any, where: str) -> Any:
     if hint is Any or hint is object or (type(value) is hint and hint in _SCALARS):
-        return value  # first, because a seal holds as many of them as a job wrote files
+        return value  # first, because a seal holds one for each file that a job wrote
     origin, arguments = _shape(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:

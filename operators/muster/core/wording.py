@@ -1,4 +1,4 @@
-"""Advice that a worker gives while a gang runs, and the store when it has ended."""
+"""Advice that both the worker (while a gang runs) and the store (at the commit) give."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from muster.core.job import JobSpec
 
 
 def one_replica(spec: JobSpec) -> str:
-    """What a script wants that lets the first rank of each machine write."""
+    """Return the advice for a script in which the first rank of each machine writes."""
     return f"a script that lets LOCAL_RANK 0 write wants `ranks={spec.world_size}` in one replica"

@@ -1,4 +1,4 @@
-"""The attempts of a job: where each may write, who has sealed, and which one counts."""
+"""The attempts of a job: their staging folders, their seals, and which one is current."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ SETTLED_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Attempts:
-    """The stagings of every job of one store."""
+    """The staging folders of all jobs of one store."""
 
     layout: Layout
     ledger: FolderLedger
 
     @contextmanager
     def alone(self, job_id: str) -> Iterator[None]:
-        """Only one of us stages or commits a job at a time; gc leaves it alone meanwhile."""
+        """Hold the job's lock: one process at a time stages or commits it, and gc leaves it alone."""
         with ExitStack() as held:
             while not self._taken(job_id, held):
                 held.close()
             yield
 
     def _taken(self, job_id: str, held: ExitStack) -> bool:
-        """Wait for the job's lock; False where who had it took it away with all that was staged."""
+        """Wait for the job's lock; False where its holder deleted it with the whole staging folder."""
         lock = self.layout.staging(job_id) / "lock"
         lock.parent.mkdir(exist_ok=True)
         try:
@@ -48,7 +48,7 @@ class Attempts:
         return lock.exists()
 
     def idle(self, job_id: str) -> bool:
-        """Whether no process stages or commits the job now, or (where it is new) is about to."""
+        """Whether no process stages or commits the job now, or is about to stage a new one."""
         lock = self.layout.staging(job_id) / "lock"
         try:
             quiet = time.time() - lock.stat().st_mtime > SETTLED_SECONDS or self.layout.job(job_id).is_dir()
@@ -66,7 +66,7 @@ class Attempts:
         return Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
 
     def begin(self, job_id: str) -> Staging:
-        """Make the next attempt's staging and fence the one before; call it :meth:`alone`."""
+        """Create the next attempt's staging and fence the one before; call it within :meth:`alone`."""
         self._refuse_settled(job_id)
         before = self.latest(job_id)
         source = before or self._followed(job_id)
@@ -79,11 +79,11 @@ class Attempts:
         if before is not None:
             self.layout.delete(before.root)
         elif source is not None and self.ledger.status(source.job_id).state.ended:
-            self.layout.delete(source.checkpoints)  # what else it staged may still be fetched
+            self.layout.delete(source.checkpoints)  # its other staged files may still be fetched
         return new
 
     def saved(self, job_id: str) -> Saved | None:
-        """The checkpoints that a job left, or a job that it follows; None where there are none."""
+        """The checkpoints of a job, or of a job that it follows; None where there are none."""
         staging = self.last_saved(job_id)
         if staging is None:
             return None
@@ -96,7 +96,7 @@ class Attempts:
         )
 
     def last_saved(self, job_id: str | None) -> Staging | None:
-        """The staging with the checkpoints that a job goes on from: its own; without any, that of a job it follows."""
+        """The staging with the checkpoints that a job continues from: its own, or one of a job it follows."""
         seen = set[str]()
         while job_id is not None and job_id not in seen:
             seen.add(job_id)
@@ -104,7 +104,7 @@ class Attempts:
                 if self.ledger.status(job_id).state is JobState.SUCCEEDED:
                     return None
                 staging, follows = self.latest(job_id), self.ledger.spec(job_id).follows
-            except NotFound:  # gc has taken it away, and its checkpoints with it
+            except NotFound:  # gc has deleted it, with its checkpoints
                 return None
             if staging is not None and _holds_files(staging.checkpoints):
                 return staging
@@ -115,7 +115,7 @@ class Attempts:
         return self.last_saved(self.ledger.spec(job_id).follows)
 
     def beside_checkpoints(self, job_id: str) -> list[Path]:
-        """All that a job staged but its checkpoints: what gc takes of one that left some."""
+        """All staged files of a job but its checkpoints: gc deletes these where checkpoints are kept."""
         folder, staging = self.layout.staging(job_id), self.latest(job_id)
         found = [entry for entry in folder.iterdir() if entry.name != "lock"]
         if staging is None or staging.root not in found:
@@ -124,7 +124,7 @@ class Attempts:
         return found + [entry for entry in staging.root.iterdir() if entry != staging.checkpoints]
 
     def current(self, job_id: str, attempt: int) -> Staging:
-        """The staging of `attempt`. :raises Conflict: it is not the current one, or the job was ended."""
+        """The staging of `attempt`. :raises Conflict: it is not the current one, or the job has ended."""
         staging = self.latest(job_id)
         if staging is None or staging.attempt != attempt:
             now = "there is none" if staging is None else f"the current one is {staging.attempt}"
@@ -140,7 +140,7 @@ class Attempts:
     def sealed(self, staging: Staging) -> tuple[PartManifest, ...] | None:
         """The part-manifests of all replicas, or None where one is missing.
 
-        :raises StoreError: a seal cannot be read or is that of another replica or attempt.
+        :raises StoreError: a seal cannot be read, or belongs to another replica or attempt.
         """
         parts = []
         for role in self.ledger.spec(staging.job_id).roles:
@@ -153,7 +153,7 @@ class Attempts:
         return tuple(parts)
 
     def sealed_at(self, staging: Staging) -> float:
-        """When the last replica sealed, in Unix seconds: every machine that commits the attempt says the same."""
+        """Unix time at which the last replica sealed: the same on every machine that commits the attempt."""
         return max(
             staging.sealed(role.name, index).stat().st_mtime
             for role in self.ledger.spec(staging.job_id).roles
@@ -161,7 +161,7 @@ class Attempts:
         )
 
     def clear(self, staging: Staging) -> None:
-        """Give a committed attempt's disk back, but keep its seal: it says that it must not run again."""
+        """Delete a committed attempt's files, but keep its seals: they show that it must not run again."""
         for entry in list(staging.root.iterdir()):
             if entry.name != "sealed":
                 self.layout.delete(entry)
@@ -176,21 +176,21 @@ class Attempts:
 
 
 def _holds_files(checkpoints: Path) -> bool:
-    with suppress(PermissionError):  # it is for NFS' listings
+    with suppress(PermissionError):  # it only refreshes listings on NFS
         unlock(checkpoints)
     return holds_files(checkpoints)
 
 
 def _fill(layout: Layout, new: Staging, before: Staging | None) -> None:
-    """Checkpoints of the attempt before, copied: what that one still writes changes nothing here."""
+    """Copy the checkpoints of the attempt before: its late writes change nothing here."""
     if before is None or not before.checkpoints.is_dir():
         new.checkpoints.mkdir()
         return
     part = new.root / "filling"
-    with suppress(PermissionError):  # it is for NFS' listings, and no reason not to start again
+    with suppress(PermissionError):  # it only refreshes listings on NFS, and must not stop a restart
         unlock(before.checkpoints)
     copy_tree(before.checkpoints, part)
-    if any(part.iterdir()):  # what was copied goes next, and a power cut must not leave us neither
+    if any(part.iterdir()):  # the originals are deleted next, and a power cut must leave one of the two
         (sync_all if layout.syncfs else sync_tree)(part)
     rename(part, new.checkpoints)
 

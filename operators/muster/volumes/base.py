@@ -1,6 +1,6 @@
-"""What a store tells of its versions, records and attempts: plain data, the same for every store.
+"""The data that a store returns of its versions, records and attempts, the same for every store.
 
-What a store does is in :mod:`muster.volumes.protocols`.
+The calls of a store are in :mod:`muster.volumes.protocols`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ class Version:
     """One immutable directory: its volume, number, digest and perhaps a partition.
 
     :param digest: ``b3:`` and the BLAKE3 hash of its manifest: the same content, the same digest.
-    :param created: when its job's last replica sealed, or when it was put; in seconds since the epoch.
-    :param retired: why no selector finds it any more; None where it is live.
+    :param created: the time when its job's last replica sealed, or when it was put, in seconds since the
+        epoch.
+    :param retired: why it was hidden from selectors; None where it is live.
     """
 
     volume: str
@@ -39,19 +40,19 @@ class Version:
 
     @property
     def pinned(self) -> Pinned:
-        """What a spec carries of it."""
+        """The version as a spec holds it."""
         return Pinned(address=self.address, digest=self.digest, partition=self.partition)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where a version comes from, so that every prediction can be traced to its rows.
+    """The origin of a version, so that every prediction can be traced to its rows.
 
-    :param output: under which name the job wrote it.
+    :param output: the name of the job's output.
     :param siblings: the other versions of the same commit.
-    :param entrypoint: what ran, or its command; of several roles each with its name.
-    :param modules: the author's modules that were imported, or None where that is not known.
-    :param note: for versions that no job wrote: who put it, and from where.
+    :param entrypoint: the entrypoint or command; of several roles each with its name.
+    :param modules: the author's modules that were imported, or None where they are unknown.
+    :param note: for versions that no job wrote: the user who put it, and the source.
     """
 
     volume: str
@@ -84,7 +85,7 @@ class Record:
         modules: Sequence[str] | None,
         created: float,
     ) -> Record:
-        """What the records of all versions of a job say alike, on each machine that commits it."""
+        """Make a record with the fields that all versions of a job share, the same on every machine."""
         runs = [(role.name, role.entrypoint or " ".join(role.command or ())) for role in spec.roles]
         entrypoint = runs[0][1] if len(runs) == 1 else ", ".join(f"{name}: {what}" for name, what in runs)
         return cls(
@@ -109,11 +110,11 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:
-    """Where one attempt of a gang, and no other, may write.
+    """The folder in which one attempt of a gang, and no other, may write.
 
     :param root: on the store's own file system. Below it ``ROLE-INDEX/OUTPUT/`` is one replica's
         folder for one output, ``sealed/ROLE-INDEX.json`` its part-manifest, and ``checkpoints/``
-        what the last complete attempt left, copied, never linked.
+        a copy (never links) of the last complete attempt's checkpoints.
     """
 
     job_id: str
@@ -121,25 +122,25 @@ class Staging:
     root: Path
 
     def output(self, role: str, index: int, name: str) -> Path:
-        """Where one replica writes one output."""
+        """The folder of one output of one replica."""
         return self.root / f"{role}-{index}" / name
 
     def sealed(self, role: str, index: int) -> Path:
-        """Where one replica writes its part-manifest as its last act."""
+        """The file of one replica's part-manifest, which it writes last."""
         return self.root / "sealed" / f"{role}-{index}.json"
 
     @property
     def checkpoints(self) -> Path:
-        """Shared by the replicas of this attempt."""
+        """The folder of checkpoints, shared by all replicas of this attempt."""
         return self.root / "checkpoints"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one job that ended still holds of the disk.
+    """The disk space that one ended job still uses.
 
-    :param ended: when, in seconds since the epoch.
-    :param outputs_bytes: of outputs that no commit could take.
+    :param ended: when it ended, in seconds since the epoch.
+    :param outputs_bytes: of outputs that could not be committed.
     """
 
     job_id: str
@@ -150,10 +151,10 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """The checkpoints that a job left which did not succeed.
+    """The checkpoints of a job that did not succeed.
 
-    :param job_id: the job that left them: the one that was asked for, or one that it follows.
-    :param newest: when the newest file was written, in seconds since the epoch.
+    :param job_id: the job that wrote them: the given one, or one that it follows.
+    :param newest: time of the newest file, in seconds since the epoch.
     """
 
     job_id: str
@@ -164,12 +165,13 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a collection would take away, and why the other versions stay.
+    """What garbage collection would delete, and why the other versions stay.
 
-    :param versions: they go; `kept` says of every other one why it stays.
-    :param staging: job ids whose leftovers go. `torn`: folders of commits that were given up.
-    :param resumable: job ids whose checkpoints stay, since their task may go on from them; what else they staged goes.
-    :param code: digests of snapshots that nothing refers to. `jobs`: ledger entries past their age.
+    :param versions: versions to delete; `kept` gives for every other one the reason it stays.
+    :param staging: job ids whose staged files to delete. `torn`: folders of abandoned commits.
+    :param resumable: job ids whose checkpoints stay, since their task may continue from them; their other
+        staged files are deleted.
+    :param code: digests of snapshots that nothing uses. `jobs`: ledger entries past their age.
     """
 
     versions: tuple[Version, ...] = ()
@@ -182,16 +184,16 @@ class Plan:
 
     @property
     def size_bytes(self) -> int:
-        """What its versions hold; less is freed where they share files with others."""
+        """The size of its versions; less is freed where they share files with others."""
         return sum(version.size_bytes for version in self.versions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What a collection took away.
+    """What garbage collection deleted.
 
-    :param freed_bytes: counts what was unlinked, not what waits in the trash.
-    :param at_once: whether the disk is nearly full, so that the files of its versions did not wait there.
+    :param freed_bytes: bytes of unlinked files, without those that wait in the trash.
+    :param at_once: whether the disk was nearly full, so that deleted versions did not wait in the trash.
     """
 
     plan: Plan

@@ -1,4 +1,4 @@
-"""What is in a folder store: versions, their records, and which one an address means.
+"""The versions in a folder store, their records, and how an address selects among them.
 
 A version is visible when a commit record names it (:mod:`muster.volumes.commit_records`); before that no
 reader sees any part of the commit. Nothing here changes the store.
@@ -30,7 +30,7 @@ _SETTLED_NS = 2_000_000_000  # two changes within one tick of a file system's cl
 
 
 class _Facts(NamedTuple):
-    """What of a version never changes and every look at it says: some hundred bytes."""
+    """The facts of a version that never change and every read needs: some hundred bytes."""
 
     head: Head
     created: float
@@ -40,7 +40,7 @@ class _Facts(NamedTuple):
 class Catalog:
     """Reads the versions of one store.
 
-    What never changes is read once, but for records, which may be large: the last :data:`RECORDS` are kept.
+    Facts that never change are cached; of records, which may be large, only the last :data:`RECORDS`.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -55,15 +55,15 @@ class Catalog:
         return [n for n in self._layout.numbers(volume) if self._there(volume, n)]
 
     def holds(self, volume: str) -> bool:
-        """Whether a version is visible, a deleted one included; reads one of them, as a rule."""
+        """Whether any version is visible, deleted ones included; usually reads one."""
         return any(self._there(volume, n) for n in reversed(self._layout.numbers(volume)))
 
     def count(self, volume: str) -> int:
-        """How many versions have their data; reads none of them, and looks again only where one came or went."""
+        """Count versions that have their data, without reading them; lists again only after a change."""
         folder = self._layout.volume(volume)
         if not folder.is_dir():
             return 0
-        # A version comes by a rename into the folder, and goes by one into the trash.
+        # A version is renamed into the folder, and out of it into the trash.
         changed = (folder.stat().st_mtime_ns, self._layout.trash.stat().st_mtime_ns)
         known = self._counts.get(volume)
         if known is not None and known[0] == changed:
@@ -74,23 +74,23 @@ class Catalog:
         return count
 
     def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
-        """The newest versions whose data is there, newest first; reads no others."""
+        """Return the newest versions whose data is there, newest first; no others are read."""
         numbers = (n for n in reversed(self._layout.numbers(volume)) if before is None or n < before)
         found = (self.readable(volume, number) for number in numbers)
         return list(islice((version for version in found if version is not None), limit))
 
     def live(self, volume: str) -> list[Version]:
-        """Every version whose data is there, oldest first, retired ones included, damaged ones left out."""
+        """Return every version whose data is there, oldest first, with retired ones, without damaged ones."""
         found = (self.readable(volume, number) for number in self._layout.numbers(volume))
         return [version for version in found if version is not None]
 
     def damaged(self, volume: str) -> list[Version]:
-        """Every version whose record cannot be trusted, or whose data is gone though gc did not delete it."""
+        """Return every version with a wrong record, or whose data is gone though gc did not delete it."""
         numbers = self._layout.numbers(volume)
         return [self.remains(volume, number) for number in numbers if self.is_damaged(volume, number)]
 
     def version(self, volume: str, number: int) -> Version | None:
-        """One visible version whose data is there, or None. :raises Corrupt: it is damaged."""
+        """Return a visible version whose data is there, or None. :raises Corrupt: it is damaged."""
         folder = self._layout.version(volume, number)
         if (folder / "data").is_dir():
             return None if self._facts(volume, number) is None else self.described(volume, number)
@@ -99,7 +99,7 @@ class Catalog:
         return None
 
     def described(self, volume: str, number: int) -> Version:
-        """A committed version, whether its data is still there or not. :raises NotFound: there is none."""
+        """Return a committed version, even if its data is deleted. :raises NotFound: there is none."""
         facts = self._facts(volume, number)
         if facts is None:
             raise NotFound(self._no_number(volume, number))
@@ -117,7 +117,7 @@ class Catalog:
         )
 
     def record(self, volume: str, number: int) -> Record:
-        """Where a visible version comes from, also one whose data is deleted."""
+        """Return the record of a visible version, even if its data is deleted."""
         whole = self._whole(volume, number)
         if whole is None:
             raise NotFound(self._no_number(volume, number))
@@ -131,7 +131,7 @@ class Catalog:
         versions = self.live(wanted.volume)
         if not versions:
             for damaged in self.damaged(wanted.volume):
-                self.version(damaged.volume, damaged.number)  # it says what is wrong, and what to do
+                self.version(damaged.volume, damaged.number)  # raises Corrupt, which says what to do
             raise NotFound(self._no_volume(wanted.volume))
         return select(wanted, versions)
 
@@ -142,7 +142,10 @@ class Catalog:
         return version
 
     def _facts(self, volume: str, number: int) -> _Facts | None:
-        """What never changes of a visible version; None where it is not committed. :raises Corrupt: it is damaged."""
+        """Return the facts of a visible version; None where it is not committed.
+
+        :raises Corrupt: it is damaged.
+        """
         known = self._known.get((volume, number))
         if known is None:
             whole = self._whole(volume, number)
@@ -153,14 +156,17 @@ class Catalog:
         return known
 
     def _whole(self, volume: str, number: int) -> tuple[Head, Record] | None:
-        """A visible version's manifest's head and record; None where it is not committed. :raises Corrupt: it is damaged."""
+        """Return the manifest's head and the record of a version; None where it is not committed.
+
+        :raises Corrupt: it is damaged.
+        """
         try:
             return self._read(volume, number)
         except (SpecError, Corrupt, OSError):
             if not is_committed(self._layout, volume, number):
                 return None
         try:
-            return self._read(volume, number)  # it may have been committed while we looked
+            return self._read(volume, number)  # it may have been committed in the meantime
         except (SpecError, Corrupt, OSError) as error:
             raise Corrupt(_damaged(volume, number, str(error))) from error
 
@@ -175,14 +181,14 @@ class Catalog:
         return head, record
 
     def _commit(self, job_id: str) -> CommitRecord | None:
-        """A job's commit record; a job of a thousand versions has one, which is read once."""
+        """Return a job's commit record, cached: the versions of one job share it."""
         commit = self._commits.get(job_id) or read_commit(self._layout, job_id)
         if commit is not None:
             self._commits = {job_id: commit}
         return commit
 
     def readable(self, volume: str, number: int) -> Version | None:
-        """One visible version whose data is there, or None where it is not, or is damaged."""
+        """Return a visible version whose data is there; None where it is not, or is damaged."""
         with suppress(Corrupt):
             return self.version(volume, number)
         return None
@@ -202,7 +208,7 @@ class Catalog:
         return False
 
     def remains(self, volume: str, number: int) -> Version:
-        """What is known of a damaged version: where it is, since when, and whether it was retired."""
+        """Return a damaged version as far as it is known: its place, its time, and whether it is retired."""
         folder = self._layout.version(volume, number)
         return Version(
             volume=volume,
@@ -237,12 +243,12 @@ def _damaged(volume: str, number: int, why: str) -> str:
 
 
 def pins(folder: Path) -> tuple[str, ...]:
-    """The reasons for which the version in `folder` is kept."""
+    """Return the reasons of all pins on the version in `folder`."""
     reasons = []
     with suppress(FileNotFoundError):  # it was never pinned
         for path in (folder / "pins").iterdir():
-            with suppress(FileNotFoundError):  # this one is unpinned now; the others still count
-                if not path.name.startswith("."):  # not whole yet, or deleted while it is read (NFS)
+            with suppress(FileNotFoundError):  # this pin was just removed; the others still count
+                if not path.name.startswith("."):  # still being written, or deleted while open (NFS)
                     reasons.append(read_whole(path).decode())
     return tuple(sorted(reasons))
 

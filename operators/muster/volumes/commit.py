@@ -1,15 +1,15 @@
-"""The commit: what all replicas sealed becomes versions, every output or none, once per job_id.
+"""The commit: the sealed files of all replicas become versions, every output or none, once per job_id.
 
 ::
 
-    staging/<job>/<attempt>/ready/<k>/     one version to be: data/ MANIFEST RECORD.json KNOWN
-    staging/<job>/<attempt>/ready/PLAN     written when all of them are whole, with their numbers
-    v/<volume>/.<n>                        a link that reserves the number for this job
-    v/<volume>/<n>/                        then <k> is renamed to here
-    commits/<job>.json                     renamed last: now, and only now, they are all visible
+        staging/<job>/<attempt>/ready/<k>/     one draft: data/ MANIFEST RECORD.json KNOWN
+        staging/<job>/<attempt>/ready/PLAN     written when all drafts are complete, with their numbers
+        v/<volume>/.<n>                        a link that reserves the number for this job
+        v/<volume>/<n>/                        the draft <k> is renamed to here
+        commits/<job>.json                     renamed last: it makes all of them visible at once
 
-Every step can be done again, so a crash at any point is mended by asking once more:
-before PLAN it prepares afresh, after PLAN it only renames. Why so: docs/adr/0004-all-or-none.md.
+Every step can be repeated, so after a crash at any point the next call completes the commit:
+before PLAN it prepares again, after PLAN it only renames. Why so: docs/adr/0004-all-or-none.md.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from muster.volumes.tree import (
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Where one draft goes; a line of PLAN.
+    """The place of one draft; a line of PLAN.
 
-    :param record: the digest of its RECORD.json; empty in a PLAN of the first musters.
+    :param record: the digest of its RECORD.json; empty in a PLAN of the first releases.
     """
 
     folder: str
@@ -87,17 +87,17 @@ def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
 def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool = False) -> list[Frozen]:
     """Make a draft's files read-only, hash them, share those that `previous` holds; return them.
 
-    :param compare: whether a file of `previous` is hashed before it is shared though it seems unchanged.
+    :param compare: whether to hash a file of `previous` before sharing it, even if it seems unchanged.
     """
     if draft.folder.is_symlink():
         raise StoreError(f"output {draft.output!r} was replaced by a link: nothing is committed")
-    folders = unlock(draft.folder)  # they are the store's now, and a crash may have left them 0555
+    folders = unlock(draft.folder)  # a crash may have left them 0555
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
     entries = list(freeze_files(_own_files(draft), spare=spare))
     _check_sizes(draft, entries)
     if previous is not None and layout.links:
-        with suppress(Corrupt):  # fsck names it; the new version has bytes of its own
-            # What an NFS client knows of a file's times may be old.
+        with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
+            # An NFS client may have outdated times of a file.
             before = sharing.Previous(previous, trusted=layout.syncfs and not compare)
             entries = sharing.share(draft.folder, entries, before)
     set_modes(draft.folder, folders, 0o555)
@@ -105,7 +105,7 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool
 
 
 def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
-    """Every file of a draft, without what a crash left of one that was copied in part, which goes."""
+    """Yield every file of a draft; delete partial copies that a crash left."""
     for path, entry in held_files_of(draft.folder):
         if entry.name.startswith(TEMPORARY) and path not in draft.files:
             Path(entry.path).unlink(missing_ok=True)
@@ -174,7 +174,7 @@ def _describe(
 
 
 def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
-    """Sync everything once and write PLAN: from here on the commit is only renames."""
+    """Sync everything once and write PLAN: after it, the commit only renames."""
     ready.mkdir(parents=True, exist_ok=True)
     if layout.syncfs:
         sync_all(layout.root)
@@ -186,7 +186,7 @@ def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
 
 
 def read_plan(ready: Path) -> list[Placed] | None:
-    """What was decided before a crash, or None where nothing was."""
+    """Return the plan that was written before a crash, or None."""
     try:
         return [Placed(**line) for line in json.loads((ready / "PLAN").read_bytes())]
     except FileNotFoundError:
@@ -194,7 +194,7 @@ def read_plan(ready: Path) -> list[Placed] | None:
 
 
 def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str) -> dict[str, list[Place]]:
-    """Rename every version to its place and then, in one step, make them all visible; say where they are."""
+    """Rename every version to its place, then make all visible in one step; return their places."""
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
         with suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str)
         (placed.volume, placed.number): placed.record or _digest_now(layout, placed) for placed in plan
     }
     write_commit(layout, job_id, CommitRecord(outputs, records))
-    with suppress(OSError):  # all is visible: a mark that stays is no reason to fail
+    with suppress(OSError):  # all is visible: a mark that stays must not fail the commit
         for placed in plan:
             numbers.remember(layout, placed.volume, placed.partition, placed.number)
             _tidy(ready / placed.folder, layout.version(placed.volume, placed.number))
@@ -221,12 +221,12 @@ def _digest_now(layout: Layout, placed: Placed) -> str:
 
 
 def _place(draft: Path, target: Path) -> None:
-    """Move a draft to its place, or, where nothing moves from one folder into another, copy it there.
+    """Move a draft to its place, or copy it where the file system cannot rename between folders.
 
-    In either case the draft is gone first, so that another machine does not prepare it any more.
+    Either way the draft is renamed first, so that no other machine prepares it again.
     """
     if (target / "MANIFEST").is_file():
-        return  # a call before a crash did it, or another machine
+        return  # done before a crash, or by another machine
     if not _taken(draft).is_dir():
         try:
             rename(draft, target)
@@ -245,7 +245,7 @@ def _taken(draft: Path) -> Path:
 def _copy(draft: Path, target: Path) -> None:
     """Copy a draft to a folder beside its place, and rename that."""
     new = target.with_name(f"{TEMPORARY}{target.name}-{os.urandom(8).hex()}")
-    unlock(draft)  # it may be another machine's, and listed late
+    unlock(draft)  # another machine may have made it, and NFS may list it late
     try:
         copy_tree(draft, new)
         for entry in files_of(new / "data"):
@@ -258,7 +258,7 @@ def _copy(draft: Path, target: Path) -> None:
 
 
 def _tidy(draft: Path, target: Path) -> None:
-    """Take away what a version that is visible needs no more: its mark, and copies that a crash cut off."""
+    """Delete leftovers of a visible version: its mark, and partial copies of a crash."""
     target.with_name(f".{target.name}").unlink(missing_ok=True)
     if _taken(draft).is_dir():
         for torn in target.parent.glob(f"{TEMPORARY}{target.name}-*"):

@@ -1,12 +1,13 @@
 """Commit records: which versions are committed, by which job, and with which RECORD.json.
 
 ``commits/<job_id>.json`` holds ``{"outputs": {output: [[volume, number], …]}, "records": {"volume@number":
-"b3:…"}, "at": seconds}``. A version is committed exactly where a commit record names it. Its own RECORD.json
-only says which one to look at, and is checked against it. Records of the first musters lack "records".
+"b3:…"}, "at": seconds}``. A version is committed exactly if a commit record names it. Its own RECORD.json
+only says which commit record to read, and is checked against it. Records of the first releases lack
+"records".
 
-A number that was taken and is not committed has a mark beside its folder, ``.<n>``, which names its job; the
-commit takes the mark away last. So a version without a mark was committed, whatever its RECORD.json says,
-and no list of all commit records is needed to know it.
+A number that is reserved and not yet committed has a mark beside its folder, ``.<n>``, which names its job.
+The commit removes the mark last. So a version without a mark is committed, whatever its RECORD.json says,
+and no list of all commit records is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CONTENT = ("RECORD.json", "MANIFEST", "data", "RETIRED")
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """One commit: the versions of each output, and the digest of each version's RECORD.json where it is known."""
+    """One commit: the versions of each output, and where known the digest of each version's RECORD.json."""
 
     outputs: Mapping[str, list[Place]]
     records: Mapping[Place, str] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class CommitRecord:
 
     @property
     def places(self) -> list[Place]:
-        """Every version that it names."""
+        """All versions in it."""
         return [place for places in self.outputs.values() for place in places]
 
 
@@ -69,7 +70,7 @@ def write_commit(layout: Layout, job_id: str, commit: CommitRecord) -> None:
 
 
 def committed(layout: Layout, job_id: str) -> dict[str, list[Place]] | None:
-    """Return the versions of a job's commit, per output, or None where it has not been committed."""
+    """Return the versions of a job's commit, per output, or None where it is not committed."""
     commit = read_commit(layout, job_id)
     return None if commit is None else dict(commit.outputs)
 
@@ -88,13 +89,13 @@ def check_record(text: bytes, record: Record, place: Place, commit: CommitRecord
 
 
 def holder(folder: Path) -> str | None:
-    """Return the job that took the number of a version's folder; None where it is committed, or was never taken."""
+    """Return the job that reserved a version's number; None where it is committed, or was never reserved."""
     claim = link_text(folder.with_name(f".{folder.name}"))
     return claim.rpartition(":")[0] if claim else None
 
 
 def is_committed(layout: Layout, volume: str, number: int) -> bool:
-    """Return whether a version was committed whose RECORD.json does not say it; reads one commit record at most."""
+    """Whether a version without a usable RECORD.json was committed; reads one commit record at most."""
     folder = layout.version(volume, number)
     if not has_content(folder):
         return False
@@ -104,23 +105,23 @@ def is_committed(layout: Layout, volume: str, number: int) -> bool:
     try:
         commit = read_commit(layout, job_id)
     except (Corrupt, SpecError):
-        return True  # unknown: nothing is deleted as long as fsck names it
+        return True  # unknown: nothing is deleted while fsck reports it
     return commit is not None and (volume, number) in commit.places
 
 
 def has_content(folder: Path) -> bool:
-    """Return whether a number's folder holds anything of a version."""
+    """Whether a number's folder holds anything of a version."""
     return any((folder / name).exists() for name in _CONTENT)
 
 
 def all_commits(layout: Layout) -> Iterator[tuple[str, CommitRecord | Corrupt]]:
-    """Yield every job that committed, with its commit record, or with what is wrong with that."""
+    """Yield every job that committed, with its commit record or the error in reading it."""
     for path in sorted((layout.root / "commits").glob("*.json")):
         try:
             commit = read_commit(layout, path.stem)
         except Corrupt as error:
             yield path.stem, error
-        except (OSError, SpecError) as error:  # the disk does not give it, or its name is no job's
+        except (OSError, SpecError) as error:  # it cannot be read, or its name is no job_id
             yield path.stem, Corrupt(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})")
         else:
             if commit is not None:
@@ -128,18 +129,18 @@ def all_commits(layout: Layout) -> Iterator[tuple[str, CommitRecord | Corrupt]]:
 
 
 def is_named(layout: Layout, volume: str, number: int) -> bool:
-    """Return whether a commit record names a version of which nothing may be left; reads all of them."""
+    """Whether any commit record names a version, of which nothing may be left; reads all records."""
     commits = (commit for _, commit in all_commits(layout) if not isinstance(commit, Corrupt))
     return any((volume, number) in commit.places for commit in commits)
 
 
 def is_buried(folder: Path) -> bool:
-    """Return whether gc took the version's data away."""
+    """Whether gc deleted the version's data."""
     return (folder / "TOMBSTONE").is_file() and not (folder / "data").is_dir()
 
 
 def uncommitted(layout: Layout) -> Iterator[tuple[Path, str]]:
-    """Yield the folders of versions whose commit was cut off, each with the job that took its number."""
+    """Yield the folders of interrupted commits, each with the job that reserved its number."""
     for volume in layout.volumes():
         for number in sorted(layout.taken(volume)):
             folder = layout.version(volume, number)

@@ -1,4 +1,4 @@
-"""Makes versions: of what a job sealed, and of what is put in by hand; each once, for one job_id."""
+"""Makes versions: of a job's sealed files, and of files put in by hand; each once per job_id."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Commits:
         metrics: Mapping[str, float] | None = None,
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
-        """Make what all replicas sealed into versions; see :meth:`muster.volumes.protocols.Attempts.commit`."""
+        """Make the sealed files into versions; see :meth:`muster.volumes.protocols.Attempts.commit`."""
         done = committed(self._layout, job_id)
         if done is None:
             self._ledger.check(job_id)
             with translated(f"commit job {job_id}"), self._attempts.alone(job_id):
                 done = committed(self._layout, job_id)
-                if done is None:  # not done by another while we waited
+                if done is None:  # no other process did it meanwhile
                     done = self._commit_once(job_id, attempt, metrics or {}, modules)
         return {
             output: tuple(self._catalog.described(volume, number) for volume, number in places)
@@ -55,10 +55,10 @@ class Commits:
         }
 
     def put(self, job_id: str, volume: str, draft: Callable[[Path], Draft], *, note: str) -> Version:
-        """Make one draft a version, once for each job_id, however often it is asked for.
+        """Make one draft a version, once per job_id, however often it is called.
 
-        :param draft: makes it below the folder that it is given.
-        :raises OSError: the disk is full, or cannot be written.
+        :param draft: creates the draft below the given folder.
+        :raises OSError: the disk is full, or a write fails.
         """
         ready = self._layout.staging(job_id) / "1" / "ready"
         with self._attempts.alone(job_id):
@@ -73,7 +73,7 @@ class Commits:
         self, job_id: str, volume: str, draft: Callable[[Path], Draft], ready: Path, note: str
     ) -> dict[str, list[tuple[str, int]]]:
         plan = read_plan(ready)
-        if plan is None:  # else a call before a crash received all of it
+        if plan is None:  # else a call before a crash received all files
             try:
                 drafts = [draft(ready)]
                 record = Record(
@@ -101,7 +101,7 @@ class Commits:
             done = committed(self._layout, job_id)
             if done is None:
                 raise
-            return done  # another machine did it meanwhile: locks do nothing there
+            return done  # another machine did it meanwhile, where locks have no effect
 
     def _commit(
         self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
@@ -118,7 +118,7 @@ class Commits:
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
             decide(self._layout, plan, ready=ready)
         done = publish(self._layout, plan, ready=ready, job_id=job_id)
-        with suppress(OSError):  # the versions are visible: what cannot go now is gc's, and no reason to fail
+        with suppress(OSError):  # the versions are visible; gc deletes what stays
             self._attempts.clear(staging)
         return done
 
@@ -137,7 +137,7 @@ class Commits:
 
 @contextmanager
 def _blaming_output() -> Iterator[None]:
-    """Call a name that is too long, or a file that may not be changed, what it is: no later try helps."""
+    """Turn a too long name, or a file that cannot be changed, into BadOutput: no later try helps."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,8 @@
-"""What of a store is not as it was committed: commit records and versions, each held against the other.
+"""Finds damage: what of a store differs from what was committed, in commit records and versions.
 
-A quick look compares records, manifests, and the names and sizes of files; a deep one hashes every file again.
-Nothing is changed. ``muster volumes fsck`` shows what is found, and gc takes nothing while there is any.
+A quick check compares records, manifests, and the names and sizes of files; a deep one hashes every file
+again. Nothing is changed. ``muster volumes fsck`` shows the result, and gc deletes nothing while there is
+damage.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is not as it should be.
+    """One problem of a store.
 
     :param where: an address, or a path below the store.
-    :param harmless: no version is touched by it; gc takes it away.
+    :param harmless: it affects no version; gc deletes it.
     """
 
     where: str
@@ -57,11 +58,11 @@ class Problem:
 
 @dataclass
 class Found:
-    """What a look at the store found.
+    """The result of a check.
 
-    :param commits: the commit record of each version that one names.
-    :param unprotected: per job the committed versions whose RECORD.json no digest covers, each with the digest
-        that it has now; only those with which nothing is wrong.
+    :param commits: per version the commit record that names it.
+    :param unprotected: per job the committed versions whose RECORD.json has no digest in the commit record,
+        each with its present digest; only versions without a problem.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -72,28 +73,28 @@ class Found:
 
 
 def look(store: FolderStore, *, deep: bool = False, progress: Progress | None = None) -> Found:
-    """Hold commit records against versions and versions against commit records.
+    """Check commit records against versions, and versions against commit records.
 
     :param deep: hash every file again.
-    :param progress: called with an address, how many versions are checked and how many there are.
+    :param progress: called with an address, the number of checked versions and of all.
     """
     found = Found()
     found.problems += _commits(store, found.commits)
     for done, place in enumerate(sorted(found.commits)):
         if progress is not None:
             progress(pinned(*place), done, len(found.commits))
-        with store.marks.steady():  # gc takes nothing away while we look
+        with store.marks.steady():  # gc deletes nothing meanwhile
             _look_at(store, place, found, deep=deep)
     found.problems += _strays(store, found.commits)
     return found
 
 
 def refuse(store: FolderStore) -> None:
-    """Refuse to delete anything from a damaged store: what is damaged may be all that says what must stay.
+    """Refuse to delete from a damaged store: only a damaged document may say that something must stay.
 
-    A damaged version that was retired is given up, and stops nothing.
+    A damaged version that is retired does not count.
 
-    :raises Corrupt: it names what is damaged.
+    :raises Corrupt: the message names what is damaged.
     """
     bad = [each for each in look(store).problems if not each.harmless and not _is_retired(store, each.where)]
     if bad:
@@ -110,7 +111,7 @@ def _is_retired(store: FolderStore, where: str) -> bool:
 
 
 def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]]) -> Iterator[Problem]:
-    """Collect every version that a commit record names, whether its folder is there or not."""
+    """Add every version that a commit record names, whether its folder is there or not."""
     for job_id, commit in all_commits(store.layout):
         if isinstance(commit, Corrupt):
             path = store.layout.root / "commits" / f"{job_id}.json"
@@ -125,7 +126,7 @@ def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]])
 
 
 def _look_at(store: FolderStore, place: Place, found: Found, *, deep: bool) -> None:
-    """Add to what is found what one version should hold, and what is wrong with it."""
+    """Check one version, and add its problems to `found`."""
     folder, address = store.layout.version(*place), pinned(*place)
     job_id, commit = found.commits[place]
     problems = found.problems
@@ -156,7 +157,7 @@ def _look_at(store: FolderStore, place: Place, found: Found, *, deep: bool) -> N
 def _record_problems(
     folder: Path, place: Place, record: Record, text: bytes, named: tuple[str, CommitRecord]
 ) -> Iterator[Problem]:
-    """Say what is wrong with a RECORD.json that can be read."""
+    """Yield the problems of a RECORD.json that can be read."""
     job_id, commit = named
     if record.digest != manifest.read_head(folder / "MANIFEST").digest:
         yield _lost(folder, pinned(*place), "manifest and record name two digests")
@@ -176,7 +177,7 @@ def _lost(folder: Path, address: str, what: str) -> Problem:
 
 
 def _strays(store: FolderStore, commits: Mapping[Place, object]) -> Iterator[Problem]:
-    """Name the versions that are whole or in part there, and that neither a commit nor one that was cut off explains."""
+    """Yield versions, complete or not, that belong to no commit and no interrupted commit."""
     for volume in store.layout.volumes():
         for number in store.layout.numbers(volume):
             folder = store.layout.version(volume, number)
@@ -213,12 +214,12 @@ def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep:
 
 
 def _compare(file: str, entry: Entry, *, deep: bool) -> str:
-    """What is wrong with a file, which is asked for by its name: NFS lists late what another machine wrote."""
+    """Return the problem of a file, opened by name, since NFS lists late what another machine wrote."""
     try:
         return _difference(file, entry, deep=deep)
     except (FileNotFoundError, NotADirectoryError):
         return "missing file"
-    except OSError as error:  # a disk that fails: what else is damaged shall be known too
+    except OSError as error:  # the disk fails here: go on, to find other damage
         return f"cannot be read ({error.strerror})"
 
 

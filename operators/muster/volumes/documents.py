@@ -1,13 +1,13 @@
-"""What users wrote, Data Docs and model cards among it, shown so that it can do nothing.
+"""Shows files that users wrote, such as Data Docs and model cards, so that they can do no harm.
 
-A file of a version is whatever a job's author put there. It comes from the address that a session
-belongs to, Airflow's or this service's, so a script in it would act as the user who looks at it. Therefore
-each response carries ``Content-Security-Policy: sandbox`` with nothing allowed again: the document has
-an origin of its own, no scripts, forms, popups or plugins, and loads nothing but what it carries
-itself. From that origin a browser sends no session either, so a picture beside the document would not
-be let in. That is enough for the Data Docs and model cards that muster writes, which are one file each;
-pictures and further documents of a version are asked for by themselves. Whatever has no harmless type
-is downloaded, and ``nosniff`` keeps a browser from deciding otherwise.
+A file of a version holds whatever the job's author put into it. It is served from the address that a session
+belongs to, Airflow's or this service's, so a script in it could act as the user who opens it. Therefore each
+response carries ``Content-Security-Policy: sandbox`` without exceptions: the document has an origin of its
+own, no scripts, forms, popups or plugins, and loads only what is embedded in it. From that origin a browser
+sends no session either, so it could not load a picture beside the document. That is enough for the Data Docs
+and model cards that muster writes, which are one file each; other files of a version are requested by
+themselves. A file without a harmless type is downloaded, and ``nosniff`` keeps a browser from guessing
+another type.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "private, max-age=300",
-    # Airflow compresses what does not say how it is encoded: a model of 5 GB would keep its process
-    # busy for minutes, and a part of a file would no longer be the bytes that were asked for.
+    # Airflow compresses responses without a content encoding: a model of 5 GB would keep its process
+    # busy for minutes, and a part of a file would not be the requested bytes.
     "Content-Encoding": "identity",
 }
 TYPES = {
@@ -49,9 +49,9 @@ TYPES = {
 
 
 def parse(where: str) -> Address:
-    """Read ``VOLUME@NUMBER/PATH``: exactly one version and a file in it.
+    """Parse ``VOLUME@NUMBER/PATH``: exactly one version and a file in it.
 
-    :raises SpecError: it is anything else, or the path is not plain: ``..``, empty parts, control characters.
+    :raises SpecError: it has another form, or the path is not plain: ``..``, empty parts, control characters.
     """
     address = Address.parse(where)
     if address.select is not Select.NUMBER or not address.path:
@@ -60,7 +60,7 @@ def parse(where: str) -> Address:
 
 
 def show(store: LocalStore, address: Address) -> FileResponse:
-    """Answer with one file of a version, in ranges where the browser asks for them.
+    """Answer with one file of a version, or a range of it.
 
     :raises NotFound: there is no such version or file, or a link in it leads out of the version.
     """
@@ -83,7 +83,7 @@ def _regular(store: LocalStore, address: Address) -> Path:
         path = named.resolve(strict=True)
         if stat.S_ISREG(path.stat().st_mode) and path.is_relative_to(root):
             return path
-    except (OSError, RuntimeError):  # a name that no file can have, links in a circle
+    except (OSError, RuntimeError):  # an impossible name, or links in a circle
         pass
     version = f"{address.volume}@{address.value}"
     raise NotFound(

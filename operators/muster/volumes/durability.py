@@ -1,4 +1,4 @@
-"""What must survive a power cut, a kill or NFS: whole files, synced names, locks that die with their holder."""
+"""File operations safe from power cuts, kills and NFS: whole files, synced names, locks that die with their holder."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _holders: dict[str, int] = {}
 
 
 def temporary(beside: Path) -> Path:
-    """Name a file or folder beside `beside` that no reader looks at and no other process uses."""
+    """Name a file or folder beside `beside` that readers ignore and no other process uses."""
     return beside.parent / f"{TEMPORARY}{os.urandom(8).hex()}"
 
 
 def write_whole(path: Path, data: str | bytes, *, durable: bool = True, mode: int = 0o644) -> None:
     """Replace `path` by `data`: a reader sees the old file or the new one, never a part.
 
-    :param durable: return only when it survives a power cut.
-    :param mode: who may read and write it (open(2)).
+    :param durable: return only when the file survives a power cut.
+    :param mode: permission bits (open(2)).
     """
     new = temporary(path)
     try:
@@ -50,7 +50,7 @@ def write_whole(path: Path, data: str | bytes, *, durable: bool = True, mode: in
 
 
 def read_whole(path: Path) -> bytes:
-    """Read a file that others replace: on NFS the one that was opened may be gone before it is read (ESTALE)."""
+    """Read a file that others replace: on NFS the opened file may be gone before it is read (ESTALE)."""
     for _ in range(_STALE_READS):
         try:
             return path.read_bytes()
@@ -61,10 +61,11 @@ def read_whole(path: Path) -> bytes:
 
 
 def rename(source: Path | str, target: Path | str) -> None:
-    """Rename (rename(2)), and find out whether it was done where an error may not tell the truth.
+    """Rename (rename(2)), and check the result where an error may be wrong.
 
-    An NFS client that gets no reply asks again, and is told that `source` is not there: its first call
-    moved it. So it is done if `source` is gone and `target` there. Another error is worth asking again.
+    An NFS client that gets no reply sends the call again, and is then told that `source` does not exist,
+    since its first call moved it. So the rename is done if `source` is gone and `target` is there. Other
+    errors may be retried.
 
     :param source: a name that is moved to `target` and nowhere else.
     """
@@ -105,7 +106,7 @@ def sync_all(folder: Path) -> None:
 
 
 def symlink(text: str, path: Path | str) -> None:
-    """Make a symbolic link (symlink(2)); that it is there, with this text, is no error: NFS asks twice.
+    """Make a symbolic link (symlink(2)); an existing link with this text is no error: NFS may ask twice.
 
     :raises FileExistsError: something else is there.
     """
@@ -117,7 +118,7 @@ def symlink(text: str, path: Path | str) -> None:
 
 
 def link_text(path: Path | str) -> str | None:
-    """What a symbolic link says; None where it is gone, or is none."""
+    """Return the text of a symbolic link; None where it is gone, or is no link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - it need be no path
     except OSError as error:
@@ -128,23 +129,23 @@ def link_text(path: Path | str) -> str | None:
 
 def is_local(folder: Path) -> bool:
     """Whether `folder` is on a disk of this machine, whose syncfs is a barrier; NFS and FUSE give no such promise."""
-    return _file_system(folder) in _LOCAL
+    return file_system(folder) in _LOCAL
 
 
 def lends_leases(path: Path | str) -> bool:
-    """Whether this machine decides itself about leases (F_SETLEASE) of a file.
+    """Whether this machine itself decides about leases (F_SETLEASE) on a file.
 
-    Linux' clients of NFSv4 and SMB grant one only where the server has delegated the file to them, which many never
-    do, and say EAGAIN else, as they would of one that is open for writing.
+    Linux' clients of NFSv4 and SMB grant one only if the server has delegated the file to them, which many
+    never do. Otherwise they answer EAGAIN, as for a file that is open for writing.
     """
-    return _file_system(path) not in _ASKS_A_SERVER
+    return file_system(path) not in _ASKS_A_SERVER
 
 
-def _file_system(path: Path | str) -> int | None:
-    """The type of the file system that a path is on, as statfs(2) numbers them; None where it does not say."""
+def file_system(path: Path | str) -> int | None:
+    """Return the type of a path's file system, a magic number of statfs(2); None where it is unknown."""
     import ctypes
 
-    found = (ctypes.c_long * 32)()  # more than any struct statfs, which begins with its type
+    found = (ctypes.c_long * 32)()  # larger than any struct statfs, which begins with the type
     libc = ctypes.CDLL(None, use_errno=True)
     return found[0] & 0xFFFFFFFF if libc.statfs(os.fsencode(path), found) == 0 else None
 
@@ -170,7 +171,7 @@ def sync_upward(folder: Path, *, top: Path) -> None:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn what the file system says into a StoreError that says what could not be done."""
+    """Turn an OSError into a StoreError that says what could not be done."""
     try:
         yield
     except OSError as error:
@@ -183,9 +184,9 @@ def translated(what: str) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock file `path` (flock(2)); a crash gives it up. The file itself stays.
+    """Hold the lock file `path` (flock(2)); a crash releases it. The file itself stays.
 
-    Within one process it holds also where flock does nothing; there, one process has the store.
+    Between threads of one process it holds even where flock has no effect; there, one process owns the store.
     """
     with _turn(str(path), shared=shared):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -212,7 +213,7 @@ def is_free(path: Path) -> bool:
 
 @contextmanager
 def _turn(key: str, *, shared: bool) -> Iterator[None]:
-    """Threads of this process come one after the other, or at once those that share."""
+    """Let threads of this process in one at a time, or together those that share."""
     with _turns:
         _turns.wait_for(lambda: _holders.get(key, 0) >= 0 if shared else key not in _holders)
         _holders[key] = _holders.get(key, 0) + 1 if shared else -1
@@ -228,7 +229,7 @@ def _turn(key: str, *, shared: bool) -> Iterator[None]:
 
 
 def _start_afresh() -> None:
-    """In a child that was forked no other thread lives on, to give back what it holds."""
+    """Reset after a fork: in the child no other thread lives on to release its locks."""
     global _turns
     _turns = threading.Condition()
     _holders.clear()

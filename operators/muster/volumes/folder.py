@@ -1,6 +1,6 @@
 """The store in a folder: on one machine, and on the claim that a cluster's store service holds.
 
-On disk as :mod:`muster.volumes.layout` draws it. Any number of processes may open it at once.
+:mod:`muster.volumes.layout` describes the files. Any number of processes may open it at once.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class FolderStore:
-    """Volumes, code snapshots and the job ledger below `root`, which is made if it is not there.
+    """Volumes, code snapshots and the job ledger below `root`, which is created if it is not there.
 
-    :param compare: whether a commit reads each file of the version before that it shares, though it seems
-        unchanged: against bits that flipped on the disk.
-    :raises StoreError: `root` is something else, cannot be made, or is a newer muster's.
+    :param compare: whether a commit reads each file that it shares with the version before, though the file
+        seems unchanged: this finds bits that flipped on the disk.
+    :raises StoreError: `root` is something else, cannot be created, or belongs to a newer muster.
     """
 
     def __init__(self, root: Path, *, compare: bool = False) -> None:
@@ -53,7 +53,7 @@ class FolderStore:
         return self._ledger
 
     def resolve(self, address: str) -> tuple[Version, ...]:
-        """Return what an address names now."""
+        """Return the versions that an address names now."""
         return self.catalog.resolve(address)
 
     def volumes(self) -> list[str]:
@@ -73,12 +73,16 @@ class FolderStore:
         return self.catalog.count(check_volume(volume))
 
     def record(self, address: str) -> Record:
-        """Return where one version comes from; also of one whose data was deleted by gc."""
+        """Return one version's record; also after gc deleted its data."""
         wanted = Address.parse(address)
         if wanted.value.isdigit():
             return self.catalog.record(wanted.volume, int(wanted.value))
         version = self.marks.one(address)
         return self.catalog.record(version.volume, version.number)
+
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        """Return the record of each address, in their order."""
+        return [self.record(address) for address in addresses]
 
     def path(self, address: str) -> Path:
         """Return the folder of one version's data, or the file that the address names in it."""
@@ -112,7 +116,7 @@ class FolderStore:
         return folder
 
     def stage(self, job_id: str) -> Staging:
-        """Begin a new attempt; every earlier one is fenced from here on."""
+        """Begin a new attempt; every earlier one is fenced."""
         self.ledger.check(job_id)
         with translated(f"stage job {job_id}"), self.attempts.alone(job_id):
             return self.attempts.begin(job_id)
@@ -122,7 +126,7 @@ class FolderStore:
         return self.attempts.latest(job_id)
 
     def saved(self, job_id: str) -> Saved | None:
-        """Return the checkpoints that a job left, or a job that it follows."""
+        """Return the checkpoints of a job, or of a job that it follows."""
         self.ledger.check(job_id)
         with translated(f"look at the checkpoints of job {job_id}"):
             return self.attempts.saved(job_id)
@@ -140,7 +144,7 @@ class FolderStore:
         metrics: Mapping[str, float] | None = None,
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
-        """Make what all replicas sealed into versions: every output or none, once per job_id."""
+        """Make the sealed files of all replicas into versions: every output or none, once per job_id."""
         return self.commits.commit(job_id, attempt=attempt, metrics=metrics, modules=modules)
 
     def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
@@ -166,7 +170,7 @@ class FolderStore:
         return self.marks.pin(address, reason=reason)
 
     def unpin(self, address: str, *, reason: str) -> Version:
-        """Take one reason away."""
+        """Remove one reason."""
         return self.marks.unpin(address, reason=reason)
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
@@ -174,11 +178,11 @@ class FolderStore:
         self.marks.lease(addresses, holder=holder)
 
     def release(self, holder: str) -> None:
-        """Give all leases of `holder` back."""
+        """Release all leases of `holder`."""
         self.marks.release(holder)
 
     def retire(self, address: str, *, reason: str) -> Version:
-        """Hide a version from every selector; a damaged one goes with the next gc then."""
+        """Hide a version from every selector; a damaged one is deleted by the next gc."""
         return self.marks.retire(address, reason=reason)
 
     def reinstate(self, address: str) -> Version:
@@ -187,7 +191,7 @@ class FolderStore:
 
     def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
         """Check every committed version."""
-        from muster.volumes import fsck  # what is done once a day need not be read by every process
+        from muster.volumes import fsck  # rarely used: not every process needs to load it
 
         return fsck.check(self, deep=deep, protect=protect, progress=progress)
 
@@ -200,7 +204,7 @@ class FolderStore:
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
-        """Say what :meth:`collect` would take away now."""
+        """Return what :meth:`collect` would delete now."""
         from muster.volumes import damage, retention
 
         damage.refuse(self)
@@ -222,7 +226,7 @@ class FolderStore:
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Collected:
-        """Take away what :meth:`plan` names."""
+        """Delete what :meth:`plan` names."""
         from muster.volumes import retention
 
         return retention.collect(
@@ -235,23 +239,23 @@ class FolderStore:
         )
 
     def room(self) -> Room:
-        """Say how much room is left where the versions are kept."""
+        """Return the free space of the store's disk."""
         with translated(f"look at the disk of {self.layout.root}"):
             return Room.of(self.layout.root)
 
     def held(self) -> tuple[Held, ...]:
-        """Say what jobs that have ended still hold of the disk, oldest first."""
+        """Return the disk space that ended jobs still use, oldest first."""
         return held.held(self)
 
     def let_go(self, job_ids: Collection[str]) -> int:
-        """Delete all that these ended jobs hold; return its size in bytes."""
+        """Delete all staged files of these ended jobs; return their size in bytes."""
         with translated("give back what ended jobs hold"):
             return held.let_go(self, job_ids)
 
     def salvage(self, job_id: str, target: Path) -> int:
-        """Copy what an ended job staged, and could not be committed, below `target`."""
+        """Copy an ended job's uncommitted outputs below `target`."""
         with translated(f"fetch what job {job_id} staged into {target}"):
             return held.salvage(self, job_id, target)
 
     def close(self) -> None:
-        """Do nothing: a folder holds nothing open."""
+        """Do nothing: a folder store holds nothing open."""

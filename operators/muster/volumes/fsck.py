@@ -1,7 +1,7 @@
-"""Checking a store: whether every committed version is what was committed, and what lies about.
+"""Checks a store: whether every committed version is unchanged, and what crashes left behind.
 
-What is damaged is found by :mod:`muster.volumes.damage`. Nothing is changed, but that the digests of records
-which an earlier release committed are written where that is asked for.
+:mod:`muster.volumes.damage` finds the damage. A check changes nothing, except that it writes missing digests
+of records, which an earlier release committed, if asked to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Problem", "Progress", "Report", "check"]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a check found. `clean`: every committed version is whole, and every job's entry can be read."""
+    """The result of a check. `clean`: every committed version is whole, and every job's entry can be read."""
 
     versions: int
     files: int
@@ -42,8 +42,8 @@ def check(
     """Check every committed version, and look for what crashes left behind.
 
     :param deep: hash every file again.
-    :param protect: write the digests of records that have none; of those with which nothing is wrong.
-    :param progress: called with an address, how many versions are checked and how many there are.
+    :param protect: write the digests of records that lack one and have no problem.
+    :param progress: called with an address, the number of checked versions and of all.
     """
     found = look(store, deep=deep, progress=progress)
     if protect:
@@ -82,8 +82,8 @@ def _leftovers(store: FolderStore) -> Iterator[Problem]:
     for folder, job_id in uncommitted(store.layout):
         yield Problem(
             where=str(folder),
-            what=f"the commit of job {job_id} was cut off; nobody sees this version",
-            advice="submit the job again to complete it; gc takes it away once the job has ended",
+            what=f"the commit of job {job_id} was interrupted; this version is not visible",
+            advice="submit the job again to complete it; gc deletes it once the job has ended",
             harmless=True,
         )
     try:
@@ -95,5 +95,5 @@ def _leftovers(store: FolderStore) -> Iterator[Problem]:
     for job_id in left:
         staging = store.layout.staging(job_id)
         if any(path.name != "sealed" for path in staging.glob("*/*")):
-            what = f"files that job {job_id} staged and that nobody will commit"
+            what = f"files that job {job_id} staged and that will not be committed"
             yield Problem(where=str(staging), what=what, advice="run `muster volumes gc`", harmless=True)

@@ -1,6 +1,6 @@
-"""From what replicas sealed to drafts: the folders that a commit makes versions of.
+"""Gathers the sealed files of replicas into drafts: the folders that a commit makes versions of.
 
-Everything here follows from the seals alone, so a second call after a crash comes to the same.
+Everything here follows from the seals alone, so a second call after a crash has the same result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """One version to be, in a folder of its own on the store's file system.
+    """A version before its commit, in a folder of its own on the store's file system.
 
-    :param source: the folder below each replica's from which it is gathered.
+    :param source: the folder below each replica's folder from which it is gathered.
     :param files: the sealed size of every path.
     """
 
@@ -40,7 +40,7 @@ class Draft:
 
 
 def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, int]]:
-    """Join what the replicas sealed: per output the size of every path.
+    """Join the seals of all replicas: per output the size of every path.
 
     :raises StoreError: two replicas wrote the same path, an output is unknown or empty, a path leaves it.
     """
@@ -97,9 +97,9 @@ def check_path(path: str, *, output: str) -> str:
 
 
 def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int]]) -> list[Draft]:
-    """Say which versions the sealed files become: one an output, or one a top-level folder of it.
+    """Return the drafts of the sealed files: one per output, or one per top-level folder of it.
 
-    It follows from the seal alone, so that a second call after a crash says the same.
+    They follow from the seals alone, so a second call after a crash returns the same.
     """
     drafts: list[Draft] = []
     for output, files in sizes.items():
@@ -123,12 +123,12 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
 
 
 def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
-    """Move what the replicas wrote into the drafts; it can be called again after a crash."""
+    """Move the replicas' files into the drafts; it can be called again after a crash."""
     replicas = [(staging.root / f"{part.role}-{part.index}", part.files) for part in parts]
     for output in sorted({draft.output for draft in drafts}):
         for replica, files in replicas:
             _refuse_link(replica / output)
-            # a copy of an input has its read-only folders, and those could be neither moved nor emptied
+            # a copy of an input has read-only folders, which could be neither moved nor emptied
             if unlock(replica / output):
                 _refuse_stray(replica / output, files.get(output, {}), output)
     for draft in drafts:
@@ -158,14 +158,14 @@ def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
 
 
 def _refuse_link(folder: Path) -> None:
-    """A replica's folder is its own, and leads nowhere else."""
+    """Refuse a replica's folder that is a link."""
     for link in (folder, folder.parent):
         if link.is_symlink():
             raise StoreError(f"{link} was replaced by a link to {link.readlink()}: nothing is committed")
 
 
 def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
-    """Nothing is committed that is no regular file, or that came after its replica's seal."""
+    """Refuse anything but regular files, and files written after the replica's seal."""
     for path, entry in held_files_of(folder):
         if not entry.is_file(follow_symlinks=False):
             raise StoreError(
@@ -181,7 +181,7 @@ def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
 def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None) -> Draft:
     """Copy a user's folder or file into a draft, sharing blocks where the file system can.
 
-    :raises StoreError: it is not there, is empty, or holds links or devices.
+    :raises StoreError: there is no `source`, is empty, or holds links or devices.
     """
     data = ready / "0" / "data"
     data.mkdir(parents=True)
@@ -196,7 +196,7 @@ def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None)
 def sources(source: Path, *, volume: str) -> dict[str, Path]:
     """Return every file of a user's folder, or the one file, by its path in a version of `volume`.
 
-    :raises StoreError: it is not there, is empty, or holds links or devices.
+    :raises StoreError: there is no `source`, is empty, or holds links or devices.
     """
     if source.is_file():
         return {check_path(source.name, output=source.name): source.resolve()}

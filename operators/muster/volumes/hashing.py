@@ -1,8 +1,8 @@
 """BLAKE3 of files: big ones on all cores, small ones one after the other.
 
 One thread hashes 50,000 small files in 0.30 s and two in 0.50 s (the GIL): so only big files are worth threads.
-They are read, and not mapped, though that takes twice as long (0.30 s a GB in memory): a disk that cannot read, or a
-job that cuts its file short, is an error then, and for who has mapped it the end of the process (SIGBUS).
+Files are read, not mapped, though that takes twice as long (0.30 s a GB in memory): a failing disk, or a job
+that truncates its file, is then an error, while with a mapping it would kill the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AHEAD_FILES = 32
 
 @dataclass(frozen=True)
 class Frozen(Entry):
-    """A file as it was when it had been hashed: its inode, and when that last changed (ctime)."""
+    """A hashed file: its inode, and the inode's change time (ctime)."""
 
     inode: int
     ctime_ns: int
@@ -39,18 +39,19 @@ def hash_file(path: str) -> str:
     """Return the BLAKE3 of one file in hex."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return _hash(fd, os.fstat(fd).st_size)
+        return hash_open_file(fd, os.fstat(fd).st_size)
     finally:
         os.close(fd)
 
 
 def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Frozen]:
-    """Make files read-only, make sure that no process writes them any more, and hash them.
+    """Make files read-only, make sure that no process still writes them, and hash them.
 
-    A file that has another name somewhere gets bytes of its own first: who holds that name could
-    still change them. The disk is told of the next files while one is hashed.
+    A file with another hard link is copied first: a process could change it under the other name. The
+    kernel is told to read the next files ahead while one is hashed.
 
-    :param files: paths, each good until the next is asked for, and what the entry, and an error, calls it.
+    :param files: pairs of a path, valid until the next pair is requested, and the name for the entry and
+        errors.
     :param spare: a free name on the same file system.
     :raises StoreError: not a regular file, still open for writing, or changed while it was read.
     """
@@ -72,11 +73,11 @@ def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Fr
 def _freeze(fd: int, before: os.stat_result, name: str) -> Frozen:
     try:
         os.fchmod(fd, 0o444)
-        _refuse_writer(fd, name)
-        digest = _hash(fd, before.st_size)
+        refuse_writer(fd, name)
+        digest = hash_open_file(fd, before.st_size)
         after = os.fstat(fd)
     except OSError as error:
-        error.filename = name  # an open file has none
+        error.filename = name  # an open file has no name
         raise
     finally:
         os.close(fd)
@@ -96,12 +97,13 @@ def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
             raise StoreError(f"{name} is no regular file: outputs hold files and folders only")
         own_bytes(path, spare=spare)
     except OSError as error:
-        error.filename = name  # `path` is good only now
+        error.filename = name  # `path` is valid only now
         raise
     return _open_own(path, name, spare)
 
 
-def _hash(fd: int, size: int) -> str:
+def hash_open_file(fd: int, size: int) -> str:
+    """Return the BLAKE3 of the first `size` bytes of an open file."""
     hasher = blake3(max_threads=blake3.AUTO if size >= BIG_BYTES else 1)
     while size > 0 and (block := os.read(fd, min(size, BIG_BYTES))):
         hasher.update(block)
@@ -109,11 +111,11 @@ def _hash(fd: int, size: int) -> str:
     return hasher.hexdigest()
 
 
-def _refuse_writer(fd: int, name: str) -> None:
-    """A read lease is granted only while no process has the file open for writing (fcntl(2), F_SETLEASE).
+def refuse_writer(fd: int, name: str) -> None:
+    """Refuse a file that is open for writing: then the kernel grants no read lease (fcntl(2), F_SETLEASE).
 
-    It ends when `fd` is closed. Who opens the file for writing until then waits, and we are told by a
-    signal; SIGIO, which it would be, ends a process that does not expect it, and SIGURG does not.
+    The lease ends when `fd` is closed. A process that opens the file for writing until then waits, and this
+    one gets a signal. The default, SIGIO, ends a process that does not expect it; SIGURG does not.
     """
     try:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
@@ -123,4 +125,4 @@ def _refuse_writer(fd: int, name: str) -> None:
             raise StoreError(
                 f"{name} is still open for writing: close it, and end background processes, before the job ends"
             ) from error
-        # Another owner's file, or a file system that has no leases to give: the second stat has to do.
+        # Another owner's file, or a file system without leases: the second stat must do.

@@ -1,7 +1,7 @@
-"""What ended jobs still hold of the disk, which of it is needed no more, giving it back, and fetching it.
+"""The disk space that ended jobs still use: listing, freeing and fetching it.
 
-A job that ends without success gives what it staged back at once; its checkpoints stay. What all of its
-replicas had sealed and no commit could take stays too, for :data:`KEPT_DAYS`: it may be a training's model.
+A job without success frees its staged files at once; its checkpoints stay. Outputs that all replicas had
+sealed but that could not be committed stay too, for :data:`KEPT_DAYS`: they may hold a trained model.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ _CHECKPOINTS, _SEALED = "checkpoints", "sealed"
 
 
 def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
-    """Free what a job without success had staged, but for its checkpoints.
+    """Delete the staged files of a job without success, but for its checkpoints.
 
-    What all of its replicas had sealed stays too, unless it ended because the disk is full.
-    Nothing of the job may run any more, or what it still writes is lost.
+    Outputs that all replicas had sealed stay too, unless it ended because the disk is full.
+    Nothing of the job may still run: its further writes would be lost.
 
-    :param cause: why it ended, where that is known.
+    :param cause: why it ended, where it is known.
     """
     staging = store.attempts.latest(job_id)
     if staging is None or not staging.root.is_dir():
         return
     if cause is not Cause.DISK_FULL and _whole(store, staging):
         return
-    for entry in sorted(staging.root.iterdir(), key=lambda entry: entry.name != _SEALED):  # the seal first
+    for entry in sorted(staging.root.iterdir(), key=lambda entry: entry.name != _SEALED):  # the seals first
         if entry.name != _CHECKPOINTS:
             store.layout.delete(entry)
 
 
 def _whole(store: FolderStore, staging: Staging) -> bool:
-    """Whether all replicas have sealed; a seal that cannot be read is none."""
+    """Whether all replicas have sealed; an unreadable seal does not count."""
     with suppress(StoreError):
         return store.attempts.sealed(staging) is not None
     return False
 
 
 def is_fetchable(store: FolderStore, status: JobStatus) -> bool:
-    """Whether a job failed after all of its replicas had sealed, and so lately that what it wrote is kept."""
+    """Whether a job failed after all replicas had sealed, recently enough that its outputs are kept."""
     if status.state is not JobState.FAILED or (status.ended or 0) < time.time() - KEPT_DAYS * DAY_SECONDS:
         return False
     staging = store.attempts.latest(status.job_id)
@@ -65,12 +65,12 @@ def is_fetchable(store: FolderStore, status: JobStatus) -> bool:
 
 
 def held(store: FolderStore) -> tuple[Held, ...]:
-    """What ended jobs hold, oldest first."""
+    """Return the disk space that ended jobs use, oldest first."""
     return tuple(found for job_id in _staged(store) if (found := _held(store, job_id)) is not None)
 
 
 def let_go(store: FolderStore, job_ids: Iterable[str]) -> int:
-    """Delete all that these ended jobs hold, and return its size in bytes.
+    """Delete all staged files of these ended jobs, and return their size in bytes.
 
     :raises SpecError: one of them has not ended. :raises NotFound: there is no such job.
     """
@@ -79,7 +79,7 @@ def let_go(store: FolderStore, job_ids: Iterable[str]) -> int:
         _check_ended(store, job_id)
     freed = 0
     for job_id in chosen:
-        # where folders cannot be moved into the trash, their deletion does not tell their size
+        # where folders cannot be moved into the trash, deleting them does not return their size
         folder = store.layout.staging(job_id)
         size_bytes = size_of(_listable(folder))
         freed += max(size_bytes, trash.delete(store.layout, folder))
@@ -87,11 +87,11 @@ def let_go(store: FolderStore, job_ids: Iterable[str]) -> int:
 
 
 def fetchable(store: FolderStore, job_id: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every regular file that an ended job staged, as ``REPLICA/OUTPUT/PATH``; no link is followed.
+    """Yield every regular file that an ended job staged, as ``REPLICA/OUTPUT/PATH``; no link is followed.
 
-    The path of an entry is good until the next one is asked for.
+    The path of an entry is valid until the next one is requested.
 
-    :raises NotFound: it holds none.
+    :raises NotFound: there is none.
     """
     _check_ended(store, job_id)
     staging, found = store.attempts.latest(job_id), False
@@ -108,7 +108,7 @@ def fetchable(store: FolderStore, job_id: str) -> Iterator[tuple[str, os.DirEntr
 
 
 def salvage(store: FolderStore, job_id: str, target: Path) -> int:
-    """Copy every file that an ended job staged below `target`, a folder for each replica; return how many."""
+    """Copy an ended job's staged files below `target`, one folder per replica; return their number."""
     count = 0
     for path, entry in fetchable(store, job_id):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _held(store: FolderStore, job_id: str) -> Held | None:
     try:
         status = store.ledger.status(job_id)
         staging = store.attempts.latest(job_id)
-    except MusterError:  # gc knows what to do with what no ledger knows
+    except MusterError:  # gc deals with jobs that no ledger knows
         return None
     if staging is None or not status.state.ended or not store.attempts.idle(job_id):
         return None
@@ -143,15 +143,15 @@ def _staged(store: FolderStore) -> list[str]:
 
 
 def _folders(store: FolderStore, staging: Staging) -> list[Path]:
-    """Where replicas wrote, and where a commit had begun to gather that."""
+    """The folders that replicas wrote, and those into which a commit began to gather the files."""
     roles = store.ledger.spec(staging.job_id).roles
     names = [f"{role.name}-{index}" for role in roles for index in range(role.replicas)]
     return [_listable(folder) for name in (*names, "ready") if (folder := staging.root / name).is_dir()]
 
 
 def _listable(folder: Path) -> Path:
-    """Let an NFS client learn what other machines wrote below the folder of a job that has ended."""
-    with suppress(PermissionError):  # it is for NFS' listings, and no reason not to look
+    """Refresh an NFS client's listing of an ended job's folder."""
+    with suppress(PermissionError):  # it only refreshes listings on NFS
         unlock(folder)
     return folder
 
@@ -165,9 +165,9 @@ def _check_ended(store: FolderStore, job_id: str) -> None:
 
 
 def leftovers(store: FolderStore, *, but: Collection[str]) -> Iterator[str]:
-    """The job ids whose staging is not needed any more.
+    """Yield the job ids whose staging is not needed any more.
 
-    :param but: those whose checkpoints are kept, as :func:`resumable` returns them.
+    :param but: jobs whose checkpoints are kept, as :func:`resumable` returns them.
     """
     for folder in named(store.layout.root / "staging"):
         if folder.name in but or is_left_fetchable(store, folder.name):
@@ -177,17 +177,17 @@ def leftovers(store: FolderStore, *, but: Collection[str]) -> Iterator[str]:
 
 
 def resumable(store: FolderStore, *, days: float = CHECKPOINT_DAYS) -> tuple[str, ...]:
-    """The ended jobs whose checkpoints stay, sorted.
+    """Return the ended jobs whose checkpoints stay, sorted.
 
-    These are the checkpoints of a task that ended less than `days` ago and has not succeeded since, and those
-    of which a job that has not ended yet is going to begin with a copy.
+    These are jobs of a task that ended less than `days` ago and has not succeeded since, and jobs with
+    checkpoints that a job that has not ended yet will copy at its start.
     """
     since, ledger = time.time() - days * DAY_SECONDS, store.ledger
     folders = [folder.name for folder in named(store.layout.root / "staging")]
     left = [job_id for job_id in folders if has_ended(store, job_id) and _saved_by(store, job_id)]
     saved = {job_id: _task(spec) for job_id, spec in ledger.specs(left).items()}
     kept, needed = set[str](), set[str]()
-    for status in ledger.statuses(ledger.jobs() if saved else ()):  # the oldest first
+    for status in ledger.statuses(ledger.jobs() if saved else ()):  # oldest first
         job_id, ended = status.job_id, status.ended or status.submitted
         if not status.state.ended:
             followed = store.attempts.last_saved(ledger.spec(job_id).follows)
@@ -201,20 +201,20 @@ def resumable(store: FolderStore, *, days: float = CHECKPOINT_DAYS) -> tuple[str
 
 
 def _task(spec: JobSpec) -> tuple[Origin, str]:
-    """The task and run that a job is of, and which of its jobs."""
+    """Return the task and run of a job, and its name among that task's jobs."""
     return spec.origin, spec.name
 
 
 def _saved_by(store: FolderStore, job_id: str) -> bool:
     try:
         staging = store.attempts.last_saved(job_id)
-    except Corrupt:  # it cannot be told what it was, so nothing goes on from it
+    except Corrupt:  # its spec is unknown, so nothing continues from it
         return False
     return staging is not None and staging.job_id == job_id
 
 
 def is_left_fetchable(store: FolderStore, job_id: str) -> bool:
-    """Whether what a job staged can still be fetched; not of one that the ledger does not know."""
+    """Whether a job's staged outputs can still be fetched; False if the ledger does not know the job."""
     try:
         return is_fetchable(store, store.ledger.status(job_id))
     except NotFound:
@@ -222,7 +222,7 @@ def is_left_fetchable(store: FolderStore, job_id: str) -> bool:
 
 
 def given_up(store: FolderStore, job_id: str) -> bool:
-    """Whether this job will not be committed any more: it ended, or no ledger knows it and its lock is free."""
+    """Whether a job cannot be committed any more: it ended, or the ledger lacks it and its lock is free."""
     known = store.layout.job(job_id).is_dir()
     return (has_ended(store, job_id) or not known) and store.attempts.idle(job_id)
 
@@ -236,5 +236,5 @@ def has_ended(store: FolderStore, job_id: str) -> bool:
 
 
 def named(folder: Path) -> list[Path]:
-    """What lies in `folder` under a name of its own, sorted; not what is being made or taken away."""
+    """Return the entries of `folder`, sorted, without temporary names."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))

@@ -1,8 +1,8 @@
 """Holds a folder open below another one, reached through no link, however deep it lies.
 
-The job that wrote a tree may still be writing it, and may swap one of its folders for a link between two calls of
-ours. A path is opened in one call where the kernel can (openat2(2)), so that a walk of a deep tree costs a few calls
-a folder, and else name by name (openat(2), O_NOFOLLOW).
+The job that wrote a tree may still be writing it, and may replace one of its folders by a link between two
+system calls. A path is opened in one call where the kernel can (openat2(2)), so a walk of a deep tree costs
+few calls per folder, and otherwise name by name (openat(2), O_NOFOLLOW).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def held(folder: Path | str, inner: str = "") -> Iterator[str]:
-    """A name for `inner` below `folder`, good for as long as this lasts, whatever takes its place meanwhile.
+    """Yield a path for `inner` below `folder` that is valid in the block, even if the folder is replaced.
 
-    An error that is raised meanwhile names `folder` and `inner` in place of that name.
+    Errors that are raised in the block name `folder` and `inner` instead of that path.
 
-    :raises NotADirectoryError: it is a link or a file, or one of them is on the way from `folder`.
+    :raises NotADirectoryError: it is a link or a file, or the way from `folder` leads through one.
     """
     fd = os.open(folder, _FOLDER)
     try:
@@ -46,7 +46,7 @@ def held(folder: Path | str, inner: str = "") -> Iterator[str]:
 
 
 def _steps(inner: str) -> Iterator[bytes]:
-    """Cut a path into parts that one system call can take, which is one part as a rule."""
+    """Cut a path into parts that one system call can take, usually one."""
     rest = os.fsencode(inner)
     while len(rest) > _LONGEST_STEP:
         cut = rest.rfind(b"/", 0, _LONGEST_STEP)
@@ -58,7 +58,7 @@ def _steps(inner: str) -> Iterator[bytes]:
 
 def _open_below(fd: int, path: bytes) -> int:
     """Open a folder below an open one through no link, in one call (openat2(2)): a deep tree is many long paths."""
-    if b"/" in path and (opened := _openat2(fd, path)) is not None:
+    if b"/" in path and (opened := openat2(fd, path)) is not None:
         return opened
     fd = os.dup(fd)
     try:
@@ -72,8 +72,8 @@ def _open_below(fd: int, path: bytes) -> int:
     return fd
 
 
-def _openat2(fd: int, path: bytes) -> int | None:
-    """Open a folder below an open one; None where the kernel, or what confines us, has no such call."""
+def openat2(fd: int, path: bytes) -> int | None:
+    """Open a folder below an open one; None where the kernel, or a sandbox, lacks the call."""
     how = struct.pack("QQQ", _FOLDER, 0, _RESOLVE_NO_SYMLINKS)
     opened = int(_libc().syscall(_OPENAT2, fd, path, how, ctypes.c_size_t(len(how))))
     if opened >= 0:

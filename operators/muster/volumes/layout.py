@@ -1,4 +1,4 @@
-"""Where a folder store keeps what, and what its file system can do.
+"""The files of a folder store, and the abilities of its file system.
 
 ::
 
@@ -7,12 +7,12 @@
                          MANIFEST  RECORD.json  KNOWN  RETIRED  TOMBSTONE  pins/<key>
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
-    STORE/hints/<volume>/                  what a commit need not list a volume for; may be deleted (``:`` for ``/``)
+        STORE/hints/<volume>/                  saves a commit from listing a volume; may be deleted (``:`` for ``/``)
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, attempt
-    STORE/leases/<holder>/<volume>@<n>     who reads what (``:`` for ``/``)
-    STORE/trash/                           taken away, unlinked later
+        STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
+        STORE/trash/                           deleted, to be unlinked later
 
 Volumes nest (``flights`` and ``flights/features``): a segment of a name is never digits alone, so
 a folder of digits is always a version.
@@ -48,14 +48,14 @@ MARKER = "VOLUME.json"
 _ROOMS = ("v", "commits", "staging", "code", "jobs", "leases", "trash")
 
 
-@lru_cache(4096)  # a look at a volume of a thousand versions asks for it some thousand times
+@lru_cache(4096)  # listing a volume of a thousand versions calls it some thousand times
 def _volume(root: Path, name: str) -> Path:
     return root / "v" / check_volume(name)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of one store. Every name is checked before it becomes part of one."""
+    """The paths of one store. Every name is checked before it becomes part of a path."""
 
     root: Path
     uuid: str
@@ -71,7 +71,7 @@ class Layout:
         return self.volume(volume) / str(int(number))
 
     def commit(self, job_id: str) -> Path:
-        """The file whose being there makes a job's versions visible."""
+        """The file that makes a job's versions visible."""
         return self.root / "commits" / f"{check_job_id(job_id)}.json"
 
     def job(self, job_id: str) -> Path:
@@ -92,13 +92,13 @@ class Layout:
 
     @property
     def trash(self) -> Path:
-        """Where things go to be unlinked."""
+        """The folder of files that wait to be unlinked."""
         return self.root / "trash"
 
     def discard(self, path: Path) -> Path | None:
         """Move a file or folder to the trash in one step; None where it was gone already.
 
-        Where the file system moves nothing between folders (EXDEV) it is gone at once.
+        Where the file system cannot move it between folders (EXDEV) it is deleted at once.
         """
         target = self.trash / f"{int(time.time())}-{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
@@ -116,7 +116,7 @@ class Layout:
         return None
 
     def delete(self, path: Path) -> None:
-        """Take a file or folder away for good; a crash leaves it whole, or in the trash."""
+        """Delete a file or folder for good; a crash leaves it whole, or in the trash."""
         taken = self.discard(path)
         if taken is not None:
             with suppress(OSError):  # NFS keeps a file that is open, and its folder: gc empties the trash
@@ -135,7 +135,7 @@ class Layout:
             waiting += [folder / name for name in names if not name.isdigit()]
 
     def numbers(self, volume: str) -> list[int]:
-        """Every number given out in a volume, ascending, also of versions not visible or deleted."""
+        """Return every number given out in a volume, ascending, also of invisible or deleted versions."""
         try:
             names = os.listdir(self.volume(volume))  # noqa: PTH208 - half the time of iterdir
         except FileNotFoundError:
@@ -143,7 +143,7 @@ class Layout:
         return sorted(int(name) for name in names if name.isdigit())
 
     def taken(self, volume: str) -> dict[int, str]:
-        """The numbers that are reserved, each with who took it."""
+        """Return the reserved numbers, each with the claim that reserved it."""
         taken = {}
         for path in self.volume(volume).iterdir():
             if path.is_symlink():
@@ -154,15 +154,15 @@ class Layout:
 
 
 def open_layout(root: Path) -> Layout:
-    """Open the store at `root`, creating it whole where there is none; two at once make one.
+    """Open the store at `root`, creating it whole where there is none; two processes at once create one.
 
-    :raises StoreError: the folder is something else, or a newer muster's.
+    :raises StoreError: the folder is something else, or belongs to a newer muster.
     """
     root = root.absolute()
     try:
         document = json.loads((root / MARKER).read_bytes())
     except FileNotFoundError:
-        return _create(root)
+        return create(root)
     except (OSError, ValueError) as error:
         raise StoreError(f"{root} cannot be opened as a store: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -171,9 +171,10 @@ def open_layout(root: Path) -> Layout:
     return Layout(root, document.get("uuid", ""), bool(able.get("link")), bool(able.get("syncfs")))
 
 
-def _create(root: Path) -> Layout:
+def create(root: Path) -> Layout:
+    """Make a store in an empty folder, or open the one that another process made there meanwhile."""
     if root.is_dir() and any(root.iterdir()):
-        if (root / MARKER).is_file():  # made by another process since it was looked for
+        if (root / MARKER).is_file():  # created by another process meanwhile
             return open_layout(root)
         raise NotFound(
             f"{root} is not empty and holds no {MARKER}: name an empty folder or an existing store"
@@ -191,7 +192,7 @@ def _create(root: Path) -> Layout:
         rename(new, root)
     except OSError as error:
         remove(new)
-        if not (root / MARKER).is_file():  # else another process made it first: open that one
+        if not (root / MARKER).is_file():  # else another process created it first: open that one
             raise StoreError(
                 f"no store can be made at {root}: {error.strerror}; if it is a mount or a link, name a folder below it"
             ) from error

@@ -1,4 +1,4 @@
-"""The job ledger of a folder store: one folder a job, every file replaced whole."""
+"""The job ledger of a folder store: one folder per job, every file replaced whole."""
 
 from __future__ import annotations
 
@@ -49,37 +49,37 @@ class FolderLedger:
         return False
 
     def spec(self, job_id: str) -> JobSpec:
-        """Return what was asked."""
+        """Return a job's spec."""
         path = self.check(job_id) / "spec.json"
         with _readable(path):
             return wire.loads(JobSpec, read_whole(path))
 
     def status(self, job_id: str) -> JobStatus:
-        """Return what was last recorded, with the present owner."""
+        """Return the status that was recorded last, with the present owner."""
         folder = self.check(job_id)
         with _readable(folder / "status.json") as path:
             data = read_whole(path)
             status = _status(data) if data else None
-        if status is None:  # the power went while it was replaced
+        if status is None:  # a power cut hit while it was replaced
             submitted = (folder / "spec.json").stat().st_mtime
             status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=submitted, alive=False)
         return replace(status, owner=_owner(folder))
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
-        """Record a status while `owner`, if one is named, owns the job; one that comes after its end is dropped."""
+        """Record a status if `owner`, where given, owns the job; a status after the job's end is dropped."""
         folder = self.check(status.job_id)
         with translated(f"record the status of job {status.job_id}"), locked(folder / "lock"):
             if owner not in (None, _owner(folder)):
                 return False
             if not self.status(status.job_id).state.ended:
                 text = wire.dumps(replace(status, owner=None))
-                # What a job was doing when the power went is worth no wait: nothing does it any more.
+                # Only an end is synced: after a power cut nothing of an unfinished job runs any more.
                 write_whole(folder / "status.json", text, durable=status.state.ended)
             return True
 
     @contextmanager
     def owned(self, job_id: str, *, owner: str) -> Iterator[bool]:
-        """Keep a job's owner as it is while the block runs, and say whether it is `owner`."""
+        """Keep a job's owner unchanged in the block; yield whether it is `owner`."""
         folder = self.check(job_id)
         with translated(f"look who owns job {job_id}"), locked(folder / "lock"):
             yield _owner(folder) == owner
@@ -94,11 +94,11 @@ class FolderLedger:
             return True
 
     def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the log; a line that a crash tore is ended first."""
+        """Add whole lines to the log; a line that a crash cut is ended first."""
         if not data:
             return
         folder = self.check(job_id)
-        # Alone: half of what another writes looks like a line that was torn.
+        # Under the lock: half of another writer's line looks like one that a crash cut.
         with (
             translated(f"write the log of job {job_id}"),
             locked(folder / "lock"),
@@ -124,24 +124,24 @@ class FolderLedger:
         return data[:end], after + end
 
     def log_bytes(self, job_id: str) -> int:
-        """How long the log is now."""
+        """Return the length of the log now."""
         try:
             return (self.check(job_id) / "log").stat().st_size
         except FileNotFoundError:
             return 0
 
     def jobs(self) -> list[str]:
-        """Every job_id, oldest first."""
+        """Return every job_id, oldest first."""
         entered = []
         for folder in (self._layout.root / "jobs").iterdir():
             if folder.name.startswith(TEMPORARY):
                 continue
-            with suppress(FileNotFoundError):  # gc takes it away
+            with suppress(FileNotFoundError):  # gc deletes it
                 entered.append(((folder / "spec.json").stat().st_mtime_ns, folder.name))
         return [name for _, name in sorted(entered)]
 
     def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
-        """Return what was last recorded of many jobs; those that cannot be found or read are left out."""
+        """Return the statuses of many jobs; jobs that cannot be found or read are left out."""
         found = []
         for job_id in job_ids:
             with suppress(NotFound, Corrupt):
@@ -149,7 +149,7 @@ class FolderLedger:
         return found
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
-        """Return what was asked for by many jobs; those that cannot be found or read are left out."""
+        """Return the specs of many jobs; jobs that cannot be found or read are left out."""
         found = {}
         for job_id in job_ids:
             with suppress(NotFound, Corrupt):
@@ -161,7 +161,7 @@ class FolderLedger:
         new.mkdir()
         try:
             write_whole(new / "spec.json", wire.dumps(spec))
-            now = time.time_ns()  # finer than the kernel's own, for jobs entered within one tick
+            now = time.time_ns()  # finer than file times, for jobs entered within one tick
             os.utime(new / "spec.json", ns=(now, now))
             status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=now / 1e9)
             write_whole(new / "status.json", wire.dumps(status))
@@ -171,7 +171,7 @@ class FolderLedger:
         except OSError:
             if not folder.is_dir():
                 raise
-            return False  # another of us entered it meanwhile
+            return False  # another process entered it meanwhile
         finally:
             remove(new)
         sync_folder(folder.parent)
@@ -194,7 +194,7 @@ def _owner(folder: Path) -> str | None:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Path]:
-    """Say of a document that is missing or torn what to do about it."""
+    """Raise Corrupt, with advice, for a document that is missing or cut."""
     try:
         yield path
     except FileNotFoundError as error:
@@ -202,11 +202,11 @@ def _readable(path: Path) -> Iterator[Path]:
     except SpecError as error:
         raise Corrupt(
             f"{path} cannot be read: {error}; put it back as it was, or take {path.parent} away: until then "
-            "nobody can tell what the job reads, and gc takes nothing"
+            "the inputs of the job are unknown, and gc deletes nothing"
         ) from error
 
 
 @lru_cache(4096)
 def _status(data: bytes) -> JobStatus:
-    """Read a status; one that was read before is known by its bytes, since hubs look at each job every second."""
+    """Parse a status, cached by its bytes: hubs read each job every second."""
     return wire.loads(JobStatus, data)

@@ -16,12 +16,12 @@ from muster.volumes.protocols import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Ancestor:
-    """One version on the way back.
+    """One version that another was made from, directly or not.
 
-    :param depth: 0 for where the walk began, 1 for what that was made from, …
+    :param depth: 0 for the version where the walk began, 1 for its inputs, …
     :param reader: the address of the version that was made from it, and `name` the input's name there.
-    :param record: None where this store does not know the version (it was copied from another one), or
-        cannot read it any more.
+    :param record: None where this store does not know the version (it was copied from another store), or
+        can no longer read it.
     """
 
     address: str
@@ -39,7 +39,7 @@ def ancestors(
 
     Versions whose data gc deleted are on the way too: their records stay.
 
-    :param through: whether a record's inputs may be looked at; where not, the way ends there.
+    :param through: whether to follow a record's inputs.
     """
     record = store.record(address)
     first = pinned(record.volume, record.number)
@@ -70,7 +70,8 @@ def document(store: Store, address: str) -> dict[str, Any]:
 
     ``{"version": …, "record": {…}, "ancestors": [{"version", "digest", "depth", "reader", "name",
     "partition", "made_by", "code", "image", "image_digest"}, …]}``, nearest first; `made_by` is the
-    entrypoint or the note, and it and what follows are empty where this store does not know the version.
+    entrypoint or the note, and it and the fields after it are empty where this store does not know the
+    version.
     """
     first, *others = ancestors(store, address)
     return {
@@ -121,5 +122,5 @@ def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Differen
 def _known(store: Store, address: str) -> Record | None:
     try:
         return store.record(address)
-    except (NotFound, Corrupt):  # fsck names what is damaged; the way back goes on beside it
+    except (NotFound, Corrupt):  # fsck reports the damage; the walk goes on
         return None

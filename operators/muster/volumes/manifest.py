@@ -62,7 +62,7 @@ def digest_of(data: bytes) -> str:
 
 
 def read_head(path: Path) -> Head:
-    """Read what a manifest is of without reading its files. :raises Corrupt: it is torn."""
+    """Read the first two lines of a manifest. :raises Corrupt: they are damaged."""
     with path.open("rb") as file:
         match = _HEAD.match(file.read(256))
     if not match:
@@ -73,7 +73,7 @@ def read_head(path: Path) -> Head:
 def read(path: Path) -> dict[str, Entry]:
     """Read and check a whole manifest: its entries by path.
 
-    :raises Corrupt: its digest is not that of its content.
+    :raises Corrupt: its digest does not match its content.
     """
     data = path.read_bytes()
     first, _, body = data.partition(b"\n")

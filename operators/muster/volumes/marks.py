@@ -1,6 +1,6 @@
-"""What is marked on versions: pins, leases, and that one is retired.
+"""The marks on versions: pins, leases and retirement.
 
-None of it is part of a version, whose files never change.
+No mark is part of a version, whose files never change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Marks:
         return self.one(version.address)
 
     def unpin(self, address: str, *, reason: str) -> Version:
-        """Take one reason away."""
+        """Remove one reason."""
         version = self.any(address)
         (self._layout.version(version.volume, version.number) / "pins" / _key(reason)).unlink(missing_ok=True)
         return self.any(version.address)
@@ -50,15 +50,15 @@ class Marks:
                 (folder / f"{version.volume.replace('/', ':')}@{version.number}").touch()
 
     def release(self, holder: str) -> None:
-        """Give all leases of `holder` back."""
-        self._layout.delete(self._layout.leases(holder))  # in one step: gc may look, or do the same
+        """Release all leases of `holder`."""
+        self._layout.delete(self._layout.leases(holder))  # in one step: gc may read it, or do the same
 
     def retire(self, address: str, *, reason: str) -> Version:
-        """Hide a version from every selector; a damaged one goes with the next gc then."""
+        """Hide a version from every selector; a damaged one is deleted by the next gc."""
         version = self.any(address)
         with translated(f"retire {address}"):
             folder = self._layout.version(version.volume, version.number)
-            folder.mkdir(parents=True, exist_ok=True)  # all of it may be gone
+            folder.mkdir(parents=True, exist_ok=True)  # a damaged version may lack its folder
             write_whole(folder / "RETIRED", reason)
         return self.any(version.address)
 
@@ -73,7 +73,7 @@ class Marks:
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """No version is deleted meanwhile: gc takes the same lock, alone."""
+        """Keep gc from deleting versions in the block: it takes the same lock exclusively."""
         with locked(self._layout.root / "gc.lock", shared=True):
             yield
 
@@ -85,7 +85,7 @@ class Marks:
         return versions[0]
 
     def any(self, address: str) -> Version:
-        """One version, also a damaged one where it is named by its number."""
+        """Return one version, even a damaged one if it is named by number."""
         wanted = Address.parse(address)
         if wanted.value.isdigit():
             place = wanted.volume, int(wanted.value)
@@ -96,5 +96,5 @@ class Marks:
 
 
 def _key(reason: str) -> str:
-    """A file name for a reason, which may hold anything."""
+    """Return a file name for a reason, which may hold any text."""
     return blake3(reason.encode()).hexdigest()[:32]

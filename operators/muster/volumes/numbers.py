@@ -1,8 +1,8 @@
-"""Gives out the numbers of a volume's versions, and remembers what a commit would have to list a volume for.
+"""Gives out the numbers of a volume's versions, and keeps hints that save a commit from listing a volume.
 
-``hints/<volume>/newest`` says the highest number that was given out, and ``hints/<volume>/<partition>`` the
+``hints/<volume>/newest`` holds the highest number given out, and ``hints/<volume>/<partition>`` the
 newest version of a partition. So a commit costs the same in a volume of ten thousand versions as in a new one.
-They are hints: the folder may be deleted at any time, and one that is not true costs a look at the volume's folder.
+The folder of hints may be deleted at any time, and a wrong hint costs one listing of the volume's folder.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from muster.volumes.durability import (
 )
 from muster.volumes.layout import Layout
 
-LOOK_BACK = 24  # versions that are looked at for one of the same partition
+LOOK_BACK = 24  # versions to read in search of the same partition
 
 _NEWEST = "newest"
 
 
 def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
-    """Take the next number of a volume for `claim`, or find the one that it took before a crash.
+    """Take the next number of a volume for `claim`, or find the one it reserved before a crash.
 
-    A number is taken by a symbolic link ``.<n>`` that leads nowhere and names who took it: made in
-    one step, by one of us only. It outlives a job that is given up, so the number is never reused.
+    A number is reserved by a symbolic link ``.<n>`` to nowhere, whose text names the claim: created in one
+    step, by one process only. It outlives a job that is given up, so the number is never reused.
 
-    :param note: a file of the claim's own, which says the number before it is taken. It is read after the
-        hint: where another machine does the same for the same job, and its note is not there yet, it has
-        taken no number up to the hint's, and both come to the same.
+    :param note: a file of this claim alone, to which the number is written before it is reserved. It is read
+        after the hint. If another machine does the same for the same job and its note is not there yet, it
+        has reserved no number up to the hint's, and both end up with the same number.
     """
     home = layout.volume(volume)
     home.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
 def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None) -> Path | None:
     """Return the folder of the version whose files a new one is likely to share, or None.
 
-    Never a retired one, which may be damaged. Where no hint says it, the newest few versions are looked at.
+    Never a retired one, which may be damaged. Without a hint, the newest few versions are searched.
     """
     top = _hinted(layout, volume, _key(partition)) or _hinted(layout, volume, _NEWEST)
     if top is None:
@@ -96,7 +96,7 @@ def _take(home: Path, number: int, claim: str, note: Path) -> bool:
         symlink(claim, mark)
     except FileExistsError:
         return False
-    if (home / str(number)).exists():  # taken, published and its mark removed since we looked
+    if (home / str(number)).exists():  # reserved, published and its mark removed meanwhile
         mark.unlink(missing_ok=True)
         return False
     return True
@@ -114,7 +114,7 @@ def _is_top(home: Path, number: int) -> bool:
 def _hinted(layout: Layout, volume: str, name: str) -> int | None:
     with suppress(FileNotFoundError):
         text = read_whole(_folder(layout, volume) / name)
-        return int(text) if text.isdigit() else None  # one that a power cut tore says nothing
+        return int(text) if text.isdigit() else None  # one that a power cut damaged is ignored
     return None
 
 

@@ -1,14 +1,14 @@
-"""What a store does, in five parts; each store is all of them, and passes ``tests/contract/test_store.py``.
+"""The calls of a store, in five parts. Each store has all, and passes ``tests/contract/test_store.py``.
 
 ==============  ==============================================================================
-Versions        what is committed, where it comes from, and which of it is kept or hidden
+Versions        committed data, its origin, and which of it is kept or hidden
 Snapshots       code, and the locks of images, by digest
-Attempts        what a job staged: sealed, committed, or fetched after it failed
+Attempts        the staged files of jobs: sealed, committed, or fetched after a failure
 Ledger          jobs: spec, status, owner, log
-Upkeep          whether the store is whole, what takes its room, and garbage collection
+Upkeep          checks, disk space and garbage collection
 ==============  ==============================================================================
 
-None of these returns a path: an object store has none. Two more protocols name what only some stores can do:
+None of these returns a path: an object store has none. Two more protocols are for some stores only:
 :class:`LocalStore` gives folders that its caller can open, and :class:`ServedStore` is reached by pods.
 
 The store service answers these calls by their signatures (:mod:`muster.volumes.service.calls`): a new
@@ -36,31 +36,33 @@ class Versions(Protocol):
     """Immutable directories by volume and number."""
 
     def resolve(self, address: str) -> tuple[Version, ...]:
-        """Return what an address names now: one version, or for a selector of many all of them.
+        """Return the version that an address names now, or all versions of a selector of many.
 
-        Retired versions are found by number and digest only. Many come in the order of their
-        partitions.
+        Retired versions are found by number and digest only. Several versions are sorted by partition.
 
-        :raises NotFound: nothing is there; the message says what is.
+        :raises NotFound: there is none; the message says what there is.
         """
 
     def volumes(self) -> list[str]:
-        """Every volume's name, sorted."""
+        """Return every volume's name, sorted."""
 
     def versions(self, volume: str) -> list[Version]:
-        """Every version of a volume that can be read, oldest first."""
+        """Return every readable version of a volume, oldest first."""
 
     def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
-        """The newest `limit` versions of a volume (of those below number `before`), newest first.
+        """The newest `limit` versions of a volume (those below number `before`), newest first.
 
-        What it costs does not grow with the volume, so that a page of ten thousand versions is fast.
+        Its cost does not grow with the volume, so a page of ten thousand versions is fast.
         """
 
     def count(self, volume: str) -> int:
-        """How many versions of a volume can be read; 0 where there is no such volume."""
+        """Return the number of readable versions of a volume; 0 where there is no such volume."""
 
     def record(self, address: str) -> Record:
-        """Return where one version comes from; also of one whose data was deleted by gc."""
+        """Return one version's record; also after gc deleted its data."""
+
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        """Return the record of each address, in their order, at little more than the cost of one."""
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by its path, with hash and size; also after gc."""
@@ -72,13 +74,13 @@ class Versions(Protocol):
         """Keep a version from gc under a reason, such as ``deployment/flights``; idempotent."""
 
     def unpin(self, address: str, *, reason: str) -> Version:
-        """Take one reason away."""
+        """Remove one reason."""
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         """Keep versions from gc while `holder` (a job_id) reads them."""
 
     def release(self, holder: str) -> None:
-        """Give all leases of `holder` back."""
+        """Release all leases of `holder`."""
 
     def retire(self, address: str, *, reason: str) -> Version:
         """Hide a version from every selector; by number and digest it stays readable until gc."""
@@ -93,7 +95,7 @@ class Snapshots(Protocol):
     def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
         """Keep `files` (paths below `root`) as a code snapshot; the same bytes once. Return its digest.
 
-        :param texts: files by path that hold this text, whatever lies below `root` under that path.
+        :param texts: files to write with this text, by path, in place of files below `root`.
         """
 
     def holds(self, digest: str) -> bool:
@@ -101,12 +103,12 @@ class Snapshots(Protocol):
 
 
 class Attempts(Protocol):
-    """What the attempts of a job staged."""
+    """The staged files of jobs."""
 
     def saved(self, job_id: str) -> Saved | None:
-        """Return the checkpoints that a job left, or a job that it follows, None where there are none.
+        """Return the checkpoints of a job, or of a job that it follows; None where there are none.
 
-        A job that succeeded leaves none. :raises NotFound: no such job.
+        A job that succeeded has none. :raises NotFound: no such job.
         """
 
     def sealed(self, job_id: str) -> tuple[PartManifest, ...] | None:
@@ -120,28 +122,28 @@ class Attempts(Protocol):
         metrics: Mapping[str, float] | None = None,
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
-        """Make what all replicas sealed into versions: every output or none, once per job_id.
+        """Make the sealed files of all replicas into versions: every output or none, once per job_id.
 
         A second call for the same job_id returns the same versions, also after a crash at any point.
 
         :raises Conflict: `attempt` is not the current one, or not all replicas have sealed.
-        :raises StoreError: the disk is full, two replicas wrote the same file, …; nothing is visible.
+        :raises StoreError: the disk is full, two replicas wrote the same file, …; nothing becomes visible.
         """
 
     def held(self) -> tuple[Held, ...]:
-        """Say what jobs that have ended still hold of the disk, oldest first."""
+        """Return the disk space that ended jobs still use, oldest first."""
 
     def let_go(self, job_ids: Collection[str]) -> int:
-        """Delete all that these ended jobs hold; return its size in bytes.
+        """Delete all staged files of these ended jobs; return their size in bytes.
 
-        :raises SpecError: one has not ended.
+        :raises SpecError: a job has not ended.
         """
 
     def salvage(self, job_id: str, target: Path) -> int:
-        """Copy what an ended job staged, and could not be committed, to ``TARGET/REPLICA/OUTPUT/``; count files.
+        """Copy an ended job's uncommitted outputs to ``TARGET/REPLICA/OUTPUT/``; return the number of files.
 
         :param target: a folder that is not there yet, or is empty.
-        :raises NotFound: it holds nothing.
+        :raises NotFound: there are none.
         """
 
 
@@ -149,28 +151,28 @@ class Ledger(Protocol):
     """Per job_id: spec, owner, status, log. The backend writes it, every part of muster reads it."""
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
-        """Enter a job, whole or not at all; False where it was there already with the same spec.
+        """Enter a job, whole or not at all; False where it is there already with the same spec.
 
         :raises Conflict: the job_id is there with another spec.
         """
 
     def spec(self, job_id: str) -> JobSpec:
-        """Return what was asked. :raises NotFound: no such job."""
+        """Return a job's spec. :raises NotFound: no such job."""
 
     def status(self, job_id: str) -> JobStatus:
-        """Return what was last recorded. :raises NotFound: no such job."""
+        """Return the status that was recorded last. :raises NotFound: no such job."""
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         """Record a status, whole or not at all. An ended job's status is never changed again.
 
         The owner is not taken from `status`: only :meth:`own` sets it.
 
-        :param owner: record it only while this one owns the job, compared and written in one step; None: always.
-        :return: False where another one owns it, and nothing was recorded.
+        :param owner: record it only if this one owns the job, compared and written in one step; None: always.
+        :return: False where another one owns the job, and nothing was recorded.
         """
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
-        """Set the owner if it is `expected` now; whether that was so."""
+        """Set the owner if it is `expected` now; return whether it was."""
 
     def append(self, job_id: str, data: bytes) -> None:
         """Add whole lines to the job's log."""
@@ -179,26 +181,26 @@ class Ledger(Protocol):
         """Return whole lines of the log from offset `after`, and the offset after them."""
 
     def log_bytes(self, job_id: str) -> int:
-        """How long the job's log is now; 0 before its first line."""
+        """Return the length of the job's log now; 0 before its first line."""
 
     def jobs(self) -> list[str]:
-        """Every job_id, oldest first."""
+        """Return every job_id, oldest first."""
 
     def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
-        """Return what was last recorded of many jobs, at little more than the cost of one.
+        """Return the statuses of many jobs, at little more than the cost of one.
 
-        Those that cannot be found or read are left out.
+        Jobs that cannot be found or read are left out.
         """
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
-        """Return what was asked for by many jobs, as :meth:`statuses` does."""
+        """Return the specs of many jobs, as :meth:`statuses` does."""
 
 
 class Upkeep(Protocol):
-    """Whether the store is whole, and what of it may go."""
+    """Checks of the store, and garbage collection."""
 
     def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
-        """Check every committed version where the store is; see :func:`muster.volumes.fsck.check`."""
+        """Check every committed version, on the store's side; see :func:`muster.volumes.fsck.check`."""
 
     def plan(
         self,
@@ -209,9 +211,9 @@ class Upkeep(Protocol):
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
-        """Say what :meth:`collect` would take away now; see :func:`muster.volumes.retention.plan`.
+        """Return what :meth:`collect` would delete now; see :func:`muster.volumes.retention.plan`.
 
-        :raises Corrupt: the store is damaged, and gc takes nothing.
+        :raises Corrupt: the store is damaged, so gc deletes nothing.
         """
 
     def collect(
@@ -223,27 +225,27 @@ class Upkeep(Protocol):
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Collected:
-        """Take away what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
+        """Delete what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
 
     def room(self) -> Room:
-        """Say how much room is left where the versions are kept."""
+        """Return the free space of the store's disk."""
 
 
 class Store(Versions, Snapshots, Attempts, Upkeep, Protocol):
-    """All of it; the ledger by its name."""
+    """A whole store; its ledger is an attribute."""
 
     @property
     def ledger(self) -> Ledger:
         """The job ledger of this store."""
 
     def close(self) -> None:
-        """Give back the connections that are held open; the store is asked no more."""
+        """Close open connections; the store must not be used after this."""
 
 
 class LocalStore(Store, Protocol):
     """A store that gives its caller folders on the caller's own machine.
 
-    A folder store gives its own, the client of a service what it has fetched.
+    A folder store gives its own folders, the client of a service those that it has fetched.
     """
 
     def path(self, address: str) -> Path:
@@ -253,12 +255,12 @@ class LocalStore(Store, Protocol):
         """Return the folder of a code snapshot, unpacked and read-only."""
 
     def stage(self, job_id: str) -> Staging:
-        """Begin a new attempt of a job that the ledger holds: an empty staging of its own, with checkpoints.
+        """Begin a new attempt of a job in the ledger: an empty staging of its own, with checkpoints.
 
-        Those are a copy of what the attempt before left; for a job's first attempt, of what the job left
-        that it follows. Every earlier attempt is fenced: it can no longer be committed.
+        The checkpoints are a copy of those of the attempt before; for a job's first attempt, of those of the
+        job that it follows. Every earlier attempt is fenced: it can no longer be committed.
 
-        The client of a service returns the folder as the service sees it: of use where the claim is mounted.
+        The client of a service returns the folder's path in the service: of use where the claim is mounted.
         """
 
     def staging(self, job_id: str) -> Staging | None:
@@ -270,19 +272,19 @@ class ServedStore(LocalStore, Protocol):
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """The service's address."""
 
     def attempt(self, job_id: str) -> tuple[int, bool]:
         """Return the current attempt, 0 before the first, and whether a pod has asked for it."""
 
     def begin(self, job_id: str, *, after: int) -> int:
-        """Begin the attempt that follows `after`, which is over, and return it; asked twice, it is one.
+        """Begin the attempt that follows `after`, which is over, and return it; calling it twice begins one.
 
         :raises Conflict: another was begun since, or the job has sealed or ended.
         """
 
     def equip(self, job_id: str, *, worker: bytes) -> None:
-        """Keep the worker's zipapp for a job: its pods get it with their bundle."""
+        """Store the worker's zipapp for a job: its pods get it with their bundle."""
 
     def token(self, job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
         """Return a token for the pods of one attempt, the current one."""

@@ -1,8 +1,8 @@
-"""Garbage collection: what may go, why the rest stays, and taking it away.
+"""Garbage collection: which versions and files may be deleted, why the rest stays, and deleting them.
 
-Kept are the newest versions of every partition, what is pinned or leased, and everything that kept
-versions were made from. A version that goes leaves its MANIFEST, its RECORD and a tombstone: its
-number is never given out again, and what was made from it can still be traced.
+It keeps the newest versions of every partition, pinned and leased versions, and everything that kept
+versions were made from. A deleted version leaves its MANIFEST, its RECORD and a tombstone: its
+number is never given out again, and versions made from it can still be traced.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def plan(
     young_days: float = 0.0,
     checkpoint_days: float = CHECKPOINT_DAYS,
 ) -> Plan:
-    """Say what :func:`collect` would take away now.
+    """Return what :func:`collect` would delete now.
 
-    :param volumes: only their versions may go, and nothing that belongs to no volume; `kept` speaks of
-        them alone. Every version of another volume stays, and so does what it was made from.
+    :param volumes: delete only versions of these volumes, and nothing that belongs to no volume; `kept`
+        lists only their versions. Every version of another volume stays, and so do all that it was made from.
     :param keep_last: versions of each partition of each volume, and of those without one.
     :param job_days: how long an ended job's ledger entry and log are kept.
-    :param young_days: versions that were made since then stay: a run that goes on may have named one
-        for a task to come, which no job waits for yet.
+    :param young_days: newer versions stay: an unfinished run may have passed one to a later task,
+        whose job does not exist yet.
     :param checkpoint_days: how long the checkpoints of a task that did not succeed are kept.
     :raises SpecError: `keep_last` is below 1, `job_days`, `young_days` or `checkpoint_days` below 0.
-    :raises NotFound: one of `volumes` is none.
+    :raises NotFound: one of `volumes` does not exist.
     """
     check(keep_last=keep_last, job_days=job_days, young_days=young_days, checkpoint_days=checkpoint_days)
     known = store.volumes()
@@ -102,7 +102,7 @@ def _check_volumes(volumes: Iterable[str], known: Collection[str]) -> None:
 
 
 def check(*, keep_last: int, job_days: float, young_days: float, checkpoint_days: float) -> None:
-    """Refuse what is no rule to keep by. :raises SpecError: it says which and what is needed."""
+    """Refuse wrong arguments. :raises SpecError: names the values and what is needed."""
     if keep_last < 1 or min(job_days, young_days, checkpoint_days) < 0:
         raise SpecError(
             f"keep_last is {keep_last}, job_days {job_days:g}, young_days {young_days:g}, "
@@ -120,12 +120,12 @@ def collect(
     checkpoint_days: float = CHECKPOINT_DAYS,
     grace_seconds: float = HOUR_SECONDS,
 ) -> Collected:
-    """Take away what :func:`plan` names, and unlink what has lain in the trash for `grace_seconds`.
+    """Delete what :func:`plan` names, and unlink files that have been in the trash for `grace_seconds`.
 
-    Who reads a version without a lease has that long to finish, unless the disk is nearly full: then what goes now is
-    unlinked at once. Leases and pins wait for the moment in which it is decided, so none comes too late.
+    A reader without a lease has that long to finish, unless the disk is nearly full: then files are unlinked
+    at once. New leases and pins wait while this decides, so none comes too late.
 
-    :raises Corrupt: fsck would find damage that no retired version explains; nothing is taken away.
+    :raises Corrupt: fsck would find damage in versions that are not retired; nothing is deleted.
     """
     failed: OSError | None = None
     with translated("collect garbage"):
@@ -145,7 +145,7 @@ def collect(
                     buried += _bury(store, version)
                 for digest in decided.code:
                     store.layout.discard(store.layout.code(digest))
-            except OSError as error:  # a full disk, say: a tombstone needs room, which all below makes
+            except OSError as error:  # a full disk: a tombstone needs room, which is made below
                 failed = error
         for folder in decided.torn:
             _empty(store, Path(folder))
@@ -169,10 +169,10 @@ def collect(
 
 
 def leased(store: FolderStore) -> dict[str, str]:
-    """Every leased address and one of its holders; a job that has ended holds nothing any more."""
+    """Return every leased address with one holder; leases of ended jobs do not count."""
     found: dict[str, str] = {}
     for reader in named(store.layout.root / "leases"):
-        with suppress(FileNotFoundError):  # given back meanwhile
+        with suppress(FileNotFoundError):  # released meanwhile
             if not has_ended(store, reader.name):
                 found |= {
                     f"volume://{lease.name.replace(':', '/')}": reader.name for lease in reader.iterdir()
@@ -191,11 +191,12 @@ def why_kept(
     awaited: Mapping[str, str],
     inputs: Callable[[str], Iterable[str]],
 ) -> dict[str, str]:
-    """Say of each version that stays why; all by their addresses. What is not named goes.
+    """Return for each version that stays the reason, by address. Other versions are deleted.
 
-    :param spared: versions that stay since their volumes are not asked for.
-    :param leased: holders, and `awaited` job ids, by the addresses that they read or wait for.
-    :param inputs: the addresses that a version was made from.
+    :param spared: versions that stay since their volumes are not to be collected.
+    :param leased: holders by the addresses that they read; `awaited`: job ids by the addresses that they
+        wait for.
+    :param inputs: returns the addresses that a version was made from.
     """
     series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
     for address, version in live.items():
@@ -232,7 +233,7 @@ def why_kept(
 
 
 def _awaited(store: FolderStore) -> Iterator[tuple[str, str]]:
-    """What jobs that have not ended will read, also those that wait and so lease nothing yet."""
+    """Yield the inputs of jobs that have not ended, including queued ones, which lease nothing yet."""
     for job_id in store.ledger.jobs():
         if not has_ended(store, job_id):
             for given in store.ledger.spec(job_id).inputs.values():
@@ -248,7 +249,7 @@ def _inputs(store: FolderStore, address: str) -> Iterator[str]:
 
 
 def _record(store: FolderStore, address: str) -> Record | None:
-    """Where a version comes from; None where it is damaged and does not say it any more."""
+    """Return a version's record; None where it is damaged and cannot be read."""
     try:
         return store.record(address)
     except Corrupt:
@@ -263,19 +264,19 @@ def _old_jobs(store: FolderStore, before: float) -> Iterator[str]:
 
 
 def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> Iterator[str]:
-    """Snapshots of code, and of images' locks, that no kept version was made with and no job names."""
+    """Yield snapshots of code and images' locks that no kept version and no job uses."""
     records = (_record(store, address) for address in kept)
     users: list[Record | JobSpec] = [record for record in records if record]
     users += [store.ledger.spec(job_id) for job_id in store.ledger.jobs() if job_id not in going]
     used = {digest for user in users for digest in (user.code, user.image_digest)}
     for folder in sorted((store.layout.root / "code").iterdir()):
-        fresh = folder.stat().st_ctime > time.time() - DAY_SECONDS  # its job may be about to be entered
+        fresh = folder.stat().st_ctime > time.time() - DAY_SECONDS  # its job may not be entered yet
         if f"b3:{folder.name}" not in used and not fresh:
             yield f"b3:{folder.name}"
 
 
 def _bury(store: FolderStore, version: Version) -> list[Path]:
-    """Take a version's data away; return where it lies in the trash, if it does."""
+    """Delete a version's data; return its places in the trash, if any."""
     folder = store.layout.version(version.volume, version.number)
     (folder / KNOWN).unlink(missing_ok=True)  # first: on a full disk it makes room for the tombstone
     write_whole(folder / "TOMBSTONE", json.dumps({"at": time.time(), "digest": version.digest}))
@@ -285,9 +286,9 @@ def _bury(store: FolderStore, version: Version) -> list[Path]:
 
 
 def _empty(store: FolderStore, folder: Path) -> None:
-    """Take what a commit that was given up left behind; the folder stays, so its number is never reused.
+    """Delete the files of an abandoned commit; the folder stays, so its number is never reused.
 
-    Not where it was committed since that was decided, or a commit is under way again.
+    Do nothing if it was committed meanwhile, or a commit is in progress again.
     """
     job_id = holder(folder)
     if job_id is None or not store.attempts.idle(job_id):

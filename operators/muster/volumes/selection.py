@@ -1,4 +1,4 @@
-"""Which of a volume's versions an address means, and what is said where it means none; no file is read here."""
+"""Selects the versions that an address names, and says why where there are none; reads no file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from muster.volumes.base import Version
 
 
 def select(wanted: Address, versions: Sequence[Version]) -> tuple[Version, ...]:
-    """Return what an address means of a volume's versions that can be read, oldest first; one at least.
+    """Return the versions that an address names among a volume's readable versions; at least one.
 
-    Retired versions are found by digest only. Many come in the order of their partitions.
+    Retired versions are found by digest only. Several are sorted by partition.
 
-    :raises NotFound: it means none of them.
+    :raises NotFound: it names none of them.
     """
     if wanted.select is Select.DIGEST:
         return (_by_digest(wanted, versions),)
@@ -36,9 +36,9 @@ def select(wanted: Address, versions: Sequence[Version]) -> tuple[Version, ...]:
 
 
 def no_volume(volume: str, known: Sequence[str], *, where: object) -> str:
-    """Say that there is no such volume, and which of the `known` ones may be meant.
+    """Return the message that there is no such volume, and which of the `known` ones may be meant.
 
-    :param where: the store, as its user knows it.
+    :param where: the store's name for its user.
     """
     above = next((name for name in _above(volume) if name in known), None)
     if above is not None:
@@ -53,7 +53,7 @@ def no_volume(volume: str, known: Sequence[str], *, where: object) -> str:
 
 
 def no_number(volume: str, number: int, numbers: Sequence[int], *, deleted: bool) -> str:
-    """Say that a volume has no such version, and which `numbers` it has."""
+    """Return the message that a volume has no such version, and which `numbers` it has."""
     if deleted:
         return f"{volume}@{number} was deleted by gc; there are {_some(numbers)}. Its record is kept: `muster volumes show`"
     return (
@@ -62,7 +62,7 @@ def no_number(volume: str, number: int, numbers: Sequence[int], *, deleted: bool
 
 
 def _above(volume: str) -> Iterator[str]:
-    """Every volume that `volume` may lie in, the nearest first."""
+    """Yield every volume that `volume` may be a file of, nearest first."""
     while volume := volume.rpartition("/")[0]:
         yield volume
 

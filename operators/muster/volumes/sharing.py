@@ -1,16 +1,16 @@
-"""Shares the files of a new version with the version before it: hard links, where those bytes are known.
+"""Shares the files of a new version with the version before it, by hard links to files with known bytes.
 
-``KNOWN``, beside a version's MANIFEST, says of each file the inode and its change time (ctime) when its bytes were
-last known to be what the manifest says: hashed by this commit, or shared with a version whose bytes were known.
-A change of a file changes its ctime, and only the kernel sets that. So a file whose inode, size and ctime
-are still the same is known; another is hashed before it is shared, and where it is not what its manifest says
-the new version keeps bytes of its own. Hard links change the ctime too, as does the removal of one:
-a commit writes down what it finds after its last link, and gc after the last removal.
+``KNOWN``, beside a version's MANIFEST, holds for each file the inode and its change time (ctime) when the
+file was last known to match the manifest: hashed by this commit, or shared with a version whose bytes were
+known. Any change of a file changes its ctime, and only the kernel sets that. So a file with the same inode,
+size and ctime is known. Another file is hashed before it is shared, and if it does not match its manifest
+the new version keeps its own bytes. Adding or removing a hard link changes the ctime too, so a commit
+records it after its last link, and gc after the last removal.
 
 ::
 
     b3:<digest of the version>
-    <inode> <ctime in ns>        one line a file, in the manifest's order
+    <inode> <ctime in ns>        one line per file, in the manifest's order
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPER
 
 
 class Previous:
-    """The version before, as far as its files can be shared.
+    """The files of the version before that can be shared.
 
     :param trusted: whether a file whose ctime is unchanged need not be hashed again.
     :raises Corrupt: its manifest is damaged.
@@ -56,9 +56,9 @@ class Previous:
         self._known = {f"{self._data}/{path}": line for path, line in known.items()}
 
     def equal(self, entry: Entry) -> tuple[str, os.stat_result] | None:
-        """Return a file whose bytes are known to be those of `entry`, and its status; None where there is none.
+        """Return a file whose bytes are known to equal `entry`, and its status; None where there is none.
 
-        :raises OSError: it cannot be looked at, or read.
+        :raises OSError: it cannot be read.
         """
         same = self._by_hash.get(entry.hash)
         if same is None:
@@ -78,15 +78,15 @@ class Previous:
         return path, found
 
     def linked(self, path: str, status: os.stat_result) -> None:
-        """Know a file by the status that it has after one more link to it."""
+        """Record the status of a file after one more link to it."""
         self._known[path] = _line(status.st_ino, status.st_ctime_ns)
 
 
 def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[Frozen]:
     """Hard-link the files in `folder` that equal one of `previous`; where that fails they keep their own bytes.
 
-    :param entries: the files of `folder`, those of one of its folders together.
-    :returns: the same, each with the inode and ctime that it has now.
+    :param entries: the files of `folder`, grouped by folder.
+    :returns: the same entries with their present inodes and ctimes.
     """
     replaced = temporary(folder.parent)
     replaced.mkdir()
@@ -98,7 +98,7 @@ def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[F
                 shared.append(_shared(entry, mine, previous, spare=f"{replaced}/{len(shared)}"))
     last = {
         entry.inode: entry.ctime_ns for entry in shared
-    }  # of several links to one file the last one counts
+    }  # of several links to one file the last ctime counts
     return [
         entry if entry.ctime_ns == last[entry.inode] else replace(entry, ctime_ns=last[entry.inode])
         for entry in shared
@@ -106,21 +106,21 @@ def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[F
 
 
 def _shared(entry: Frozen, mine: str, previous: Previous, *, spare: str) -> Frozen:
-    """Let `mine` stand for an equal file of the version before, if there is one.
+    """Replace `mine` by a link to an equal file of the version before, if there is one.
 
-    `spare` gets what `mine` was, to be deleted when there is time: ext4 needs four times as long to delete
-    a small file as to link one.
+    `spare` gets the old `mine`, to be deleted later: ext4 needs four times as long to delete a small file as
+    to link one.
     """
     try:
         same = previous.equal(entry)
-    except OSError:  # it is gone, or the disk does not give it: fsck names it, and this version has its own
+    except OSError:  # it is gone or unreadable: fsck reports it, and this version keeps its own
         return entry
     if same is None or same[1].st_ino == entry.inode:
         return entry
     path, before = same
     try:
         os.link(path, spare, follow_symlinks=False)
-        if _bytes_of(os.lstat(spare)) != _bytes_of(before):  # changed since it was looked at
+        if _bytes_of(os.lstat(spare)) != _bytes_of(before):  # changed meanwhile
             return entry
         exchange(spare, mine)
         after = os.lstat(mine)
@@ -137,41 +137,39 @@ def _bytes_of(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def render(digest: str, entries: Iterable[Frozen]) -> str:
-    """Write what KNOWN says of a version's files."""
+    """Return the text of KNOWN for a version's files."""
     ordered = sorted(entries, key=lambda entry: entry.path)
     return "\n".join([digest, *(_line(entry.inode, entry.ctime_ns) for entry in ordered), ""])
 
 
 @contextmanager
 def kept_known(layout: Layout, doomed: Sequence[Path]) -> Iterator[None]:
-    """Whatever below `doomed` is removed meanwhile, the files that remain are known as they were before."""
+    """Keep the files that survive a removal of `doomed` known: write their new ctimes after the block."""
     before: dict[str, os.stat_result] = {}
     for folder in doomed:
-        with suppress(
-            OSError
-        ):  # another collection took it, or the disk does not give it: files are hashed then
+        with suppress(OSError):  # deleted by another collection, or unreadable: files are hashed then
             statuses = (entry.stat(follow_symlinks=False) for entry in files_of(folder))
             before |= {str(found.st_ino): found for found in statuses if found.st_nlink > 1}
     yield
     if before:
-        with suppress(OSError):  # a full disk, say: files are hashed then
+        with suppress(OSError):  # for example a full disk: files are hashed then
             for volume, number in hinted(layout):
                 _refresh(layout.version(volume, number), before)
 
 
 def _refresh(folder: Path, before: Mapping[str, os.stat_result]) -> None:
-    """Write the new ctimes of a version's files down where they were known until now."""
+    """Write the new ctimes of a version's files that were known until now."""
     try:
         entries = manifest.read(folder / "MANIFEST")
     except (Corrupt, FileNotFoundError):
-        return  # fsck names it, or it never came to be: its files are hashed before they are shared
+        return  # damaged, or never complete: its files are hashed before they are shared
     known = _read(folder, entries)
     changed: dict[str, str] = {}
     for path, line in known.items():
         was = before.get(line.partition(" ")[0])
         if was is None or line != _line(was.st_ino, was.st_ctime_ns):
             continue
-        with suppress(FileNotFoundError):  # the version went meanwhile
+        with suppress(FileNotFoundError):  # the version was deleted meanwhile
             now = os.lstat(f"{folder}/data/{path}")
             if _bytes_of(now) == _bytes_of(was):
                 changed[path] = _line(now.st_ino, now.st_ctime_ns)
@@ -183,7 +181,7 @@ def _refresh(folder: Path, before: Mapping[str, os.stat_result]) -> None:
 
 
 def _read(folder: Path, entries: Mapping[str, Entry]) -> dict[str, str]:
-    """What is known of each file by its path, which is nothing where KNOWN is not there, torn, or of other files."""
+    """Return the KNOWN line of each file by path; empty if KNOWN is missing, damaged, or of other files."""
     try:
         head, *lines = (folder / KNOWN).read_text(errors="replace").split("\n")[:-1]
     except (OSError, ValueError):

@@ -1,11 +1,11 @@
-"""Code snapshots: what travels of a Dag's folder, kept once under the digest of its content.
+"""Code snapshots: the files of a Dag's folder that travel with a job, stored once under their digest.
 
 A snapshot's digest covers relative paths, contents and the executable bit, nothing else: the same
 folder on another machine, or a day later, is the same snapshot.
 
-A snapshot is kept and may be read by all who read the store, so what usually holds a secret stays
-behind: `SECRETS`, and `NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore
-syntax) names more, and brings back what is meant to travel: ``!fonts.key``.
+All readers of the store can read a snapshot, so files that usually hold a secret are left out:
+`SECRETS`, and `NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore syntax)
+leaves out more, and brings files back: ``!fonts.key``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
 from muster.volumes.tree import copy_file, folders_of, make_folders, remove, set_modes
 
-if TYPE_CHECKING:  # it is only needed where a snapshot is made
+if TYPE_CHECKING:  # only needed where a snapshot is made
     from pathspec import GitIgnoreSpec
 
 LIMIT_BYTES = 100 << 20
@@ -68,10 +68,10 @@ NO_CODE = (
 def collect(folder: Path) -> list[str]:
     """Return the paths below `folder` that travel with a job, sorted.
 
-    What :data:`SECRETS`, :data:`NO_CODE` and ``.musterignore`` name stays behind. A link travels as
-    what it leads to.
+    Files that :data:`SECRETS`, :data:`NO_CODE` and ``.musterignore`` match are left out. A link travels as
+    the file or folder that it leads to.
 
-    :raises SpecError: a link leaves the folder or leads to what stays behind, a file is a device,
+    :raises SpecError: a link leads out of the folder or to a file that is left out, a file is a device,
         there are too many files or too many bytes.
     """
     root = folder.resolve()
@@ -90,10 +90,10 @@ def collect(folder: Path) -> list[str]:
 
 
 def keep(layout: Layout, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
-    """Copy `files` into the store as a snapshot and return its digest; one that is there is kept.
+    """Copy `files` into the store as a snapshot and return its digest; an existing one is kept.
 
-    :param texts: files that are written as they stand here; one of `files` of that path is not read.
-    :raises SpecError: a path leaves `root`, or what it names does.
+    :param texts: files to write with this text, by path, in place of any of `files`.
+    :raises SpecError: a path, or the link at it, leads out of `root`.
     """
     base, texts = root.resolve(), texts or {}
     check(base, texts)
@@ -115,7 +115,7 @@ def keep(layout: Layout, root: Path, files: Sequence[str], *, texts: Mapping[str
 
 
 def check(root: Path, paths: Iterable[str]) -> None:
-    """Refuse what is no plain path below `root`. :raises SpecError: it names the path."""
+    """Refuse a path that is not plain and below `root`. :raises SpecError: names the path."""
     for path in paths:
         _check_plain(root, path)
 
@@ -169,9 +169,9 @@ def _patterns(root: Path) -> GitIgnoreSpec:
 
 
 def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int:
-    """The size of one file that may travel."""
+    """Return the size of one file, or refuse it."""
     _check_plain(root, path)
-    real = Path(os.path.realpath(root / path))  # it does not raise where links lead in a circle
+    real = Path(os.path.realpath(root / path))  # does not raise on links in a circle
     if not real.is_relative_to(root):
         raise SpecError(
             f"code file {path!r:.200} leads to {real}, outside of {root}: copy it there, or name the link in {IGNORE_FILE}"
@@ -199,7 +199,7 @@ def _check_plain(root: Path, path: str) -> None:
 
 
 def _write(new: Path, path: str, text: str) -> str:
-    """Write one file and return its line of the digest."""
+    """Write one file and return its line for the digest."""
     target = new / path
     make_folders(target.parent)
     target.write_text(text, encoding="utf-8", newline="")
@@ -208,7 +208,7 @@ def _write(new: Path, path: str, text: str) -> str:
 
 
 def _copy(base: Path, new: Path, path: str) -> str:
-    """Copy one file, a link as what it leads to, and return its line of the digest."""
+    """Copy one file, a link as its target, and return its line for the digest."""
     real = (base / path).resolve()
     target = new / path
     make_folders(target.parent)
@@ -237,6 +237,6 @@ def _place(layout: Layout, new: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():
             raise
-        return  # another task put the same bytes meanwhile
+        return  # another task stored the same bytes meanwhile
     target.chmod(0o555)
     sync_folder(target.parent)

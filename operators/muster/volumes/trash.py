@@ -1,4 +1,4 @@
-"""What is deleted goes into the trash first, in one step: nothing finds half of it, and a reader may finish."""
+"""The trash: files are moved there in one step before they are deleted, so no reader finds half of them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _TRASHED = re.compile(r"(\d+)-[0-9a-f]+\Z")
 
 
 def delete(layout: Layout, folder: Path) -> int:
-    """Delete at once what is not read any more, and return its size in bytes.
+    """Delete a folder without readers at once, and return its size in bytes.
 
-    It is moved first: from then on no other collection finds it, and no rank that lives on writes it.
+    It is moved first: so no other collection finds it, and no surviving rank writes to it.
     """
     taken = layout.discard(folder)
     return remove_all(layout, [taken]) if taken is not None else 0
 
 
 def empty(layout: Layout, *, before: float) -> int:
-    """Remove what was put into the trash until `before`; return its size in bytes."""
+    """Unlink files that were put into the trash until `before`; return their size in bytes."""
     matches = ((entry, _TRASHED.match(entry.name)) for entry in layout.trash.iterdir())
     return remove_all(layout, [entry for entry, match in matches if match and int(match[1]) <= before])
 
 
 def remove_all(layout: Layout, trashed: Sequence[Path]) -> int:
-    """Remove what lies in the trash, and return its size in bytes; what cannot go waits for the next time."""
+    """Unlink entries of the trash, and return their size in bytes; errors leave files for the next time."""
     freed = 0
     for entry in trashed:
-        with suppress(OSError):  # what a job left there may be shut even for who owns it
+        with suppress(OSError):  # a job may have left folders that even their owner cannot read
             unlock(entry)
     with kept_known(layout, trashed):
         for entry in trashed:
-            # a reader has a file of it open, and NFS keeps that; or another collection removes it too
+            # NFS keeps a file that a reader has open; or another collection removes it too
             with suppress(OSError):
                 size_bytes = _unlinked_bytes(entry)
                 remove(entry)

@@ -1,10 +1,10 @@
-"""Folders as the store moves them: walked, joined, copied and taken away, never through a link.
+"""Walks, joins, copies and deletes folders of the store, never through a link.
 
-The job that wrote a folder may still be writing it, and may swap one of its folders for a link to the store's
-own files between two calls of ours. So what is done in a folder is done below the name that
-:func:`~muster.volumes.holding.held` gives for what was opened.
+The job that wrote a folder may still be writing it, and may replace one of its folders by a link to the
+store's own files between two system calls. So all work in a folder uses the path that
+:func:`~muster.volumes.holding.held` gives for the opened folder.
 
-Paths are text here: for a small file, building a Path costs more than hashing it.
+Paths are str here: for a small file, building a Path costs more than hashing it.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH115 - see above
@@ -26,15 +26,15 @@ from muster.volumes.holding import held
 
 _AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
-_SWAPPED = (FileNotFoundError, NotADirectoryError)  # it was taken away, or something else is there now
+_SWAPPED = (FileNotFoundError, NotADirectoryError)  # it was deleted, or replaced by something else
 _NOT_REGULAR = frozenset({errno.ELOOP, errno.ENXIO})  # a link; a socket
 _NO_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
 
 
 def files_of(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Every entry below `folder` that is no folder, links and devices included; no link is followed.
+    """Yield every entry below `folder` that is not a folder, also links and devices; no link is followed.
 
-    It is for folders that no other process writes.
+    For folders that no other process writes.
     """
     waiting = [str(folder)]
     while waiting:
@@ -47,9 +47,9 @@ def files_of(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def held_files_of(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Like :func:`files_of`, of a folder that others may write: each with its path below `folder`.
+    """Do as :func:`files_of`, for a folder that others may write: yield entries with paths below `folder`.
 
-    The path of an entry is good until the next one is asked for.
+    The path of an entry is valid until the next one is requested.
     """
     waiting = [""]
     while waiting:
@@ -63,14 +63,14 @@ def held_files_of(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def holds_files(folder: Path) -> bool:
-    """Whether anything but folders lies below `folder`, which others may write."""
+    """Whether any entry below `folder`, which others may write, is not a folder."""
     with suppress(*_SWAPPED):
         return any(True for _ in held_files_of(folder))
     return False
 
 
 def folders_of(folder: Path) -> list[str]:
-    """Every folder below `folder`, as its path from there, parents first; the first is itself, without a name."""
+    """Return the relative paths of `folder` (empty) and every folder below it, parents first."""
     return list(_folders(folder))
 
 
@@ -82,10 +82,10 @@ def set_modes(folder: Path, inner: Iterable[str], mode: int) -> None:
 
 
 def unlock(folder: Path) -> list[str]:
-    """Make `folder` and every folder below it writable; return them as :func:`folders_of`, none if it is no folder.
+    """Make `folder` and every folder below it writable; return them as :func:`folders_of`.
 
-    Each is changed before it is listed: an NFS client, which shows late what others made there, learns
-    of it with the reply to a change of its own.
+    Each is changed before it is listed: an NFS client, which lists changes of other machines late, learns
+    of them with the reply to a change of its own.
     """
     there = folder.is_dir() and not folder.is_symlink()
     return list(_folders(folder, mode=0o755)) if there else []
@@ -110,9 +110,9 @@ def _below(inner: str, name: str) -> str:
 
 
 def graft(source: Path, target: Path) -> None:
-    """Move all of `source` into `target`, whole folders where they are new there; a file replaces one.
+    """Move all of `source` into `target`, whole folders where they are new there; files replace files.
 
-    It can be called again after a crash: what was moved is no longer in `source`.
+    It can be called again after a crash: moved files are no longer in `source`.
     """
     if not source.is_dir():
         return
@@ -134,7 +134,7 @@ def graft(source: Path, target: Path) -> None:
 
 
 def _moved_whole(source: str, target: str) -> bool:
-    """Move a folder to where there is none; else make sure that there is one."""
+    """Move a folder if there is none at `target`, else make sure of one there; return whether it moved."""
     if not os.path.lexists(target):
         try:
             rename(source, target)
@@ -154,9 +154,9 @@ def _remove_empty(folder: Path, inner: str) -> None:
 
 
 def move_file(source: str, target: str) -> None:
-    """Rename a file, or copy it where the file system renames nothing from one folder into another (EXDEV).
+    """Rename a file, or copy it where the file system cannot rename between folders (EXDEV).
 
-    What a crash copied in part stays beside `target`, under a :func:`~muster.volumes.durability.temporary` name.
+    A crash leaves a partial copy beside `target`, under a :func:`~muster.volumes.durability.temporary` name.
     """
     try:
         rename(source, target)
@@ -166,21 +166,21 @@ def move_file(source: str, target: str) -> None:
         part = str(temporary(Path(target)))
         copy_file(source, part)
         rename(part, target)
-        with suppress(FileNotFoundError):  # another machine did the same
+        with suppress(FileNotFoundError):  # another machine did the same meanwhile
             os.unlink(source)
 
 
 def prune(folder: Path) -> None:
-    """Take away the folders below `folder` that hold no file: a manifest does not know them."""
+    """Delete folders below `folder` without files: a manifest does not list them."""
     for inner in reversed(folders_of(folder)[1:]):
-        with suppress(OSError):  # it holds something
+        with suppress(OSError):  # it is not empty
             _remove_empty(folder, inner)
 
 
 def copy_file(source: str, target: str) -> None:
     """Copy the bytes of a regular file, sharing its blocks where the file system can (never its inode).
 
-    :raises FileNotFoundError: there is none, or something else.
+    :raises FileNotFoundError: there is none, or it is not a regular file.
     """
     reading = open_regular(source)
     try:
@@ -195,7 +195,10 @@ def copy_file(source: str, target: str) -> None:
 
 
 def open_regular(path: str) -> int:
-    """Open a file to read it. :raises FileNotFoundError: there is none, or something else, such as a link."""
+    """Open a file for reading.
+
+    :raises FileNotFoundError: there is none, or it is a link or other special file.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -209,15 +212,15 @@ def open_regular(path: str) -> int:
 
 
 def reflinks(source: Path, target: Path) -> bool:
-    """Whether the file system can share blocks between two files; `target` is made to find out."""
+    """Whether the file system can share blocks between two files; `target` is created to find out."""
     with source.open("rb") as reader, target.open("xb") as writer:
         return _clone(reader.fileno(), writer.fileno())
 
 
 def own_bytes(path: str, *, spare: str) -> None:
-    """Give the name `path` an inode of its own, so that other names of the old one cannot change it.
+    """Give the name `path` an inode of its own, so that it cannot be changed under other names.
 
-    :param spare: a name on the same file system that is free, or was left by a crash.
+    :param spare: an unused name on the same file system, or one that a crash left.
     """
     with suppress(FileNotFoundError):
         os.unlink(spare)
@@ -226,14 +229,15 @@ def own_bytes(path: str, *, spare: str) -> None:
 
 
 def exchange(one: str, other: str) -> None:
-    """Swap two names in one step (renameat2(2)), or replace `other` where that cannot be had."""
-    swap = _renameat2()
+    """Swap two names in one step (renameat2(2)), or replace `other` where the kernel cannot."""
+    swap = renameat2()
     if swap is None or swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
         rename(one, other)
 
 
 @cache
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+def renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Return the call of libc, or None where there is none."""
     import ctypes
 
     found = getattr(ctypes.CDLL(None), "renameat2", None)
@@ -259,7 +263,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def _copied(entry: os.DirEntry[str], target: str) -> bool:
-    """Copy one entry, of a folder nothing but that it is there; return whether it is one."""
+    """Copy one entry, of a folder only the folder itself; return whether it is a folder."""
     with suppress(FileNotFoundError):
         if entry.is_symlink():
             symlink(os.readlink(entry.path), target)
@@ -272,7 +276,7 @@ def _copied(entry: os.DirEntry[str], target: str) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Take a tree away, read-only folders included, however deep it is; what is gone already is no error."""
+    """Delete a tree, with read-only folders, however deep; missing entries are no error."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir() or folder.is_symlink():
@@ -288,7 +292,7 @@ def remove(folder: Path) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and all that lead to it, however many they are (``Path.mkdir`` recurs for each)."""
+    """Create a folder and its parents, however many there are (``Path.mkdir`` recurses for each)."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)

@@ -6,9 +6,9 @@ if __name__ == "__main__":  # a rank's multiprocessing children import this file
     import signal
     import sys
 
-    if os.getpid() == 1:  # a container's first process, which no signal ends that it does not handle
+    if os.getpid() == 1:  # the kernel ignores signals to a container's first process that it does not handle
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    gc.disable()  # 3 ms of the start; a rank's fork enables it again
+    gc.disable()  # saves 3 ms at the start; a rank's fork enables it again
 
     from muster.worker.replica import main
 

@@ -1,7 +1,7 @@
 """Gives a replica its own copy of the code that travels with the job.
 
-The snapshot in the store is shared and never changes; scripts write beside themselves (bytecode,
-``runs/``, a checkpoint in the working folder), and may do so in a copy that goes with the job.
+The snapshot in the store is shared and never changes. Scripts may write beside themselves (bytecode,
+``runs/``, a checkpoint in the working folder): they write into a copy that is deleted with the job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 def copy_code(source: str, target: str) -> str:
     """Copy files, folders and links below `source` into the new folder `target`, writable by their owner.
 
-    :raises OSError: what cannot be read or written; a full disk among them.
+    :raises OSError: a file cannot be read or written, also where the disk is full.
     """
     os.mkdir(target)
     with os.scandir(source) as entries:
@@ -23,9 +23,9 @@ def copy_code(source: str, target: str) -> str:
 
 
 def left_behind(source: str, copy: str) -> list[str]:
-    """Name what was made in a copy: files, and whole folders with a ``/`` at their end, sorted.
+    """List what was created in a copy, sorted: files, and whole new folders with a final ``/``.
 
-    Links are left out: what they name lies elsewhere. So is bytecode.
+    Links are left out, since their targets lie elsewhere. So is bytecode.
     """
     return sorted(_made(source, copy, ""))
 

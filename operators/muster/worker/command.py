@@ -18,7 +18,7 @@ def fill(replica: Replica) -> list[str]:
 
     A word that is exactly ``{inputs.NAME}`` becomes one word for each version. Other braces stay.
 
-    :raises SpecError: a name that the job does not have, or many versions inside a longer word.
+    :raises SpecError: the job has no such name, or many versions inside a longer word.
     """
     words: list[str] = []
     for word in replica.job_role.command or ():
@@ -48,7 +48,7 @@ def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | 
 
 
 def program(name: str, start: str, path: str) -> str:
-    """Find what a command runs: ``python`` is the image's, a name with ``/`` counts from the folder it starts in."""
+    """Find a command's program: ``python`` is the image's, a name with ``/`` is relative to `start`."""
     if name in ("python", "python3"):
         return sys.executable
     folders = [start] if "/" in name else path.split(os.pathsep)
@@ -61,7 +61,7 @@ def program(name: str, start: str, path: str) -> str:
 
 
 def folder(replica: Replica) -> str:
-    """Where a command starts: in the Dag's folder where the code is one folder, else in the code, else scratch."""
+    """Return where a command starts: the Dag's folder where the code is one folder, else the code, or scratch."""
     if replica.code is None:
         return replica.scratch
     with os.scandir(replica.code) as entries:

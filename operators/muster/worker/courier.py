@@ -8,33 +8,33 @@ from collections.abc import Callable
 from muster.worker.spool import Spool
 from muster.worker.store import Stale, StoreService
 
-SPACING_SECONDS = 0.5  # between two requests, unless so much waits that one is full
+SPACING_SECONDS = 0.5  # between two requests, unless enough lines wait to fill one
 _BATCH_BYTES = 1 << 20
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 1.0, 2.0
 
 
 class Courier:
-    """Brings what is in a spool to the service, each byte once, however often either of the two goes away.
+    """Sends the lines in a spool to the service, each byte once, however often either of them fails.
 
-    :param wake: is called, in the thread, when it can bring nothing more.
+    :param wake: called, in the thread, when it can send nothing more.
     """
 
     def __init__(self, service: StoreService, spool: Spool, *, wake: Callable[[], None]) -> None:
         self.stale = ""
-        """Why this replica is not wanted any more; empty where it is."""
+        """Why the service no longer accepts this replica; empty while it does."""
         self.refused = ""
-        """Why no lines can be brought, if so."""
+        """Why the service takes no lines; empty while it does."""
         self._service, self._spool, self._wake = service, spool, wake
         self._hurry = threading.Event()
         self._pause = _FIRST_PAUSE_SECONDS
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
 
     def start(self) -> None:
-        """Begin; the process has to have done all its forks by then."""
+        """Start the thread; the process must not fork after this."""
         self._thread.start()
 
     def finish(self, *, seconds: float) -> bool:
-        """Bring what is left, for at most so long; return whether the service has all."""
+        """Send the remaining lines for at most `seconds`; return whether the service has all."""
         self._spool.close()
         self._hurry.set()
         self._thread.join(max(0.0, seconds))
@@ -46,14 +46,14 @@ class Courier:
                 pass
         except Stale as error:
             self.stale = str(error)
-        except Exception as error:  # a replica is worth more than its lines, whatever is wrong with those
+        except Exception as error:  # no error in sending lines may end a replica
             self.refused = str(error) or type(error).__name__
         finally:
             self._spool.stall()
             self._wake()
 
     def _bring(self) -> bool:
-        """Bring the next lines; whether there may be more."""
+        """Send the next lines; return whether there may be more."""
         offset, lines = self._spool.head(_BATCH_BYTES)
         if not lines:
             return False
@@ -70,7 +70,7 @@ class Courier:
         return True
 
     def _rest(self, seconds: float) -> None:
-        """Wait for a service that is away; who hurries asks it again sooner."""
+        """Wait for a service that is away, for a shorter time in a hurry."""
         if self._hurry.is_set():
             threading.Event().wait(min(seconds, SPACING_SECONDS))
         else:

@@ -1,4 +1,4 @@
-"""Tells a disk that is full from an author's mistake, and says which disk that is."""
+"""Tells a full disk from an author's mistake, and says which disk is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARED_DISK = f"shared memory, {_SHARED},"
 _SHARED_ADVICE = f"delete what no process uses in {_SHARED}, let a DataLoader have fewer workers, or make it larger; then run again"
 _NOT_BYTES = 1 << 20
 _SAID = ("No space left on device", "Disk quota exceeded")
-# What a library raises that does not say why it could not write: torch.save, numpy's tofile.
+# Errors of libraries that do not say why a write failed: torch.save, numpy's tofile.
 _WRITES = ("OSError", "RuntimeError")
 
 
@@ -33,7 +33,7 @@ class Disks:
         self._claim = CLAIM if claim else ""
 
     def blamed(self, fault: Fault) -> Fault:
-        """The fault, as that of a full disk where it is one."""
+        """Return the fault, changed to that of a full disk where a disk is full."""
         if fault.cause is not Cause.USER_ERROR:
             return fault
         fullest = self.fullest()
@@ -45,28 +45,29 @@ class Disks:
 
     @property
     def advice(self) -> str:
-        """What makes room."""
+        """How to make room."""
         fullest = self.fullest()
         if fullest is not None and fullest.disk == _SHARED_DISK:
             return _SHARED_ADVICE
         return make_room(self._replica.checkpoints)
 
     def told(self, message: str) -> str:
-        """A message of a full disk, with what the fullest one has left."""
+        """Add the free space of the fullest disk to a message."""
         fullest = self.fullest()
         return message if fullest is None else f"{message}: {fullest}"
 
     def fullest(self) -> Room | None:
-        """The disk with the least room; of several that are equally full the one that holds the outputs."""
+        """The disk with the least room; of several equally full ones, the disk of the outputs."""
         return min(self.rooms(), key=lambda room: (room.files_left != 0, room.free_bytes), default=None)
 
     def rooms(self) -> Iterator[Room]:
-        """Each of them, as it is now."""
+        """The room of each disk now."""
         named = dict.fromkeys((*self._replica.staging.values(), self._replica.checkpoints), self._claim)
         named |= {self._replica.scratch: "", _SHARED: _SHARED_DISK}
         for path, disk in named.items():
-            with suppress(OSError):  # one that cannot be asked is not the one that is full
+            with suppress(OSError):  # a disk that cannot be measured is not the full one
                 room = Room.of(path, disk=disk)
-                # Some file systems tell no size. Shared memory is small as a rule, and counts where it is full.
+                # Some file systems report no size. Shared memory is usually small, and counts only when it
+                # is full.
                 if room.total_bytes and (path != _SHARED or room.free_bytes < _NOT_BYTES):
                     yield room

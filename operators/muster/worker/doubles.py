@@ -1,7 +1,7 @@
-"""Tells, while a gang trains, that two of its replicas write one file: no commit takes that.
+"""Detects, while a gang trains, that two of its replicas write the same file, which no commit accepts.
 
-Each replica leaves the list of what it writes in the folder in which the replicas of an attempt seal, which
-all of them see, and looks at the lists of those before it. Names alone are read: no file is opened.
+Each replica lists the files that it writes in a file in the folder of seals, which all replicas of the
+attempt see, and reads the lists of the replicas before it. Only names are compared: no file is opened.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from muster.core.replica import Replica
 from muster.core.wording import one_replica
 
 EVERY_SECONDS = 20.0
-_SHARE = 100  # of the time at most one part in so many is spent on it
+_SHARE = 100  # at most one part in this many of the time goes into it
 _MOST_FILES = 10_000
 
 
 class Doubles:
-    """What one replica of a gang knows of the files that others write.
+    """The files that this replica and others write.
 
-    :param say: takes a line for the log.
+    :param say: writes a line to the log.
     """
 
     def __init__(self, replica: Replica, *, say: Callable[[str], None]) -> None:
@@ -35,15 +35,15 @@ class Doubles:
         spec = replica.spec
         names = [f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)]
         self._name = f"{replica.role}-{replica.index}"
-        self._before = names[: names.index(self._name)]  # so one of two says it
+        self._before = names[: names.index(self._name)]  # so only one of the two reports it
         self._due = time.monotonic() + EVERY_SECONDS if len(names) > 1 and replica.staging else float("inf")
 
     def left(self) -> float:
-        """Seconds until :meth:`look` does something."""
+        """Seconds until :meth:`look` is due."""
         return self._due - time.monotonic()
 
     def look(self, *, now: bool = False) -> None:
-        """Tell of files that others write too, each other once; where it is due, or `now`."""
+        """Report files that other replicas write too, once for each of them, if it is due or `now`."""
         begun = time.monotonic()
         if self._due == float("inf") or not (now or begun >= self._due):
             return
@@ -66,13 +66,13 @@ class Doubles:
         )
 
     def _list(self) -> None:
-        """Leave the list where the others see it, if there is something new on it."""
+        """Write the list for the other replicas, if it has changed."""
         listed = list(islice(self._files(), _MOST_FILES))
         if listed == self._listed:
             return
         self._listed = listed
         new = f"{self._path(self._name)}.new"
-        with suppress(OSError):  # of a disk that is full the ranks tell themselves
+        with suppress(OSError):  # the ranks report a full disk themselves
             with open(new, "w", encoding="utf-8") as file:
                 json.dump(listed, file)
             os.replace(new, self._path(self._name))
@@ -82,7 +82,7 @@ class Doubles:
             waiting = [""]
             while waiting:
                 below = waiting.pop()
-                with suppress(OSError), os.scandir(os.path.join(root, below)) as entries:  # it went meanwhile
+                with suppress(OSError), os.scandir(os.path.join(root, below)) as entries:  # it is gone by now
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(f"{below}{entry.name}/")
@@ -94,7 +94,7 @@ class Doubles:
 
 
 def _read(path: str) -> list[str]:
-    """The list that another replica left; empty where it has none yet."""
+    """Read the list of another replica; empty where there is none yet."""
     with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
         listed = json.load(file)
         return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []

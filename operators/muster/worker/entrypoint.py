@@ -1,4 +1,4 @@
-"""Runs one rank of an entrypoint: imports the function, checks what it takes, calls it, writes how it ended.
+"""Runs one rank of an entrypoint: imports the function, checks its parameters, calls it, writes its outcome.
 
 This happens in a fork of the worker (:mod:`muster.worker.ranks`), before any thread was started.
 Nothing of muster is left on the import path when the author's code is imported.
@@ -28,19 +28,19 @@ def run(replica: Replica, *, outcome_file: str) -> int:
         outcome, status = {"kind": "done", **_call(replica)}, ExitCode.SEALED
     except SpecError as error:
         outcome, status = {"kind": "spec error", "message": str(error)}, ExitCode.SPEC_ERROR
-    except BaseException as error:  # whatever it is, it becomes the rank's last word
+    except BaseException as error:  # any error becomes the rank's outcome
         outcome, status = {"kind": "user error", **_describe(error, replica)}, ExitCode.USER_ERROR
     _write(outcome_file, {"at": time.time(), **outcome})
     return status
 
 
 def _prepare(replica: Replica) -> None:
-    """Make of the worker's copy what ``python script.py`` would find."""
-    faulthandler.enable()  # the environment asks for it, but this interpreter started before that
+    """Set up this fork of the worker as ``python script.py`` would be."""
+    faulthandler.enable()  # the environment asks for it, but this interpreter started before it was set
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper
     sys.argv = [str(replica.job_role.entrypoint)]
     sys.path[0] = replica.code or replica.scratch
-    gc.freeze()  # what the worker made is neither walked nor, as pages, copied
+    gc.freeze()  # the worker's objects are neither walked nor, as pages, copied
     gc.enable()
 
 
@@ -61,7 +61,7 @@ def _call(replica: Replica) -> dict[str, Any]:
 def load(entrypoint: str) -> Callable[..., Any]:
     """Import ``package.module:function``.
 
-    :raises SpecError: no such module or function. What the module itself raises goes through.
+    :raises SpecError: there is no such module or function. Errors of the module itself are not caught.
     """
     import importlib
 
@@ -86,7 +86,7 @@ def load(entrypoint: str) -> Callable[..., Any]:
 
 
 def modules_below(code: str | None) -> list[str]:
-    """The author's modules that are imported now: paths below the code folder, sorted."""
+    """Return the author's modules that are imported now: paths below the code folder, sorted."""
     if code is None:
         return []
     root = code.rstrip("/") + "/"
@@ -95,7 +95,7 @@ def modules_below(code: str | None) -> list[str]:
 
 
 class MetricError(Exception):
-    """What the entrypoint returned are not metrics: the author's code is at fault, not the spec."""
+    """The entrypoint's return value is not metrics: the author's code is at fault, not the spec."""
 
 
 def _metrics(returned: object) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Finds which rank was at fault among all that ended badly, and what kind of fault it was."""
+"""Finds the rank at fault among those that failed, and the cause."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EXIT_CODES = {
     Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
     Cause.GPU_OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
     Cause.RANK_LOST: ExitCode.RANK_LOST,
-    Cause.DISK_FULL: ExitCode.SEAL_FAILED,  # to what watches the gang both are one: none of its doing
+    Cause.DISK_FULL: ExitCode.SEAL_FAILED,  # for the backend both are the same: not the rank's fault
     Cause.COMMIT_FAILED: ExitCode.SEAL_FAILED,
     Cause.CANCELLED: ExitCode.STOPPED,
 }
 
-# What gloo, NCCL, c10d and Horovod say when a peer is gone. Python's own ConnectionError is not
-# among them: an author's download may raise that.
+# Errors of gloo, NCCL, c10d and Horovod for a peer that is gone. Python's own ConnectionError is not
+# among them: an author's download may raise it.
 _LOST_PEER = (
     "gloo/transport",
     "Connection closed by peer [",
@@ -40,7 +40,7 @@ _LOST_PEER = (
     "Horovod has been shut down",
 )
 _GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "HIP out of memory")
-# What torch, CUDA and JAX say where there is no card, or none that the process may see.
+# Errors of torch, CUDA and JAX where there is no card, or none that the process may use.
 _NO_GPU = (
     "Found no NVIDIA driver",
     "No CUDA GPUs are available",
@@ -75,9 +75,9 @@ class Fault:
     """How one rank failed.
 
     :param at: when, in seconds since the epoch.
-    :param follower: it failed only because a peer was gone, or after it was told to stop.
+    :param follower: it failed only because a peer is gone, or after it was told to stop.
     :param printed: the rank printed its traceback itself.
-    :param advice: what to do about it, where its cause does not say.
+    :param advice: what to do about it, where the cause's general advice does not fit.
     """
 
     rank: int | None
@@ -92,7 +92,7 @@ class Fault:
 
     @property
     def verdict(self) -> Verdict:
-        """What a task's log ends with."""
+        """The verdict that ends a task's log."""
         advice = self.advice or _ADVICE[self.cause].format(place=f" at {self.where}" if self.where else "")
         if self.message.startswith(_MODULE):
             name = self.message.removeprefix(_MODULE).strip("'").split("'")[0].split(".")[0]
@@ -116,13 +116,13 @@ class Fault:
 
 
 def faults(ranks: Sequence[Rank], *, world_size: int) -> list[Fault]:
-    """Return every rank's fault, the culprit first: who failed by itself before who followed, then by time."""
+    """Return every rank's fault, the culprit first: own failures before followers, each by time."""
     found = [_fault(rank, world_size=world_size) for rank in ranks if rank.status or _vanished(rank)]
     return sorted(found, key=lambda fault: (fault.follower, fault.at))
 
 
 def hang(ranks: Sequence[Rank], *, seconds: float) -> Fault:
-    """Say where each rank stood when all had been silent for `seconds`."""
+    """Return the fault of a hang: where each rank was when all had been silent for `seconds`."""
     stacks = [(rank, stack(rank)) for rank in ranks]
     places = [f"rank {rank.number} at {words.where}" for rank, words in stacks if words.where]
     return Fault(
@@ -136,19 +136,19 @@ def hang(ranks: Sequence[Rank], *, seconds: float) -> Fault:
 
 
 def lost_peer(rank: Rank) -> bool:
-    """Whether a rank that ended badly says only that a peer is gone."""
+    """Whether a failed rank reports only that a peer is gone."""
     return names_lost_peer(last_words(rank).message)
 
 
 def names_lost_peer(message: str) -> bool:
-    """Whether a rank's last words are those of one whose peer is gone."""
+    """Whether a rank's last words say that a peer is gone."""
     return any(text in message for text in _LOST_PEER)
 
 
 def _fault(rank: Rank, *, world_size: int) -> Fault:
     said = last_words(rank)
     if rank.status == -signal.SIGKILL and rank.stopped is None and not said.kind:
-        said = LastWords()  # what it logged before is not why it was killed
+        said = LastWords()  # its earlier output is not the reason it was killed
     lost = world_size > 1 and names_lost_peer(said.message)
     at = said.at or rank.traced or rank.ended
     stopped = rank.stopped is not None and (not said.message or at > rank.stopped)

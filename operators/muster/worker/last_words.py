@@ -1,4 +1,4 @@
-"""What a rank that failed left to say: its outcome, what torch's ``@record`` wrote, or its last lines."""
+"""Reads the error of a failed rank: from its outcome, torch's ``@record`` file, or its last lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.worker.ranks import TRACE_START, Rank
 
 TRACE_LINES = 15
 PARAGRAPH_LINES = 8
-NEAR_THE_END = 60  # an older traceback was logged and survived, it did not end the rank
+NEAR_THE_END = 60  # the rank logged an older traceback and went on, so that one did not end it
 
 _NO_FRAME = "  <no Python frame>"
 _CRASH = "Fatal Python error: "
@@ -23,7 +23,7 @@ _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
 _WORKER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _OURS = re.compile(rf'  File "(?:{re.escape(_WORKER)}/|<frozen )')
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
-# What libraries and the interpreter say of themselves after an exception, on their way out.
+# Lines that libraries and the interpreter print after an exception, on their way out.
 _AFTER = re.compile(
     r"\[?[EWIF]\d{4} |Exception ignored|During handling|The above exception|terminate called|.*Warning: "
 )
@@ -32,13 +32,13 @@ _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 
 @dataclass(frozen=True, kw_only=True)
 class LastWords:
-    """One rank's own account.
+    """The error that one rank reported.
 
     :param kind: ``spec error`` where the entrypoint was refused before it was called, ``shutdown``
-        where the interpreter crashed when no code of Python's was left to run.
-    :param at: seconds since the epoch, where the account says it.
-    :param where: ``train.py:42``, the author's line that was last on the stack.
-    :param printed: the rank printed it itself, so that the log has it.
+        where the interpreter crashed while it shut down, with no Python code left to run.
+    :param at: seconds since the epoch, where it is known.
+    :param where: ``train.py:42``, the author's innermost line on the stack.
+    :param printed: the rank printed it itself, so it is in the log.
     """
 
     message: str = ""
@@ -50,7 +50,7 @@ class LastWords:
 
 
 def last_words(rank: Rank) -> LastWords:
-    """Return what the rank said of its end; empty where it was killed before it could say anything."""
+    """Return the error that ended the rank; empty where it was killed before it could report one."""
     for read in (_outcome, _recorded, _printed):
         said = read(rank)
         if said is not None:
@@ -59,7 +59,7 @@ def last_words(rank: Rank) -> LastWords:
 
 
 def _silent_crash(rank: Rank) -> bool:
-    """Whether Python crashed without faulthandler's dump, which it gives up as one of its last acts."""
+    """Whether Python crashed without faulthandler's dump, which is disabled late in the shutdown."""
     if rank.status not in (-signal.SIGABRT, -signal.SIGSEGV):
         return False
     plan = rank.plan
@@ -77,7 +77,7 @@ def stack(rank: Rank) -> LastWords:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file that a rank wrote, or None where there is none or it is torn."""
+    """Return the JSON object in a file that a rank wrote, or None where it is missing or torn."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -105,7 +105,8 @@ def _recorded(rank: Rank) -> LastWords | None:
         return None
     called = str((told.get("extraInfo") or {}).get("py_callstack", ""))
     lines = _shortened(rank, map(_safe, called.splitlines()))
-    # @record writes whole seconds, too coarse to tell who was first: the printed traceback tells better
+    # @record writes whole seconds, too coarse to find the first rank: the time of the printed traceback is
+    # better
     return LastWords(
         message=_safe(str(told.get("message", ""))),
         traceback=bounded(lines),
@@ -118,13 +119,15 @@ def _recorded(rank: Rank) -> LastWords | None:
 def _printed(rank: Rank) -> LastWords | None:
     lines = _shortened(rank, list(rank.tail)[-NEAR_THE_END:])
     starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
+    if starts and starts[-1] == len(lines) - 1 and lines[-1].startswith(TRACE_START):
+        lines, starts = lines[:-1], starts[:-1]  # it was ended while it wrote its traceback
     if not starts:
         return _syntax_error(lines)
     if len(starts) > 1 and lines[starts[-1]].startswith(_CRASH) and _NO_FRAME in lines[starts[-1] :]:
-        lines, starts = lines[: starts[-1]], starts[:-1]  # it crashed on its way out, of what it had raised
+        lines, starts = lines[: starts[-1]], starts[:-1]  # it crashed in its shutdown, after an exception
     block = lines[starts[-1] :]
     if block[0].startswith(_CRASH):
-        # what C++ says before it aborts names the reason, faulthandler only the signal
+        # the message of C++ names the reason, faulthandler only the signal
         what, said = _what(lines), _crash(block)
         if not any(map(_FRAME.match, block)):
             return LastWords(kind="shutdown", message=what)
@@ -143,7 +146,7 @@ def _printed(rank: Rank) -> LastWords | None:
 
 
 def _paragraph(lines: Sequence[str]) -> list[str]:
-    """An exception's line and what belongs to it: all to the next empty line."""
+    """Return an exception's line and its continuation: all up to the next empty line."""
     said = list(lines[:1])
     for line in lines[1:PARAGRAPH_LINES]:
         if not line.strip() or line.startswith(TRACE_START) or _AFTER.match(line):
@@ -153,7 +156,7 @@ def _paragraph(lines: Sequence[str]) -> list[str]:
 
 
 def _syntax_error(lines: Sequence[str]) -> LastWords | None:
-    """Read what Python prints of a script that it cannot parse: a place, but no traceback."""
+    """Parse Python's message for a script with a syntax error, which has a place but no traceback."""
     ends = [i for i, line in enumerate(lines) if _SYNTAX.match(line)]
     places = [i for i, line in enumerate(lines[: ends[-1]]) if _FRAME.match(line)] if ends else []
     if not places:
@@ -163,31 +166,31 @@ def _syntax_error(lines: Sequence[str]) -> LastWords | None:
 
 
 def last_line(rank: Rank) -> str:
-    """The last line that is not empty of all that a rank printed."""
+    """Return the last line of a rank's output that is not empty."""
     lines = _shortened(rank, reversed(rank.tail))
     folder = f"{rank.plan.code}/" if rank.plan.code else ""
     return next((line.strip().replace(folder, "") for line in lines if line.strip()), "")
 
 
 def _what(lines: Iterable[str]) -> str:
-    """What C++ said of the exception that ended it."""
+    """Return the text of the C++ exception that ended the rank."""
     what = [line.split("what():", 1)[1].strip() for line in lines if line.startswith("  what():")]
     return what[-1] if what else ""
 
 
 def _crash(block: Sequence[str]) -> LastWords:
-    """Read faulthandler's dump, which has the innermost frame first."""
+    """Parse faulthandler's dump, which has the innermost frame first."""
     currents = [i for i, line in enumerate(block) if line.startswith("Current thread")]
     start = currents[0] if currents else 0
     frames = [line for line in block[start:] if line.startswith(("Current", "  File"))]
-    while frames and _OURS.match(frames[-1]):  # the outermost ones: how we came to call the author's
+    while frames and _OURS.match(frames[-1]):  # the outermost frames: the worker's way to the author's code
         frames.pop()
     frames = frames[: TRACE_LINES - 1]
     return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)), printed=True)
 
 
 def _shortened(rank: Rank, lines: Iterable[str]) -> list[str]:
-    """The lines with the author's files as paths from the code folder on."""
+    """Return the lines with the author's files as paths relative to the code folder."""
     if rank.plan.code is None:
         return list(lines)
     return [line.replace(f'  File "{rank.plan.code}/', '  File "') for line in lines]
@@ -201,7 +204,7 @@ def bounded(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _place(lines: Iterable[str]) -> str:
-    """The last frame that is not a library's."""
+    """Return the place of the last frame that is not a library's."""
     place = ""
     for line in lines:
         frame = _FRAME.match(line)

@@ -1,4 +1,4 @@
-"""Turns what a rank writes, whatever bytes those are, into lines that are safe to log."""
+"""Turns a rank's output, which may be any bytes, into lines that are safe to log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 LINE_BYTES = 64 * 1024
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-_BREAKS = (0x2028, 0x2029)  # what str.splitlines takes for the end of a line, beside control characters
-_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they show a line in another order than it is in
+_BREAKS = (0x2028, 0x2029)  # ends of a line for str.splitlines, beside control characters
+_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they reorder the characters of a line on display
 _UNSAFE = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0), *_BREAKS, *_BIDI) if code != 0x09}
 
 
@@ -20,7 +20,7 @@ class LineBuffer:
         self._left_out = 0
 
     def feed(self, data: bytes) -> list[str]:
-        """Take in what was read, and return the lines that are now whole."""
+        """Take the next bytes, and return the lines that are now complete."""
         *whole, rest = data.split(b"\n")
         lines = []
         for part in whole:
@@ -54,7 +54,7 @@ class LineBuffer:
 def clean(line: bytes) -> str:
     """Decode one line as a terminal would leave it: no escape sequences, no control characters.
 
-    A carriage return starts the line over, so of a progress bar its last state remains.
+    A carriage return starts the line over, so a progress bar leaves its last state.
     """
     text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
     if text.isprintable():

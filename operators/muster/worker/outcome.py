@@ -1,8 +1,10 @@
-"""What a pod says of its end: the report that its termination message holds, also where the worker left none."""
+"""Reports of a pod's end for its termination message, also where the worker left none."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from muster.core.masking import Masking
@@ -10,7 +12,10 @@ from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
 
-TERMINATION_BYTES = 4096  # what a kubelet reads
+TERMINATION_BYTES = 4096  # the most a kubelet reads
+
+# The memory events of this container's control group; versions 2 and 1 of cgroups.
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 _CODES = {
     Cause.CANCELLED: ExitCode.STOPPED,
@@ -27,16 +32,16 @@ _ADVICE = {
 
 
 def failed(cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
-    """Return the report of a replica whose worker did not write this one itself."""
+    """Return a report that the worker did not write."""
     verdict = Verdict(cause=cause, message=message, advice=_ADVICE[cause], rank=rank)
     return Report(exit_code=_CODES[cause], verdict=verdict, at=at or time.time())
 
 
 def killed(name: str, status: int) -> Report:
-    """Return the report of a worker that left none.
+    """Return the report of a replica whose worker left none.
 
-    :param name: of its replica.
-    :param status: its exit code, or minus the number of the signal that ended it.
+    :param name: the replica's name.
+    :param status: the worker's exit code, or minus the number of the signal that ended it.
     """
     if status in set(ExitCode) - {ExitCode.SEALED}:
         return Report(exit_code=ExitCode(status), at=time.time())
@@ -45,7 +50,7 @@ def killed(name: str, status: int) -> Report:
 
 
 def termination_message(report: Report, masking: Masking) -> str:
-    """Write a report without secrets, its traceback as long as a kubelet takes it, and no results."""
+    """Return a report as JSON without secrets and results, its traceback cut to what a kubelet reads."""
     verdict = report.verdict
     if verdict is not None:
         said, advice = masking.text(verdict.message), masking.text(verdict.advice)
@@ -56,3 +61,11 @@ def termination_message(report: Report, masking: Masking) -> str:
         if len(text.encode("utf-8", "replace")) <= TERMINATION_BYTES or not lines:
             return text
         lines = lines[1:]
+
+
+def oom_kills(files: Sequence[str] = _OOM_COUNTS) -> int:
+    """Return how many processes of this container the kernel has killed because its memory limit was reached."""
+    for path in files:
+        with suppress(OSError), open(path, encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    return 0

@@ -1,4 +1,4 @@
-"""Makes of each JSON value what the parameter's annotation says, or refuses it by name."""
+"""Converts each JSON value to the type of its parameter's annotation, or refuses it by name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class _Wrong(Exception):
 
 
 def convert(what: str, value: Any, hint: Any) -> Any:
-    """Return `value` as `hint` says. Text is read as a number or date only where the hint is one.
+    """Return `value` as the type `hint`. Text is parsed as a number or date only where the hint asks for one.
 
     Jinja renders every field to text, so ``"5"`` is taken for an int parameter, but ``"5"`` for a
     parameter without annotation stays text, and ``5.0`` never becomes an int.
 
-    :param what: names the parameter in the message: ``param 'epochs' of flights.train:train``.
+    :param what: the parameter's name in the message: ``param 'epochs' of flights.train:train``.
     :raises SpecError: the value is not of that type.
     """
     try:
@@ -96,7 +96,7 @@ def _plain(hint: Any, value: Any) -> Any:
     if hint is None or hint is type(None):
         return _need(value is None, value)
     if not isinstance(hint, type):
-        return value  # a TypeVar, a NewType: nothing to hold the value to
+        return value  # a TypeVar, a NewType: nothing to check the value against
     reader = _READERS.get(hint.__name__) if hint.__module__ in _MODULES else None
     if reader is not None:
         return reader(hint, value)
@@ -154,7 +154,7 @@ def _tuple(hint: type, value: Any) -> Any:
     return hint(value)
 
 
-# by name, so that pathlib and datetime need not be imported to know them
+# by name, so that pathlib and datetime need not be imported
 _MODULES = frozenset({"builtins", "pathlib", "pathlib._local", "datetime"})
 _READERS: dict[str, Callable[[type, Any], Any]] = {
     "int": _int,

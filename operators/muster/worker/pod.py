@@ -1,8 +1,8 @@
-"""The first process of a pod: has a worker run the replica, and is its way to the store service.
+"""The first process of a pod: starts a worker for the replica, and connects it to the store service.
 
-The worker is the one that runs on a machine too: it writes lines, a report and a part-manifest, and ends.
-Here is what there is of a machine's supervisor in a pod: it passes the lines on, without secrets, tells
-the worker to stop, brings its seal away, and says by its exit code and termination message how it went.
+The worker is the same as on a machine: it writes lines, a report and a part-manifest, and ends. This process
+does in a pod what the supervisor does on a machine: it passes the lines on, without secrets, tells the
+worker to stop, sends its seal to the service, and reports the end by its exit code and termination message.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from muster.core.errors import SpecError
+from muster.core.linux import die_with
 from muster.core.masking import Masking
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
 from muster.worker import outcome
 from muster.worker.faults import names_lost_peer
-from muster.worker.memory import oom_kills
-from muster.worker.processes import die_with_parent
 
 STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE", "MUSTER_TERMINATION_LOG"
 
-PATIENCE_SECONDS = 600.0  # with a service that is away, for a replica that is done
-LAST_LINES_SECONDS = 60.0  # for one that failed: its pod is to start again, or to say why it does not
+PATIENCE_SECONDS = 600.0  # how long a finished replica waits for a service that is away
+LAST_LINES_SECONDS = 60.0  # the same for a failed one: its pod should restart, or report, soon
 CULPRIT_SECONDS = (
-    5.0  # what a replica that only lost its peers gives the one at fault, beyond its grace, to end
+    5.0  # beyond its grace: how long a replica that only lost its peers waits for the culprit to end
 )
-OWN_SECONDS = 4.0  # of what a pod gets to end beyond its ranks' grace
-_OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # the rank was killed, or raised since its helper was
+OWN_SECONDS = 4.0  # of the time that a pod has to end beyond its ranks' grace
+_OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # a rank or its helper was killed
 _READ_BYTES = 1 << 20
 _LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
@@ -45,10 +44,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ways:
-    """How what comes of a replica leaves its pod.
+class Outlets:
+    """Where a replica's lines, seal and termination message go.
 
-    :param termination_log: the file that a kubelet reads at the end; it is mounted, so it is never replaced.
+    :param termination_log: the file that a kubelet reads at the end; it is mounted, so it must not be
+        replaced.
     """
 
     url: str
@@ -56,20 +56,20 @@ class Ways:
     termination_log: str
 
     @classmethod
-    def take(cls, environment: MutableMapping[str, str]) -> Ways:
-        """Take the variables that name them from `environment`: no rank needs them."""
+    def take(cls, environment: MutableMapping[str, str]) -> Outlets:
+        """Take their variables out of `environment`: no rank needs them."""
         url, token, log = (environment.pop(name, "") for name in (STORE_URL, TOKEN_FILE, TERMINATION_LOG))
         return cls(url=url, token_file=token, termination_log=log)
 
 
-def attend(replica: Replica, ways: Ways) -> None:
-    """Return in a new process, which is the worker; this one attends to it and ends after it."""
+def attend(replica: Replica, outlets: Outlets) -> None:
+    """Fork: return in the child, which becomes the worker; the parent attends to it and ends after it."""
     read, write = os.pipe()
     parent = os.getpid()
     worker = os.fork()
     if worker == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        die_with_parent(parent)
+        die_with(parent)
         os.dup2(write, 1)
         os.dup2(write, 2)
         os.close(read)
@@ -79,45 +79,45 @@ def attend(replica: Replica, ways: Ways) -> None:
     try:
         gc.enable()
         os.close(write)
-        code = Pod(replica, ways, worker=worker, output=read, environment=os.environ).run()
-    except BaseException:  # whatever it is, this process never goes on as the worker
+        code = Pod(replica, outlets, worker=worker, output=read, environment=os.environ).run()
+    except BaseException:  # after any error, this process must not go on as the worker
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
 class Pod:
-    """One replica, as its pod's first process sees it.
+    """One replica, in its pod's first process.
 
-    :param worker: its process, and `output` the end of a pipe with all that it says.
+    :param worker: the worker's process id, and `output` the pipe with its output.
     :param environment: with the values of the job's secrets.
     """
 
     def __init__(
-        self, replica: Replica, ways: Ways, *, worker: int, output: int, environment: Mapping[str, str]
+        self, replica: Replica, outlets: Outlets, *, worker: int, output: int, environment: Mapping[str, str]
     ) -> None:
-        from muster.worker.courier import Courier  # what takes long to import, while the worker starts
+        from muster.worker.courier import Courier  # slow to import, so done while the worker starts
         from muster.worker.spool import Spool
         from muster.worker.store import StoreService
 
-        self._replica, self._ways = replica, ways
+        self._replica, self._outlets = replica, outlets
         self._name = f"replica {replica.role}-{replica.index}"
         self._worker, self._output, self._partial = worker, output, b""
         self._status: int | None = None
         self._stop_at: float | None = None
         self._told = False
-        self._killed_before = oom_kills()
-        with open(ways.token_file, encoding="ascii") as file:
+        self._killed_before = outcome.oom_kills()
+        with open(outlets.token_file, encoding="ascii") as file:
             token = file.read().strip()
         secrets = [environment.get(name, "") for name in replica.spec.secrets]
         self._masking = Masking([*secrets, token])
-        self._service = StoreService(ways.url, token=token, replica=replica)
+        self._service = StoreService(outlets.url, token=token, replica=replica)
         self._spool = Spool(os.path.dirname(replica.report))
         self._wake_read, self._wake = os.pipe()
         self._courier = Courier(self._service, self._spool, wake=self._ring)
 
     def run(self) -> int:
-        """Attend to the worker until it has ended and all is said; return the exit code."""
+        """Attend to the worker until it has ended and all is reported; return the exit code."""
         self._listen()
         self._courier.start()
         while self._status is None:
@@ -134,7 +134,7 @@ class Pod:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
-        self._reap()  # one that ended before this was listened for
+        self._reap()  # a child that ended before the handler was set
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -142,7 +142,7 @@ class Pod:
 
     def _on_stop(self, *_: object) -> None:
         self._stop_at = self._stop_at or time.monotonic()
-        self._spool.hurry()  # this may be waiting for room there, and its ranks are to be told
+        self._spool.hurry()  # the loop may wait for room there, and must pass the signal to the ranks
 
     def _turn(self) -> None:
         ready, _, _ = select.select([self._output, self._wake_read], [], [])
@@ -157,7 +157,7 @@ class Pod:
             os.kill(self._worker, signal.SIGTERM)
 
     def _reap(self) -> None:
-        """Take the exit status of whatever has ended: a first process inherits every orphan."""
+        """Reap every child that has ended: a pod's first process inherits every orphan."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -167,7 +167,7 @@ class Pod:
                     self._status = os.waitstatus_to_exitcode(status)
 
     def _read(self) -> bool:
-        """Pass on what the worker said; return whether there may be more."""
+        """Pass the worker's output on; return whether there may be more."""
         try:
             data = os.read(self._output, _READ_BYTES)
         except BlockingIOError:
@@ -183,7 +183,7 @@ class Pod:
         lines = self._masking.log(lines)
         self._spool.add(lines)
         view = memoryview(lines)
-        with contextlib.suppress(OSError):  # a runtime that takes no lines is no reason to end
+        with contextlib.suppress(OSError):  # a container runtime that takes no lines must not end the replica
             while view:
                 view = view[os.write(1, view) :]
 
@@ -204,9 +204,9 @@ class Pod:
         return report.exit_code
 
     def _let_culprit_go_first(self) -> None:
-        """Wait to be told to stop: how the gang goes on is decided by the first of its pods that ends badly.
+        """Wait for SIGTERM: the first of the gang's pods that fails decides how the gang goes on.
 
-        That one raised, or is evicted and saves its state: neither is to count as a lost rank.
+        The culprit raised, or is evicted and saves its state: neither must count as a lost rank.
         """
         until = time.monotonic() + self._replica.spec.grace_seconds + CULPRIT_SECONDS
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
@@ -215,13 +215,13 @@ class Pod:
                 os.read(self._wake_read, 4096)
 
     def _left(self) -> float:
-        """For how long it is worth to try: told to stop, a pod is killed soon."""
+        """Seconds that are worth waiting: a pod that was told to stop is killed soon."""
         if self._stop_at is None:
             return LAST_LINES_SECONDS
         return self._stop_at + self._replica.spec.grace_seconds + OWN_SECONDS - time.monotonic()
 
     def _report(self, status: int) -> Report:
-        """Return how the replica ended, as its worker has it, or as can be told without."""
+        """Return the worker's report, or one made without it."""
         report = self._read_report()
         if report is None or (report.exit_code is ExitCode.SEALED and status != 0):
             report = (
@@ -229,7 +229,7 @@ class Pod:
                 if self._told
                 else outcome.killed(self._name, status)
             )
-        killed = oom_kills() > self._killed_before
+        killed = outcome.oom_kills() > self._killed_before
         return self._outgrown(report) if killed and report.exit_code in _OF_MEMORY else report
 
     def _outgrown(self, report: Report) -> Report:
@@ -247,7 +247,7 @@ class Pod:
             return None
 
     def _seal(self, report: Report) -> Report:
-        """Bring the lines, then the seal: with that of the last replica the job is committed."""
+        """Send the lines, then the seal: the seal of the last replica commits the job."""
         until = time.monotonic() + PATIENCE_SECONDS
         with open(self._replica.sealed, encoding="utf-8") as file:
             part = file.read()
@@ -272,7 +272,7 @@ class Pod:
         return report
 
     def _unsealed(self, why: str) -> Report:
-        said = f"the store service at {self._ways.url} did not take the seal of {self._name}: {why}"
+        said = f"the store service at {self._outlets.url} did not take the seal of {self._name}: {why}"
         return self._fail(Cause.COMMIT_FAILED, said)
 
     def _fail(self, cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
@@ -280,18 +280,18 @@ class Pod:
         return outcome.failed(cause, message, rank=rank, at=at)
 
     def _leave_word(self, report: Report) -> None:
-        """Write the termination message, in place: who reads it has this very file."""
-        if not self._ways.termination_log:
+        """Write the termination message in place: the kubelet reads this very file."""
+        if not self._outlets.termination_log:
             return
         try:
-            with open(self._ways.termination_log, "w", encoding="utf-8", errors="replace") as file:
+            with open(self._outlets.termination_log, "w", encoding="utf-8", errors="replace") as file:
                 file.write(outcome.termination_message(report, self._masking))
         except OSError as error:
             self._say(f"no termination message can be left: {error}")
 
 
 def _persist(ask: Callable[[], T], until: float) -> T:
-    """Ask until there is an answer. :raises OSError: it was in vain."""
+    """Ask until there is an answer. :raises OSError: there was none in time."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Starts processes that die with the worker, and ends every process that they leave behind."""
+"""Starts processes that die with the worker, and kills all that they leave behind."""
 
 from __future__ import annotations
 
@@ -7,24 +7,11 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies; exit at once where it is dead already."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none is lost from sight."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+from muster.core.linux import die_with
 
 
 class Forked(BaseException):
-    """Raised in a forked child: this process is no longer the worker, and must run nothing of it."""
+    """Raised in a forked child: this process must not go on as the worker."""
 
 
 def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], folder: str) -> tuple[int, int]:
@@ -33,7 +20,7 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
     stdout and stderr share the pipe, so their order is kept. A program that cannot be run ends with
     status 127 and says why in its output. Without arguments the child is a copy of this process.
 
-    :raises Forked: in that copy, to unwind what the worker was doing.
+    :raises Forked: in that copy, to leave the worker's call stack.
     """
     parent = os.getpid()
     read, write = os.pipe()
@@ -46,7 +33,7 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
                 raise Forked
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, other programs expect it
             os.execvpe(arguments[0], list(arguments), os.environ)
-        except Exception as error:  # the copy of the worker must never run on
+        except Exception as error:  # the forked copy must not go on as the worker
             os.write(2, f"cannot run {arguments}: {error}\n".encode())
             os._exit(127)
     os.close(write)
@@ -56,7 +43,7 @@ def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], fo
 
 def _become(environment: Mapping[str, str], folder: str, output: int, parent: int) -> None:
     os.setsid()
-    die_with_parent(parent)
+    die_with(parent)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for given, wanted in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(given, wanted)
@@ -82,13 +69,13 @@ def has_children() -> bool:
 def end_descendants() -> int:
     """Kill and reap every process below this one; return how many there were.
 
-    Needs :func:`adopt_orphans`: a killed process's children come to us and go in the next round.
+    Needs :func:`muster.core.linux.adopt_orphans`: a killed process's children come to us and go in the next round.
     """
     ended = 0
     try:
         while True:
             if os.waitpid(-1, os.WNOHANG)[0]:
-                continue  # it had ended by itself
+                continue  # it has ended by itself
             for pid in children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -111,12 +98,3 @@ def _parent(pid: str) -> int:
             return int(file.read().rpartition(b")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return -1
-
-
-def _prctl(option: int, value: int) -> None:
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")

@@ -1,7 +1,7 @@
 """Runs a replica's ranks side by side: one loop, no threads, until every one of them has ended.
 
-All go together: when one fails the others are told to stop, given a short while, and killed. On
-SIGTERM they have what the spec's grace leaves to save their state. Whatever they leave behind is killed.
+All end together: when one fails the others are told to stop, given a short while, and killed. On
+SIGTERM they have the spec's grace to save their state. Processes that they leave behind are killed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from muster.core.linux import adopt_orphans
 from muster.worker.doubles import Doubles
 from muster.worker.lines import LineBuffer
-from muster.worker.processes import Forked, adopt_orphans, end_descendants, has_children, spawn
+from muster.worker.processes import Forked, end_descendants, has_children, spawn
 from muster.worker.silence import Silence
 
 TAIL_LINES = 400
 FAULT_GRACE_SECONDS = 5.0
-FOLLOWER_SECONDS = 3.0  # a rank that only lost its peer ends first at times; the culprit gets this long
+FOLLOWER_SECONDS = 3.0  # for the culprit to end, after a rank that only lost its peer
 ABORT_SECONDS = 5.0
 LEFTOVER_SECONDS = 0.5
 LONGEST_SLEEP_SECONDS = 5.0
@@ -37,9 +38,9 @@ class RankPlan:
 
     :param arguments: the program and its words, or None for an entrypoint: it runs in a fork of the
         worker, which has loaded all it needs (an interpreter's start costs 20 ms and 8 MB).
-    :param outcome: where an entrypoint's rank writes how it ended.
-    :param error_file: where torch's ``@record`` does.
-    :param code: the folder that paths are shown from.
+    :param outcome: the file in which an entrypoint's rank reports its end.
+    :param error_file: the file for torch's ``@record``.
+    :param code: the folder that paths are shown relative to.
     """
 
     rank: int
@@ -52,7 +53,7 @@ class RankPlan:
 
 
 class InRank(BaseException):
-    """Raised in the process that is to run a rank's entrypoint; its plan says which."""
+    """Raised in the process that is to run a rank's entrypoint; `plan` is that rank's."""
 
     def __init__(self, plan: RankPlan) -> None:
         super().__init__(plan)
@@ -63,9 +64,9 @@ class InRank(BaseException):
 class Rank:
     """One rank while it runs and when it has ended.
 
-    :param status: exit code, or minus the signal's number, once it has ended; `ended` is when.
-    :param traced: when the last traceback began in its output.
-    :param stopped: when it was told to stop.
+    :param status: exit code, or minus the signal's number, once it has ended; `ended` is the time.
+    :param traced: the time at which the last traceback began in its output.
+    :param stopped: the time at which it was told to stop.
     """
 
     plan: RankPlan
@@ -88,9 +89,9 @@ class Ranks:
     """The ranks of one replica.
 
     :param grace_seconds: between SIGTERM to the worker and the end of everything.
-    :param silence: tells when the whole gang hangs.
-    :param follows: whether a rank that failed only lost a peer.
-    :param doubles: tells of files that other replicas write too.
+    :param silence: detects a hang of the whole gang.
+    :param follows: tells whether a rank failed only because it lost a peer.
+    :param doubles: detects files that other replicas write too.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Ranks:
     def run(self, plans: Sequence[RankPlan], *, aside: Collection[int] = ()) -> list[Rank]:
         """Start every rank, pass their lines on, and return when all have ended and nothing is left.
 
-        :param aside: children of ours that serve the ranks and end with them.
+        :param aside: processes that serve the ranks and end with them.
         :raises InRank: in the fork that is to run an entrypoint's rank.
         """
         adopt_orphans()
@@ -127,7 +128,7 @@ class Ranks:
         while any(rank.status is None for rank in self.ranks):
             self._turn()
         for pid in aside:
-            with suppress(ProcessLookupError):  # it ended before them, and their faults say why
+            with suppress(ProcessLookupError):  # it ended before the ranks, whose faults say why
                 os.kill(pid, signal.SIGKILL)
         self._outlast()
         left = end_descendants()
@@ -138,7 +139,7 @@ class Ranks:
         return self.ranks
 
     def _outlast(self) -> None:
-        """Let what the ranks left behind end by itself: trackers that free shared memory do so now."""
+        """Let processes that the ranks left behind end by themselves: trackers free shared memory now."""
         limit = time.time() + LEFTOVER_SECONDS
         while has_children() and time.time() < limit:
             self._wait(LEFTOVER_SECONDS / 20)
@@ -159,7 +160,7 @@ class Ranks:
         self.ranks.append(Rank(plan=plan, pid=pid, output=output))
 
     def _listen(self) -> None:
-        """Wait for output and signals from here on; before, forks would inherit what this opens."""
+        """Listen for output and signals; done after the forks, which would inherit these descriptors."""
         read, write = os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(write, False)
@@ -169,7 +170,7 @@ class Ranks:
         self._selector.register(read, selectors.EVENT_READ, lambda: os.read(read, 4096))
         for rank in self.ranks:
             self._selector.register(rank.output, selectors.EVENT_READ, partial(self._read, rank))
-        self._reap()  # who ended before SIGCHLD was listened for
+        self._reap()  # ranks that ended before the handler of SIGCHLD was set
 
     def _turn(self) -> None:
         self._wait(self._patience())
@@ -178,7 +179,7 @@ class Ranks:
         now = time.time()
         self._mind_hang(now)
         if self.interrupted_at is not None and self._kill_at is None:
-            # the backend kills the worker when the grace is over, so we are done a little earlier
+            # the backend kills the worker when the grace is over, so the worker ends a little earlier
             self._stop(now, patience=max(self._grace * 0.8, self._grace - 3.0))
         if self._stop_at is not None and now >= self._stop_at:
             self._stop_at = None
@@ -235,7 +236,7 @@ class Ranks:
     def _mind_hang(self, now: float) -> None:
         if self.hung or self._kill_at is not None:
             return
-        told = self.interrupted_at is not None and self._silence.is_found()  # to stop, for a peer's hang
+        told = self.interrupted_at is not None and self._silence.is_found()  # a peer found one
         if not told and not self._silence.is_hang(now):
             return
         self._silence.find()
@@ -271,7 +272,7 @@ class Ranks:
     def _pass_on(self, rank: Rank, lines: list[str]) -> None:
         if not lines:
             return
-        torchs_own = f"[rank{rank.number}]: "  # its excepthook tags a traceback's lines; we tag all
+        torchs_own = f"[rank{rank.number}]: "  # torch's excepthook tags a traceback's lines; muster tags all
         lines = [line.removeprefix(torchs_own) for line in lines]
         rank.tail.extend(lines)
         if any(line.startswith(TRACE_START) for line in lines):
@@ -285,5 +286,5 @@ def say(text: str) -> None:
     try:
         while data:
             data = data[os.write(1, data) :]
-    except BrokenPipeError:  # the reader of the log is gone, and with it the reason to run
+    except BrokenPipeError:  # without the reader of the log, the supervisor, there is no reason to run
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Waits for the name of another replica, which its pod may get late."""
+"""Waits until the name of another replica resolves, which may be late."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TypeVar
 from muster.worker.ranks import say
 
 NAME_SECONDS = 60.0
-_RETRY_SECONDS = 0.2
+RETRY_SECONDS = 0.2
 
 T = TypeVar("T")
 
 
 def await_name(host: str) -> None:
-    """Wait until a name is known, a second after its pod has an address, since some frameworks ask once.
+    """Wait until a name resolves, which may be after the pod has an address: some frameworks ask once.
 
-    One that is unknown after :data:`NAME_SECONDS` is no error: rank 0 may have ended, and all others need
-    nothing of it.
+    A name that is unknown after :data:`NAME_SECONDS` is no error: rank 0 may have ended, and the other ranks
+    do not need it then.
     """
     try:
         persist(lambda: socket.getaddrinfo(host, None), seconds=NAME_SECONDS)
@@ -28,7 +28,7 @@ def await_name(host: str) -> None:
 
 
 def persist(ask: Callable[[], T], *, seconds: float) -> T:
-    """Ask until there is an answer. :raises OSError: there was none in that time."""
+    """Ask until there is an answer. :raises OSError: there was none in `seconds`."""
     limit = time.monotonic() + seconds
     while True:
         try:
@@ -36,4 +36,4 @@ def persist(ask: Callable[[], T], *, seconds: float) -> T:
         except OSError:
             if time.monotonic() > limit:
                 raise
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)

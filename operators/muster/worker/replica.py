@@ -1,10 +1,10 @@
-"""One replica from start to end: read what to do, run the ranks, seal, report, exit.
+"""One replica from start to end: read the document, run the ranks, seal, report, exit.
 
-The worker dies with the process that started it. A backend that wants no gap between its fork and that promise
-sets ``MUSTER_PARENT_PID`` to its own pid: a worker whose parent is another by then ends at once.
+The worker dies with the process that started it. A backend that closes the gap between its fork and that
+promise sets ``MUSTER_PARENT_PID`` to its own pid: a worker with another parent ends at once.
 
-On a machine its supervisor reads its lines and finds its report and its part-manifest as files. In a pod
-:mod:`muster.worker.pod` does, and brings them to the store service that ``MUSTER_STORE_URL`` names.
+On a machine the supervisor reads the worker's lines, and its report and part-manifest from files. In a pod
+:mod:`muster.worker.pod` reads them, and sends them to the store service at ``MUSTER_STORE_URL``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from muster.core.errors import SpecError
+from muster.core.linux import die_with
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -30,7 +31,6 @@ from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
-from muster.worker.processes import die_with_parent
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
@@ -42,7 +42,7 @@ _NEVER = frozenset({errno.ENAMETOOLONG, errno.E2BIG, errno.EPERM})
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``REPLICA.json`` and return the exit code; in the fork of a rank, run that rank's entrypoint."""
-    die_with_parent(int(os.environ.pop("MUSTER_PARENT_PID", None) or os.getppid()))
+    die_with(int(os.environ.pop("MUSTER_PARENT_PID", None) or os.getppid()))
     try:
         with open(arguments[0], encoding="utf-8") as file:
             replica = loads(Replica, file.read())
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.SPEC_ERROR
     in_pod = IN_POD in os.environ
     if in_pod:
-        from muster.worker.pod import Ways, attend
+        from muster.worker.pod import Outlets, attend
 
-        attend(replica, Ways.take(os.environ))
+        attend(replica, Outlets.take(os.environ))
     snapshot = replica.code
     try:
         replica = _own_folder(replica)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         if report.exit_code is ExitCode.SEALED and snapshot and replica.code:
             _tell_left_behind(snapshot, replica.code)
         _conclude(replica, report)
-    return entrypoint.run(replica, outcome_file=plan.outcome)  # after except: its errors have no context
+    return entrypoint.run(replica, outcome_file=plan.outcome)  # after except: errors get no context
 
 
 def _own_folder(replica: Replica) -> Replica:
@@ -87,7 +87,7 @@ def _run_ranks(replica: Replica, disks: Disks) -> Report:
     launcher = launcher_of(spec.launcher)
     aside = launcher.meet(
         replica, [plan.environment for plan in plans]
-    )  # before the ranks' silence is measured: this is no hang of theirs
+    )  # before silence is measured: this is no hang of the ranks
     doubles = Doubles(replica, say=say)
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
@@ -104,7 +104,7 @@ def _run_ranks(replica: Replica, disks: Disks) -> Report:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
     found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size)]
     if ranks.interrupted_at is not None:
-        # what failed by itself before it was told to stop is the reason that counts
+        # a fault from before the stop is the reason
         found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
         return (
             _failed(found)
@@ -119,9 +119,9 @@ def _run_ranks(replica: Replica, disks: Disks) -> Report:
 
 
 def plan_ranks(replica: Replica) -> list[RankPlan]:
-    """Say what to start for each rank.
+    """Return the plan of each rank.
 
-    :raises SpecError: the command names what the job does not have, or a program that is not there.
+    :raises SpecError: the command holds an unknown name, or its program is not there.
     """
     return [_plan(replica, local_rank) for local_rank in range(replica.job_role.ranks)]
 
@@ -143,7 +143,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
 
 
 def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
-    """Seal. The report is on disk before: a sealed replica is committed even if its end was not seen."""
+    """Seal. The report is written first: a sealed replica is committed even if its end is not seen."""
     first = next((rank for rank in ended if rank.number == 0), None)
     outcome = (read_json(first.plan.outcome) if first else None) or {}
     modules = outcome.get("modules")
@@ -166,7 +166,7 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
 def _tell_left_behind(snapshot: str, copy: str) -> None:
     try:
         left = left_behind(snapshot, copy)
-    except OSError:  # a rank took folders away, or made some that cannot be read
+    except OSError:  # a rank removed folders, or made unreadable ones
         return
     if left:
         more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
@@ -178,10 +178,10 @@ def _tell_left_behind(snapshot: str, copy: str) -> None:
 
 
 def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
-    """Report the culprit, and end the log with it: what followed in a line each, then its own words.
+    """Report the culprit, and end the log with it: one line for each follower, then the culprit's words.
 
-    :param whole: these ranks are the whole gang; else a first fault that followed has its culprit in
-        another replica, whose words are the ones to be seen.
+    :param whole: these ranks are the whole gang; else, if the first fault is a follower's, the culprit is in
+        another replica, whose words come last.
     """
     culprit, *followers = found
     elsewhere = culprit.follower and not whole
@@ -189,7 +189,7 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
     if not elsewhere:
         who = "" if culprit.rank is None else f"rank {culprit.rank}: "
         if not culprit.printed:
-            # No line of an exception's own text may pass for one of muster's or of another rank.
+            # No line of an exception's own text may look like one of muster's or another rank's.
             lines += [f" {line}" if line.startswith("[") else line for line in culprit.traceback]
         lines.append(f"{who}{culprit.verdict.message}")
     say("\n".join(lines))
@@ -223,7 +223,7 @@ def _refused(cause: Cause, message: str, *, advice: str = "") -> Report:
 
 
 def _cause(error: OSError, *, else_cause: Cause, authors: Cause) -> Cause:
-    """Say whether a disk is full, what was asked for can never be, or it may go well another time."""
+    """Return the cause of an error: a full disk, a request that cannot work, or one that may later."""
     if is_full(error):
         return Cause.DISK_FULL
     return authors if error.errno in _NEVER else else_cause
@@ -236,7 +236,7 @@ def _unable(cause: Cause, message: str, disks: Disks) -> Report:
 
 
 def _conclude(replica: Replica, report: Report) -> NoReturn:
-    """Write why it failed, and end. Nothing is buffered, and an interpreter's own end takes 5 ms."""
+    """Write why it failed, and end. Nothing is buffered, and the interpreter's shutdown would take 5 ms."""
     if report.exit_code is not ExitCode.SEALED:
         try:
             _write(replica, report)
@@ -246,7 +246,7 @@ def _conclude(replica: Replica, report: Report) -> NoReturn:
 
 
 def _write(replica: Replica, report: Report) -> None:
-    """Write the report of a replica that failed, on a full disk in the room that it gives back."""
+    """Write the report of a failed replica; on a full disk, free room for it first."""
     try:
         write_durably(replica.report, dumps(report))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The replica's last act: what it staged is on disk, and a part-manifest says what that is."""
+"""The replica's last act: sync the staged files to disk, and list them in a part-manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = {
 def seal(replica: Replica) -> PartManifest:
     """Sync every staged file, then write the part-manifest, whole or not at all.
 
-    :raises SpecError: something staged is neither a file nor a folder; it is named.
+    :raises SpecError: a staged entry is neither a file nor a folder; the message names it.
     :raises OSError: the disk is full or failing; nothing is sealed then.
     """
     for name, folder in replica.staging.items():
@@ -57,10 +57,10 @@ def write_durably(path: str, text: str) -> None:
 
 
 def sync(folder: str) -> None:
-    """Bring everything below `folder` to disk, in one call for its whole file system.
+    """Write everything below `folder` to disk, in one call for its whole file system.
 
-    syncfs reports an error of writing back since Linux 5.8; what is lost before is found by the
-    commit, which reads every file.
+    syncfs reports write-back errors since Linux 5.8; the commit finds errors before that, since it
+    reads every file.
     """
     import ctypes
 
@@ -75,7 +75,7 @@ def sync(folder: str) -> None:
 
 
 def _files(output: str, root: str) -> Iterator[tuple[str, int]]:
-    """Every file below `root` with its size in bytes; there is nothing but files and folders."""
+    """Yield every file below `root` with its size in bytes; refuse all but files and folders."""
     pending = [""]
     while pending:
         below = pending.pop()

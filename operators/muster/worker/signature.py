@@ -1,4 +1,4 @@
-"""Holds what a job gives against what its entrypoint takes, before the entrypoint is called."""
+"""Checks a job's inputs, outputs and params against its entrypoint's parameters, before the call."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def arguments(function: Callable[..., Any], replica: Replica) -> dict[str, Any]:
     """Return the keyword arguments for `function`: inputs and outputs as paths, params as annotated.
 
-    :raises SpecError: a name the function does not take, one it needs and the job does not give, or
-        a value of another type; the message names the function, where it stands, and what is known.
+    :raises SpecError: the function lacks a name, needs one that the job does not give, or a value has
+        another type; the message names the function, its place, and the known names.
     """
     spec = replica.spec
     taken = _Taken(function, str(replica.job_role.entrypoint), replica.code)
@@ -41,7 +41,7 @@ def arguments(function: Callable[..., Any], replica: Replica) -> dict[str, Any]:
 
 
 class _Taken:
-    """What a function takes."""
+    """The parameters of a function."""
 
     def __init__(self, function: Callable[..., Any], entrypoint: str, code: str | None) -> None:
         self.label = f"{entrypoint} ({_where(function, code)})"
@@ -59,7 +59,7 @@ class _Taken:
                 )
 
     def check(self, given: Mapping[str, str]) -> None:
-        """Refuse the first name that only one side knows."""
+        """Refuse the first name that only the job or only the function has."""
         names = ", ".join(self.parameters) or "nothing"
         for name, kind in given.items():
             if name not in self.parameters and not self.any_name:
@@ -76,7 +76,7 @@ class _Taken:
                 )
 
     def hint(self, name: str) -> Any:
-        """The annotation of a parameter, evaluated, or UNKNOWN."""
+        """The annotation of a parameter, evaluated, or :data:`UNKNOWN`."""
         parameter = self.parameters.get(name)
         if parameter is None or parameter.annotation is parameter.empty:
             return UNKNOWN
@@ -84,7 +84,7 @@ class _Taken:
             return parameter.annotation
         try:
             return eval(parameter.annotation, self._globals)  # noqa: S307 - the author's own annotation
-        except Exception:  # a name that only type checkers import; then nothing is converted
+        except Exception:  # a name that only type checkers import; then the value is not converted
             return UNKNOWN
 
     def convert(self, name: str, value: Any) -> Any:

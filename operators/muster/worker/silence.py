@@ -1,4 +1,4 @@
-"""Tells a gang that works quietly from one that hangs."""
+"""Tells a quiet gang from one that hangs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import suppress
 from itertools import islice
 
 _SIGN_EVERY_SECONDS = 1.0
-_MOST_PATHS = 10_000  # of what is looked at for changes
+_MOST_PATHS = 10_000  # checked for changes
 _WORD = "hang"
 
 
 class Silence:
-    """How long the gang has neither said a line nor changed a file of its checkpoints or outputs.
+    """How long the gang has neither printed a line nor changed a file of its checkpoints or outputs.
 
-    Each worker hears its own ranks alone, and often one rank talks for all. So it leaves a sign where
-    the others see it: the time of the folder in which the replicas of an attempt seal. Who finds a hang
-    leaves word of it there, before its ranks' last words can pass for life: all replicas are to show
-    their stacks, and those that find it later may be told to stop before they do.
+    Each worker sees only its own ranks, and often one rank prints for all. So each worker touches the folder
+    of seals, whose time all replicas of the attempt see. The worker that finds a hang leaves a file there
+    before its ranks print their stacks, which would count as life. All replicas then show their stacks; a
+    later one may be told to stop before it finds the hang itself.
 
-    :param seconds: so long is a hang; 0 never is.
-    :param sign: that folder.
-    :param watched: the folders in which a change is progress.
+    :param seconds: this long is a hang; 0 turns the check off.
+    :param sign: the folder of seals.
+    :param watched: folders in which a change counts as progress.
     """
 
     def __init__(self, seconds: float, *, sign: str, watched: Sequence[str] = ()) -> None:
@@ -41,15 +41,15 @@ class Silence:
         self._ahead, self._heard = _ahead(), time.time()
         if self.seconds and self._heard >= self._signed + min(_SIGN_EVERY_SECONDS, self.seconds / 10):
             self._signed = self._heard
-            with suppress(OSError):  # of a disk that is full or gone the ranks tell themselves
+            with suppress(OSError):  # the ranks report a full or missing disk themselves
                 os.utime(self._sign)
 
     def left(self, now: float) -> float:
-        """Seconds until it is worth to ask :meth:`is_hang`."""
+        """Seconds until :meth:`is_hang` may be true."""
         return self._heard + self.seconds - now if self.seconds else math.inf
 
     def is_hang(self, now: float) -> bool:
-        """Whether it lasts long enough here, and no other replica gave a sign since, or one found it to."""
+        """Whether this is a hang: long silence here and no sign of others since, or another found one."""
         self._pass_over_sleep()
         if not self.seconds or now < self._heard + self.seconds:
             return False
@@ -60,16 +60,16 @@ class Silence:
         return now >= self._heard + self.seconds
 
     def find(self) -> None:
-        """Leave word that this is a hang."""
-        with suppress(OSError):  # another did, or the disk is full
+        """Tell the other replicas that this is a hang."""
+        with suppress(OSError):  # another replica did, or the disk is full
             open(self._word, "x").close()
 
     def is_found(self) -> bool:
-        """Whether some replica of this attempt has left word of a hang."""
+        """Whether a replica of this attempt has found a hang."""
         return os.path.lexists(self._word)
 
     def _pass_over_sleep(self) -> None:
-        """Leave out the time in which a machine was suspended, or that its clock was set by: that was no silence."""
+        """Leave out the time of a suspend or a change of the clock: that was no silence."""
         ahead = _ahead()
         self._heard += ahead - self._ahead
         self._ahead = ahead
@@ -83,7 +83,7 @@ class Silence:
 
 
 def _ahead() -> float:
-    """How far the clock, by which files are dated, is ahead of the one that stands still with the machine."""
+    """How far the wall clock, which dates files, is ahead of the monotonic one, which stops in a suspend."""
     return time.time() - time.monotonic()
 
 
@@ -91,4 +91,4 @@ def _changed(path: str) -> float:
     try:
         return os.lstat(path).st_mtime
     except OSError:
-        return 0.0  # it went while we looked
+        return 0.0  # it is gone by now

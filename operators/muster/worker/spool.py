@@ -1,4 +1,4 @@
-"""Keeps a replica's lines, in their order, until the store service has them."""
+"""Keeps a replica's lines, in order, until the store service has them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ import tempfile
 import threading
 
 MOST_BYTES = 256 << 20
-_COMPACT_BYTES = 16 << 20
+COMPACT_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 
 
 class Spool:
-    """A queue of lines in a file without a name, so that they take no memory and go with the process.
+    """A queue of lines in an unnamed file, so that they take no memory and vanish with the process.
 
-    One thread adds, another takes. Where there is no more room, who adds waits for a service that takes
-    them; while it is away, or in a hurry, no writer waits: what comes then is left out, and a line says how much.
+    One thread adds, another takes. When it is full, :meth:`add` waits for a service that takes lines. While
+    the service is away, or in a hurry, it does not wait: new lines are left out, and one line says how many
+    bytes.
 
-    :param folder: on which disk.
+    :param folder: on the disk to use.
     """
 
     def __init__(self, folder: str, *, most_bytes: int = MOST_BYTES) -> None:
         with tempfile.TemporaryFile(dir=folder) as file:
-            self._file = os.dup(file.fileno())  # as long as the process lives
+            self._file = os.dup(file.fileno())  # open as long as the process lives
         self._most = most_bytes
-        self._first = 0  # where in the stream the file begins; up to `_held` the service has it
+        self._first = 0  # the file's offset in the stream; the service has all up to `_held`
         self._held = self._end = 0
         self._left_out = 0
         self._away = self._hurried = self._closed = False
-        self._changed = threading.Condition()  # of an RLock: a signal's handler may come in between
+        self._changed = threading.Condition()  # with an RLock: a signal handler may interrupt
 
     def add(self, lines: bytes) -> None:
-        """Take in whole lines."""
+        """Add whole lines."""
         with self._changed:
             self._changed.wait_for(lambda: self._away or self._hurried or self._has_room(lines))
             note = _note(self._left_out) if self._left_out else b""
@@ -42,13 +43,13 @@ class Spool:
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """End all waits for room, this one's and later ones; a signal's handler may call it."""
+        """End all waits for room, now and later; a signal handler may call it."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is added any more."""
+        """Close it: no more lines are added."""
         with self._changed:
             if self._left_out and self._write(_note(self._left_out)):
                 self._left_out = 0
@@ -56,9 +57,9 @@ class Spool:
             self._changed.notify_all()
 
     def head(self, most_bytes: int) -> tuple[int, bytes]:
-        """Wait for the first lines that the service lacks; return where they begin, and at most so much.
+        """Wait for the first lines that the service lacks; return their offset and at most `most_bytes` of them.
 
-        :returns: nothing once it is closed and empty.
+        :returns: no bytes once it is closed and empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._end > self._held or self._closed)
@@ -67,26 +68,26 @@ class Spool:
             return self._held, data[: data.rfind(b"\n") + 1] or data
 
     def stall(self) -> None:
-        """The service is away, until it has been found to hold more."""
+        """Note that the service is away, until :meth:`drop` says that it has more."""
         with self._changed:
             self._away = True
             self._changed.notify_all()
 
     def drop(self, held: int) -> None:
-        """The service has the first `held` bytes of the stream."""
+        """Note that the service has the first `held` bytes of the stream."""
         with self._changed:
             self._away = False
             self._held = min(max(self._held, held), self._end)
             if self._held == self._end:
                 os.truncate(self._file, 0)
                 self._first = self._end
-            elif self._held - self._first > max(_COMPACT_BYTES, self._end - self._held):
+            elif self._held - self._first > max(COMPACT_BYTES, self._end - self._held):
                 self._compact()
             self._changed.notify_all()
 
     @property
     def waiting(self) -> int:
-        """How many bytes the service lacks."""
+        """Bytes that the service lacks."""
         with self._changed:
             return self._end - self._held
 
@@ -94,19 +95,19 @@ class Spool:
         return self._end == self._held or self._end - self._held + len(lines) <= self._most
 
     def _write(self, data: bytes) -> bool:
-        """Add all of it or nothing."""
+        """Write all of `data` or none; return whether it was written."""
         view, at = memoryview(data), self._end - self._first
         try:
             while view:
                 count = os.pwrite(self._file, view, at)
                 view, at = view[count:], at + count
-        except OSError:  # the disk is full; what was written of it is written over
+        except OSError:  # the disk is full; a partial write is overwritten later
             return False
         self._end += len(data)
         return True
 
     def _compact(self) -> None:
-        """Move what is left to the file's beginning; there is room for it before where it lies."""
+        """Move the rest to the file's beginning, where there is room for it."""
         source, target = self._held - self._first, 0
         while data := os.pread(self._file, _PIECE_BYTES, source):
             os.pwrite(self._file, data, target)

@@ -1,4 +1,4 @@
-"""The store service as one replica asks it, with its job's token; every request may be sent again.
+"""A replica's client of the store service, with its job's token; every request may be sent again.
 
 The calls are those of :mod:`muster.volumes.service.pods`.
 """
@@ -14,7 +14,7 @@ from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, keep_alive
 from muster.core.replica import Replica
 
 _ANSWER_SECONDS = 20.0
-_SEAL_SECONDS = 120.0  # a big gang's last seal waits behind what is being decided
+_SEAL_SECONDS = 120.0  # the last seal of a big gang waits for the others
 _LATER = (408, 425, 429)
 _OVER = (404, 409, 410)
 
@@ -24,13 +24,13 @@ class Stale(Exception):
 
 
 class Refused(Exception):
-    """The service says no, and asking again cannot help."""
+    """The service refuses, and asking again cannot help."""
 
 
 class StoreService:
-    """Takes one replica's lines and its seal.
+    """Sends one replica's lines and seal.
 
-    :param url: of the service, as pods reach it.
+    :param url: the service's address for pods.
     """
 
     def __init__(self, url: str, *, token: str, replica: Replica) -> None:
@@ -42,11 +42,11 @@ class StoreService:
         )
 
     def send(self, lines: bytes, *, offset: int) -> int:
-        """Send whole lines, the first at byte `offset` of all that is ever sent; return how much is held.
+        """Send whole lines from byte `offset` of the replica's stream; return how much of it the service has.
 
         :raises OSError: the service is away.
-        :raises Stale: they are not wanted any more.
-        :raises Refused: they are not taken.
+        :raises Stale: this start of the gang is over.
+        :raises Refused: the service does not accept them.
         """
         what = f"lines?offset={offset}"
         answer = self._ask("POST", what, lines, seconds=_ANSWER_SECONDS, wanted=200)
@@ -56,16 +56,16 @@ class StoreService:
             raise OSError(f"no store service answers there, but something else: {answer[:80]!r}") from error
 
     def seal(self, report: str, part: str) -> None:
-        """Seal: with the last replica's seal the service commits, whether or not this pod sees it.
+        """Seal: with the last replica's seal the service commits, even if this pod gets no answer.
 
         :raises OSError: the service is away.
         :raises Stale: another start of the gang is the current one.
-        :raises Refused: what was staged cannot become a version.
+        :raises Refused: the staged files cannot become a version.
         """
         self._ask("PUT", "seal", f"{report}\n{part}".encode(), seconds=_SEAL_SECONDS, wanted=204)
 
     def _ask(self, method: str, what: str, body: bytes, *, seconds: float, wanted: int) -> bytes:
-        """Send one request, through no proxy and after no redirect: the token goes to the service alone."""
+        """Send one request, without proxy or redirect: only the service may see the token."""
         https = self._url.scheme == "https"
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=CONNECT_SECONDS)
@@ -86,7 +86,7 @@ class StoreService:
 
 
 def _refuse(status: int, body: bytes) -> NoReturn:
-    """Raise what an answer means; a proxy's words mean no more than that the service is away."""
+    """Raise the error that an answer stands for; an answer of a proxy means that the service is away."""
     try:
         document = json.loads(body)
         kind, said = str(document["error"]), str(document["message"])

@@ -1,4 +1,4 @@
-"""Says what an exception was in the few lines that a log should end with."""
+"""Describes an exception in the few lines that end a log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _OWN = os.path.dirname(__file__) + os.sep
 def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
     """Return message, type, traceback (at most :data:`LINES` lines) and place of an exception.
 
-    The frames of the worker and of the import system are left out, paths are shown from the code
-    folder on, and where the lines do not suffice, frames of libraries give way to the author's.
+    Frames of the worker and of the import system are left out, and paths are relative to the code
+    folder. Where the lines do not suffice, frames of libraries are left out before the author's.
     """
     chain = _chain(error)
     lines = [line for each in chain for line in _frames(each, code, own_only=False) + _last_words(each)]
@@ -31,7 +31,7 @@ def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
 
 
 def message(error: BaseException) -> str:
-    """The exception's type and text, as Python's own last line has it."""
+    """The exception's type and text, as in the last line of Python's traceback."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -75,5 +75,5 @@ def _where(error: BaseException, code: str | None) -> str:
 
 
 def shorten(path: str, code: str | None) -> str:
-    """The path from the code folder on, where it lies in it."""
+    """Return a path relative to the code folder, if it lies in it."""
     return path.removeprefix(code.rstrip("/") + "/") if code else path

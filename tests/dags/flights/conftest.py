@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from muster.backends.local.environments import Environments, put_image
 from muster.core.settings import Settings
+from muster.images.environment import Environments
+from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 
 ROOT = Path(__file__).parents[3]

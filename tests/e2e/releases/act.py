@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import put_image
 from muster.core.errors import MusterError
 from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.images.folders import put_image
 
 GO = "go"
 WAIT = (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.environments import put_image
-from muster.backends.releases.byhand import roll_back
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, SmokeRequest
@@ -19,6 +19,19 @@ from muster.core.shipped import shipped
 
 NAME = "line"
 SECONDS = 60.0
+
+
+def either(name: str, module: str, before: str) -> Any:
+    """A function that this release has in another module than the earlier one."""
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:
+        found = importlib.import_module(before)
+    return getattr(found, name)
+
+
+put_image = either("put_image", "muster.images.folders", "muster.backends.local.environments")
+roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
 
 
 def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:

@@ -14,7 +14,7 @@ from tests.waiting import GUARD_SECONDS
 
 from muster.backends.local import processes
 from muster.backends.local.processes import MARK_VARIABLE, Process
-from muster.backends.local.spawn import adopt_orphans, die_with
+from muster.core.linux import adopt_orphans, die_with
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(600)"]
 

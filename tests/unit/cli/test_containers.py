@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tomllib
 
-from muster.cli.containers import DOCKERFILE, OWN
 from muster.core.shipped import shipped
+from muster.images.containers import DOCKERFILE, OWN
 
 Run = Callable[..., Any]
 
@@ -93,7 +93,7 @@ def test_it_is_called_by_its_lock_and_pushed_where_it_is_asked_for(
 
 def test_that_name_is_the_one_that_a_cluster_asks_for(muster: Run, builder: Path, home: Path) -> None:
     from muster.backends.kubernetes.site import ClusterSite
-    from muster.cli.images import lock_digest
+    from muster.images.folders import image_digest
 
     site = ClusterSite(
         namespace="a", claim="b", store_url="http://store", image_prefix="registry.example/team-a"
@@ -101,7 +101,7 @@ def test_that_name_is_the_one_that_a_cluster_asks_for(muster: Run, builder: Path
     made = muster(
         "images", "build", "train", "--container", "--push", "registry.example/team-a", "--json"
     ).json()
-    assert made["images"][0]["reference"] == site.image("train", lock_digest(shipped("images") / "train"))
+    assert made["images"][0]["reference"] == site.image("train", image_digest(shipped("images") / "train"))
 
 
 def test_nothing_is_pushed_unless_asked_for(muster: Run, builder: Path, home: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_registry_that_refuses_says_why(
 def test_a_full_disk_is_said_before_anything_is_built(
     muster: Run, builder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.cli.containers._LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("muster.images.containers.LEAST_FREE_BYTES", 1 << 60)
     answer = muster("images", "build", "python", "--container")
     assert answer.code == 1
     assert "needs 2 GiB and more to be built" in answer.err

@@ -15,7 +15,7 @@ def test_a_checkout_s_own_dag_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dags" / "flights").mkdir(parents=True)
     (tmp_path / "dags" / "flights" / "dag.py").write_text("mine")
-    assert demo._dags() == tmp_path / "dags"
+    assert demo.dags_folder() == tmp_path / "dags"
     assert (tmp_path / "dags" / "flights" / "dag.py").read_text() == "mine"
 
 
@@ -23,7 +23,7 @@ def test_elsewhere_the_shipped_one_is_copied_to_be_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert demo._dags() == tmp_path / "dags"
+    assert demo.dags_folder() == tmp_path / "dags"
     copied = {path.name for path in (tmp_path / "dags" / "flights").iterdir()}
     assert {"dag.py", "train.py", "smoke.json"} <= copied
     assert "__pycache__" not in copied

@@ -13,8 +13,8 @@ import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.backends.base import Deployments
-from muster.backends.releases.byhand import promote
-from muster.backends.releases.looking import Seen, look_each
+from muster.backends.releases.figures import Seen, look_each
+from muster.backends.releases.manual import promote
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Unreachable
 from muster.core.job import Pinned
@@ -173,10 +173,10 @@ def test_what_does_not_answer_yet_is_waited_for_and_said(
         world.ready = next(looks) == 3
 
     world.ready = False
-    monkeypatch.setattr("muster.cli.deployments._pause", pause)
+    monkeypatch.setattr("muster.cli.deployments.pause", pause)
     answer = muster("deployments", command, NAME)
     assert answer.code == 0
-    assert "which does not answer yet; waiting" in answer.err
+    assert re.search(r"which does not answer yet(: .*)?; waiting", answer.err)
     assert (next(looks), answer.err.count("waiting")) == (4, 1)
 
 
@@ -186,7 +186,7 @@ def test_what_never_answers_is_not_said_to_serve(
 ) -> None:
     clock = itertools.count(0.0, 25.0)
     world.ready = False
-    monkeypatch.setattr("muster.cli.deployments._pause", lambda _: None)
+    monkeypatch.setattr("muster.cli.deployments.pause", lambda _: None)
     monkeypatch.setattr("muster.cli.deployments.time.monotonic", lambda: next(clock))
     answer = muster("deployments", command, NAME)
     assert answer.code == 1
@@ -223,7 +223,7 @@ def test_watching_shows_the_last_seconds_until_it_is_ended(
         serving.counted = {"r2": Counts(requests=100 * number)}
 
     serving.counted = {"r2": Counts()}
-    monkeypatch.setattr("muster.cli.deployments._pause", pause)
+    monkeypatch.setattr("muster.cli.deployments.pause", pause)
     monkeypatch.setattr("muster.cli.deployments.time.monotonic", lambda: next(clock))
     out = muster("deployments", "show", "flights", "--watch", "--json").out
     seen = [json.loads(line)["figures"]["r2"]["requests"] for line in out.splitlines()]

@@ -115,7 +115,7 @@ def test_on_a_terminal_lines_scroll_above_a_table_of_stages(terminal: Console) -
     view = LiveView(terminal)
     with view as listener:
         play(listener)
-        terminal.print(view._render())
+        terminal.print(view.render())
         table = [line.split() for line in drawn(terminal).splitlines()]  # the view draws by itself, too
     assert ["stage", "state", "seconds", "versions"] in table
     assert ["features", "kept", "8.4", "s", "flights/features@1…@12"] in table
@@ -130,7 +130,7 @@ def test_a_running_stage_shows_its_clock(terminal: Console) -> None:
     with view as listener:
         listener.run_started("muster__1", ["train"])
         listener.task_started("train", 1, runs_a_job=True)
-        terminal.print(view._render())
+        terminal.print(view.render())
     assert any(line.split()[:2] == ["train", "running"] for line in drawn(terminal).splitlines())
 
 
@@ -140,14 +140,14 @@ def test_a_stage_whose_job_waits_says_what_for(terminal: Console) -> None:
         listener.run_started("muster__1", ["train"])
         listener.task_started("train", 1, runs_a_job=True)
         listener.job("train", status(JobState.QUEUED, "queue gpus: 2 before it"))
-        terminal.print(view._render())
+        terminal.print(view.render())
         assert any(
             "train  queued" in line and "queue gpus: 2 before it" in line
             for line in drawn(terminal).splitlines()
         )
         before = len(drawn(terminal))
         listener.job("train", status(JobState.RUNNING, ""))
-        terminal.print(view._render())
+        terminal.print(view.render())
         after = drawn(terminal)[before:].splitlines()
     assert any(line.split()[:2] == ["train", "running"] for line in after)
 

@@ -159,7 +159,7 @@ def test_what_is_longer_than_any_request_is_refused(
 @pytest.mark.parametrize("start", [GET + b"A: ", b"GET /", GET])
 def test_of_what_never_ends_little_is_parsed(served: Served, start: bytes) -> None:
     parsed = 0
-    parse = Connection._parse
+    parse = Connection.parse
 
     def counting(connection: Connection, data: Any) -> None:
         nonlocal parsed
@@ -167,7 +167,7 @@ def test_of_what_never_ends_little_is_parsed(served: Served, start: bytes) -> No
         parse(connection, data)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Connection, "_parse", counting)
+        patched.setattr(Connection, "parse", counting)
         assert refusal(served.send(start, b"a" * 20 * MIB))[0] in (414, 431)
     assert parsed < 32 << 10
 
@@ -199,7 +199,7 @@ def test_what_does_not_come_is_not_waited_for(
 ) -> None:
     with served.connect() as client:
         client.sendall(sent)
-        assert until(lambda: any(one._reading for one in served.state.connections))
+        assert until(lambda: any(one.reading for one in served.state.connections))
         for drip in range(3):  # a little more of it changes nothing
             client.sendall(b"a" if b"POST" in sent else b"A: %d\r\n" % drip)
         served.look(after=seconds - 1)
@@ -284,7 +284,7 @@ def test_a_body_that_stalls_gives_way(served: Served) -> None:
         withheld = [opened.enter_context(served.connect()) for _ in range(4)]
         for client in withheld:
             client.sendall(head % MIB + b"a" * (MIB - 1000))
-        assert until(lambda: served.on_loop(lambda: served.budget._free) < MIB)
+        assert until(lambda: served.on_loop(lambda: served.budget.free_bytes) < MIB)
 
         def answered() -> bool:  # at first they could all still be coming
             return served.send(head % (MIB // 2) + b"a" * (MIB // 2)).startswith(b"HTTP/1.1 200 ")
@@ -295,7 +295,7 @@ def test_a_body_that_stalls_gives_way(served: Served) -> None:
         for client in withheld[1:]:
             client.sendall(b"a" * 1000)
             assert read(client).startswith(b"HTTP/1.1 200 ")
-    assert served.on_loop(lambda: served.budget._free) == 4 * MIB
+    assert served.on_loop(lambda: served.budget.free_bytes) == 4 * MIB
 
 
 def test_one_connection_too_many_costs_the_slowest_its_own(
@@ -306,7 +306,7 @@ def test_one_connection_too_many_costs_the_slowest_its_own(
         kept, slow, other = (opened.enter_context(served.connect()) for _ in range(3))
         assert ask(kept).startswith(b"HTTP/1.1 200 ")
         slow.sendall(GET)
-        assert until(lambda: any(one._reading for one in served.state.connections))
+        assert until(lambda: any(one.reading for one in served.state.connections))
         newest = opened.enter_context(served.connect())
         for client in (newest, kept, other):
             assert ask(client).startswith(b"HTTP/1.1 200 ")

@@ -55,8 +55,8 @@ def test_its_records_are_called_unprotected_until_they_are_protected(store):
     assert report.clean
     said = [problem.what for problem in report.problems]
     assert said[0].startswith("the records of 5 versions are unprotected")
-    assert [what for what in said[1:] if "was cut off" in what] == [
-        "the commit of job placed-1 was cut off; nobody sees this version"
+    assert [what for what in said[1:] if "was interrupted" in what] == [
+        "the commit of job placed-1 was interrupted; this version is not visible"
     ]
     before = json.loads(store.layout.commit("made-2").read_text())
     assert not any("unprotected" in each.what for each in fsck.check(store, protect=True).problems)

@@ -147,14 +147,14 @@ def test_a_commit_that_was_cut_off_is_harmless(work, store, version):
     work.cut_off("a-1")
     report = fsck.check(store)
     assert report.clean
-    assert "the commit of job a-1 was cut off" in report.problems[0].what
+    assert "the commit of job a-1 was interrupted" in report.problems[0].what
 
 
 def test_what_a_failed_job_staged_is_harmless(work, store):
     work.seal("b-1", work.spec(out="flights/x"), {"out": {"x": b"1"}})
     assert found(store) == []
     work.end("b-1")
-    assert found(store) == ["files that job b-1 staged and that nobody will commit"]
+    assert found(store) == ["files that job b-1 staged and that will not be committed"]
 
 
 def test_a_file_that_cannot_be_read_hides_no_other_damage(work, store, unprivileged):

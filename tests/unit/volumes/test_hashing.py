@@ -41,7 +41,7 @@ def test_files_come_in_their_order_and_none_stays_open(tmp_path):
 
 def test_a_lease_that_only_a_server_could_give_is_not_waited_for(tmp_path, monkeypatch):
     """NFSv4 says EAGAIN of each file that its server has not delegated, which many do with none."""
-    monkeypatch.setattr(durability, "_file_system", lambda path: 0x6969)
+    monkeypatch.setattr(durability, "file_system", lambda path: 0x6969)
     (tmp_path / "x").write_bytes(b"1")
     with (tmp_path / "x").open("r+"):  # which has the kernel answer the same
         (entry,) = freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare"))
@@ -57,21 +57,21 @@ def test_a_file_that_is_cut_short_while_it_is_hashed_is_an_error_and_not_our_end
         os.truncate(tmp_path / "x", 1)
         return block
 
-    monkeypatch.setattr(hashing, "_refuse_writer", lambda fd, name: None)  # as on NFS
+    monkeypatch.setattr(hashing, "refuse_writer", lambda fd, name: None)  # as on NFS
     monkeypatch.setattr(os, "read", cut)
     with pytest.raises(StoreError, match="x changed while it was committed"):
         list(freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare")))
 
 
 def test_who_writes_while_a_file_is_hashed_does_not_end_us(tmp_path, monkeypatch):
-    hash_fd = hashing._hash
+    hash_fd = hashing.hash_open_file
 
     def hash_while_somebody_opens(fd, size):
         with pytest.raises(OSError, match=r"temporarily unavailable|Permission denied"):
             os.open(tmp_path / "x", os.O_WRONLY | os.O_NONBLOCK)
         return hash_fd(fd, size)
 
-    monkeypatch.setattr(hashing, "_hash", hash_while_somebody_opens)
+    monkeypatch.setattr(hashing, "hash_open_file", hash_while_somebody_opens)
     (tmp_path / "x").write_bytes(b"1")
     (entry,) = freeze_files([(str(tmp_path / "x"), "x")], spare=str(tmp_path / "spare"))
     assert entry.hash == blake3(b"1").hexdigest()

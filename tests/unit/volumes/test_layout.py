@@ -27,13 +27,13 @@ def test_five_processes_at_once_make_one_store(tmp_path):
 
 
 def test_a_store_that_another_has_made_since_it_was_looked_for_is_opened(tmp_path, monkeypatch):
-    create, theirs = layouts._create, []
+    create, theirs = layouts.create, []
 
     def outrun(root):
         theirs.append(create(root).uuid)
         return create(root)
 
-    monkeypatch.setattr(layouts, "_create", outrun)
+    monkeypatch.setattr(layouts, "create", outrun)
     assert [open_layout(tmp_path / "store").uuid] == theirs
 
 

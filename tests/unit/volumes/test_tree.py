@@ -10,7 +10,7 @@ from muster.volumes import holding, tree
 @pytest.fixture(params=["renameat2", "replace"])
 def exchange_by(request, monkeypatch):
     if request.param == "replace":
-        monkeypatch.setattr(tree, "_renameat2", lambda: None)
+        monkeypatch.setattr(tree, "renameat2", lambda: None)
     return request.param
 
 
@@ -50,7 +50,7 @@ def calls(monkeypatch, act):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", counted(os.open))
-        patch.setattr(holding, "_openat2", counted(holding._openat2))
+        patch.setattr(holding, "openat2", counted(holding.openat2))
         act()
     return count
 
@@ -73,7 +73,7 @@ def test_each_folder_of_a_deep_tree_is_opened_a_few_times(deep, monkeypatch, act
 
 
 def test_a_tree_is_walked_where_the_kernel_opens_one_folder_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(holding, "_openat2", lambda fd, path: None)
+    monkeypatch.setattr(holding, "openat2", lambda fd, path: None)
     tree.make_folders(tmp_path / "top" / "a" / "b" / "c")
     (tmp_path / "top" / "a" / "b" / "link").symlink_to("c")
     assert tree.unlock(tmp_path / "top") == ["", "a", "a/b", "a/b/c"]

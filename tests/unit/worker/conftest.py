@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from muster.backends.worker_archive import worker_folder
 from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
 from muster.core.replica import PartManifest, Replica, Report
 from muster.core.resources import Resources
 from muster.core.wire import dumps, loads
+from muster.images.worker_archive import worker_folder
 
 DIGEST = "b3:" + "0" * 64
 RUN_SECONDS = 30.0
@@ -176,8 +176,9 @@ def image_python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], st
     """The Python of a shipped image, built where the cache does not have it."""
 
     def build(name: str) -> str:
-        from muster.backends.local.environments import Environments, find_image, image_folders, put_image
         from muster.core.settings import Settings
+        from muster.images.environment import Environments
+        from muster.images.folders import find_image, image_folders, put_image
         from muster.volumes.folder import FolderStore
 
         settings = Settings.load()

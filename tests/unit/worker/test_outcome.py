@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from muster.core.masking import Masking
@@ -11,6 +13,8 @@ from muster.core.wire import loads
 from muster.worker import outcome
 
 NOTHING = Masking([])
+V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n"
+V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"
 
 
 def failure(message: str, *traceback: str) -> Report:
@@ -65,3 +69,13 @@ def test_a_worker_that_left_no_report(status: int, code: ExitCode, message: str)
 
 def test_the_contracts_exit_codes_are_believed() -> None:
     assert outcome.killed("replica main-0", ExitCode.SPEC_ERROR).exit_code is ExitCode.SPEC_ERROR
+
+
+@pytest.mark.parametrize(("text", "count"), [(V2, 2), (V1, 5), ("oom_kill_disable 0\n", 0)])
+def test_both_versions_of_control_groups(text: str, count: int, tmp_path: Path) -> None:
+    (tmp_path / "counts").write_text(text)
+    assert outcome.oom_kills([str(tmp_path / "absent"), str(tmp_path / "counts")]) == count
+
+
+def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
+    assert outcome.oom_kills([str(tmp_path / "absent")]) == 0

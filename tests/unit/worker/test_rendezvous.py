@@ -49,7 +49,7 @@ def test_a_name_is_looked_up_again_until_somebody_answers_there(bench, port, mon
 
 def test_nobody_there(bench, monkeypatch) -> None:
     monkeypatch.setattr(horovod, "TIMEOUT_SECONDS", 0)
-    monkeypatch.setattr(rendezvous, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0)
     with pytest.raises(OSError, match=rf"at {HOST}:1 after 0 s .*; see the log of its replica"):
         horovod.meet(second(bench, 1), [{}])
 
@@ -78,7 +78,7 @@ def test_ranks_begin_when_the_name_of_rank_0_is_known(
         return answer
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(rendezvous, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0)
     replica = second(bench, 1, launcher=launcher, host=host)
     assert launcher_of(replica.spec.launcher).meet(replica, []) == []
     assert asked == ([HOST] * 3 if waits else [])
@@ -91,7 +91,7 @@ def test_ranks_do_without_a_name_that_stays_unknown(monkeypatch, capfd) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(rendezvous, "NAME_SECONDS", 0)
-    monkeypatch.setattr(rendezvous, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0)
     rendezvous.await_name(HOST)
     said = f"rank 0's name {HOST} is not known after 0 s, going on: Name or service not known\n"
     assert capfd.readouterr().out == said

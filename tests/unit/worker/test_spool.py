@@ -55,7 +55,7 @@ def test_room_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_always_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.worker.spool._COMPACT_BYTES", 64)
+    monkeypatch.setattr("muster.worker.spool.COMPACT_BYTES", 64)
     spool, sent = Spool(str(tmp_path)), b""
     spool.add(b"start\n")
     for number in range(100):

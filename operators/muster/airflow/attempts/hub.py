@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_TICK_SECONDS = 0.5
+TICK_SECONDS = 0.5
 # How often a job is looked at that has been in one state for less than so long.
-_STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
+STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
 # One that waits for room may wait for days, and begins at any moment.
-_QUEUED_SECONDS = 1.0
-_FAILED_SECONDS = 5.0  # from a look that failed to the next
+QUEUED_SECONDS = 1.0
+FAILED_SECONDS = 5.0  # from a look that failed to the next
 # However many there are, the hub leaves the triggerer's process this many times what its looks take of that.
 _IDLE_SHARE = 3.0
 # So many are looked at together at most, and a job that waits for room counts as due so much later than one that runs: an
@@ -63,7 +63,7 @@ class News:
 
 
 @dataclass(eq=False)
-class _Follower:
+class Follower:
     """One trigger that waits for a job."""
 
     job_id: str
@@ -84,9 +84,9 @@ class _Follower:
         if state is not self.state:
             self.state, self.since = state, now
         self.offset = int(found.cursor)
-        step = next(step for age, step in _STEPS_SECONDS if now - self.since < age)
+        step = next(step for age, step in STEPS_SECONDS if now - self.since < age)
         if state is JobState.QUEUED:
-            step = _QUEUED_SECONDS
+            step = QUEUED_SECONDS
         self.due = (now // step + 1) * step  # so that those of one step are looked at together
         self.news.put_nowait(found)
 
@@ -100,7 +100,7 @@ class _Question:
     silent: bool
 
 
-def _due(followers: Iterable[_Follower], now: float) -> list[_Follower]:
+def most_urgent(followers: Iterable[Follower], now: float) -> list[Follower]:
     """Whose turn it is: as many as are looked at together, the most urgent of them."""
     due = (each for each in followers if each.due <= now)
     return sorted(due, key=attrgetter("urgency"))[:_PORTION]
@@ -115,12 +115,12 @@ class Hub:
     def __init__(self, open_backend: Callable[[], Backend]) -> None:
         self._open = open_backend
         self._backend: Backend | None = None  # of the thread below alone
-        self._followers: set[_Follower] = set()
+        self._followers: set[Follower] = set()
         self._rests_until = 0.0
         self._task: asyncio.Task[None] | None = None
         self._complaints = Complaints(
             log,
-            cannot=f"muster's jobs cannot be looked at now; the triggerer tries again every {_FAILED_SECONDS:g} s",
+            cannot=f"muster's jobs cannot be looked at now; the triggerer tries again every {FAILED_SECONDS:g} s",
             again="muster's jobs can be looked at again",
         )
         # Its own: the loop's threads are few, and other triggers may hold them all.
@@ -131,7 +131,7 @@ class Hub:
 
         :param after: the cursor behind which lines are read.
         """
-        follower = _Follower(job_id, int(after or 0))
+        follower = Follower(job_id, int(after or 0))
         self._followers.add(follower)
         self._start()
         try:
@@ -161,7 +161,7 @@ class Hub:
     async def _look_after_all(self) -> None:
         while self._followers:
             now = time.monotonic()
-            if due := _due(self._followers, now):
+            if due := most_urgent(self._followers, now):
                 await self._look(due)
             await asyncio.sleep(self._idle_seconds())
 
@@ -169,9 +169,9 @@ class Hub:
         """Seconds until the next turn; a trigger that begins to follow meanwhile waits a tick at most, or the rest."""
         now = time.monotonic()
         first = min((each.due for each in self._followers), default=0.0)
-        return max(min(first - now, _TICK_SECONDS), self._rests_until - now, 0.0)
+        return max(min(first - now, TICK_SECONDS), self._rests_until - now, 0.0)
 
-    async def _look(self, due: Sequence[_Follower]) -> None:
+    async def _look(self, due: Sequence[Follower]) -> None:
         asked = [_Question(each.job_id, each.offset, each.state is JobState.QUEUED) for each in due]
         began = time.monotonic()
         answer = await self._in_thread(self._read, asked)
@@ -179,7 +179,7 @@ class Hub:
         if answer is None:
             await self._in_thread(self._close)
             for follower in due:
-                follower.due = now + _FAILED_SECONDS
+                follower.due = now + FAILED_SECONDS
             return
         self._complaints.over()
         found, worked = answer

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 # A job is ended at most ten seconds after its task, so no rest is longer, however long the look before it took.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 4.0, 8.0
 _IDLE_SHARE = 20.0  # what a look takes, it rests so many times
-_RELEASES_EVERY_SECONDS = 60.0  # one has its driver for its first minute in any case
-_LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
+RELEASES_EVERY_SECONDS = 60.0  # one has its driver for its first minute in any case
+LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
 # A version that stands longer is relied on by now, whatever became of its task.
 _RETIRED_WITHIN_SECONDS = 86400.0
 
@@ -65,8 +65,8 @@ class Reconciler:
         self._origins: dict[str, Origin] = {}  # they never change, so that each is read once
         self._judged: set[str] = set()  # jobs that have ended, and were looked at since
         self._asked: dict[str, Verdict] = {}
-        self._releases_at = time.monotonic() + _RELEASES_EVERY_SECONDS
-        self._leftovers_at = time.monotonic() + _LEFTOVERS_EVERY_SECONDS
+        self._releases_at = time.monotonic() + RELEASES_EVERY_SECONDS
+        self._leftovers_at = time.monotonic() + LEFTOVERS_EVERY_SECONDS
         self._complaints = Complaints(
             log,
             cannot="muster cannot compare its jobs with Airflow's tasks now, and tries again",
@@ -167,11 +167,11 @@ class Reconciler:
     def _now_and_then(self) -> None:
         """Take back the releases that no task watches, and take away what ended jobs left where they ran."""
         if (now := time.monotonic()) > self._releases_at:
-            self._releases_at = now + _RELEASES_EVERY_SECONDS
+            self._releases_at = now + RELEASES_EVERY_SECONDS
             for one in take_back(self._opened(), self._instance(), self._state):
                 log.info("%s of %s is taken back: %s (%s)", one.revision, one.deployment, one.reason, one.by)
         if now > self._leftovers_at:
-            self._leftovers_at = now + _LEFTOVERS_EVERY_SECONDS
+            self._leftovers_at = now + LEFTOVERS_EVERY_SECONDS
             for job_id in self._opened().sweep():
                 log.info("job %s has ended: what it left is taken away", job_id)
 

@@ -95,12 +95,12 @@ class JobTrigger(BaseTrigger):
                     self.cursor = news.cursor
                     if news.status is not None:
                         say(news.status)
-                        left = _left(self._ends(news.status))
+                        left = _left(self.ends(news.status))
                         limit.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
         finally:
             log.close()
 
-    def _ends(self, status: JobStatus) -> float | None:
+    def ends(self, status: JobStatus) -> float | None:
         """When the job has to have ended, by what is known of it now; one that is queued has not started."""
         started = None if status.state is JobState.QUEUED else status.started
         ends = [self.deadline, job_ends(started, self.limit_seconds)]
@@ -206,7 +206,7 @@ class DeploymentTrigger(BaseTrigger):
         """Have the release taken back where its task is over, and not as a success; whether that was so."""
         from muster.airflow.attempts.standing import GIVEN_UP, ask
         from muster.airflow.site import open_backend
-        from muster.backends.releases.byhand import tidy
+        from muster.backends.releases.manual import tidy
         from muster.core.deployment import DeploymentSpec
         from muster.core.job import Origin
         from muster.core.wire import loads

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS, States
 from muster.airflow.attempts.standing import GIVEN_UP
-from muster.backends.releases.byhand import give_up, tidy
+from muster.backends.releases.manual import give_up, tidy
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import MusterError
 

@@ -109,7 +109,7 @@ class DagFolder:
 
         :raises SpecError: it is not there, not locked, or its lock is out of date.
         """
-        from muster.backends.local.environments import find_image, image_folders
+        from muster.images.folders import find_image, image_folders
 
         folders = image_folders(settings, self.path, self.bundle, self.bundle.parent)
         return find_image(name, folders, others=sorted(self.bundle.glob("*/images")))

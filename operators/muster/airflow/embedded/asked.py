@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.places import locked_if_free
 from muster.core.errors import MusterError, SpecError
 from muster.core.job import MUSTER_RUN
+from muster.core.locks import locked_if_free
 from muster.volumes.durability import write_whole
 
 

@@ -12,8 +12,8 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-from muster.backends.local.places import locked
 from muster.core.errors import MusterError
+from muster.core.locks import locked
 
 DATABASE = "airflow.db"
 

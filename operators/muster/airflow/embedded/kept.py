@@ -15,9 +15,9 @@ from pathlib import Path
 
 from muster import __version__
 from muster.airflow.embedded.result import RunResult
-from muster.backends.local.places import write_whole
 from muster.core.errors import SpecError
 from muster.core.wire import dumps, loads
+from muster.volumes.durability import write_whole
 
 _PASSED_OVER = frozenset({"__pycache__", ".git"})
 
@@ -38,7 +38,7 @@ class Kept:
         self.file.unlink(missing_ok=True)
         with suppress(OSError):  # a full disk: the run itself says so, and nothing is remembered
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.file, json.dumps({"begun": begun}))
+            write_whole(self.file, json.dumps({"begun": begun}), durable=False)
         return begun
 
     def end(self, result: RunResult, begun: str) -> None:
@@ -51,7 +51,8 @@ class Kept:
         with suppress(OSError, SpecError):  # what cannot be kept, Airflow is asked
             if self._read().get("begun") == begun:
                 text = dumps(replace(result, stages=stages, seconds=0.0))
-                write_whole(self.file, json.dumps({"standing": begun.partition(" ")[0], "result": text}))
+                found = {"standing": begun.partition(" ")[0], "result": text}
+                write_whole(self.file, json.dumps(found), durable=False)
 
     def recall(self) -> RunResult | None:
         """Return how the last run ended, every stage kept; None where that has to be looked at anew."""

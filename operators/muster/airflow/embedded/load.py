@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
-from muster.backends.local.places import locked
 from muster.core.errors import SpecError
+from muster.core.locks import locked
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -129,7 +129,8 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
     :raises MusterError: the first thing that is wrong.
     """
     from muster.backends.local.backend import LocalBackend
-    from muster.backends.local.environments import Environments, put_image
+    from muster.images.environment import Environments
+    from muster.images.folders import put_image
 
     folder, images = loaded.folder, dict[str, Path]()
     for operator in loaded.operators():

@@ -88,7 +88,7 @@ class ReleasingOperator(MusterOperator):
 
     def _await(self, task: TaskRun, driver: Driver) -> DeploymentStatus:
         """Drive the release to its end, a while longer than it may take: its environment may be built first."""
-        from muster.backends.releases.byhand import tidy
+        from muster.backends.releases.manual import tidy
 
         patience, began = self._patience(task), time.monotonic()
         outcome = self._seen()

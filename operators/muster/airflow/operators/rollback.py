@@ -47,7 +47,7 @@ class RollbackOperator(MusterOperator):
         """Take it back, and return what serves from now on."""
         from muster.airflow.attempts.begun import Begun
         from muster.airflow.attempts.run import TaskRun
-        from muster.backends.releases.byhand import roll_back
+        from muster.backends.releases.manual import roll_back
 
         task = TaskRun.of(self, context)
         backend, begun = task.backend, Begun(task, "rollback")
@@ -67,7 +67,7 @@ class RollbackOperator(MusterOperator):
         """What is to be taken back. :raises AirflowSkipException: it is not there to be."""
         from airflow.sdk.exceptions import AirflowSkipException
 
-        from muster.backends.releases.byhand import to_be_rolled_back
+        from muster.backends.releases.manual import to_be_rolled_back
 
         meant = status.called(to_be_rolled_back(status)) if self.model is None else self._under_way(status)
         if meant is None or (self.model is not None and meant.model.address != self._address(backend)):

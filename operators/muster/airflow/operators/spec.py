@@ -177,7 +177,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:
     """Keep an image's lock in the store and return its digest. :raises SpecError: there is no such image."""
-    from muster.backends.local.environments import put_image
+    from muster.images.folders import put_image
 
     return put_image(task.backend.store, folder.image(name, task.settings))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.backends.base import Backend
-from muster.backends.releases.looking import Seen, look
+from muster.backends.releases.figures import Seen, look
 from muster.core.deployment import DeploymentStatus
 from muster.core.wire import plain
 

@@ -8,13 +8,12 @@ this does not touch: jobs and deployments go on.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import threading
 
-_PR_SET_PDEATHSIG = 1
+from muster.core.linux import die_with
+
 _JOBS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob"}
 
 
@@ -37,7 +36,6 @@ def main(words: list[str]) -> None:
 
 def forks_die_with_us() -> None:
     """Have the kernel kill each process forked from here on when the one that forked it ends."""
-    libc = ctypes.CDLL(None)  # loaded now: after a fork another thread's lock could be held for ever
     forking = threading.local()
 
     def before() -> None:
@@ -46,11 +44,8 @@ def forks_die_with_us() -> None:
         forking.parent = os.getpid() if main else None
 
     def in_child() -> None:
-        if forking.parent is None:
-            return
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != forking.parent:  # it died before the kernel was told
-            os._exit(1)
+        if forking.parent is not None:
+            die_with(forking.parent)
 
     os.register_at_fork(before=before, after_in_child=in_child)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.backends.local.processes import Process, children, descendants
-from muster.backends.local.spawn import die_with
 from muster.core.errors import BackendError
+from muster.core.linux import die_with
 
 LOG_BYTES = 50 << 20
 LONGEST_PAUSE_SECONDS = 30.0

@@ -15,17 +15,17 @@ from typing import Protocol
 from muster.airflow.up.api import Api, Found
 from muster.airflow.up.components import Component, stop
 from muster.airflow.up.home import ADDRESS, UpHome
-from muster.backends.local.places import locked_if_free
 from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.locks import locked_if_free
 from muster.core.settings import Settings
 
 HEALTHY_SECONDS = 45.0
 EARLY_DEATHS = 3
-_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 _SETTLED_SECONDS = 3.0
 _LONGEST_PARSE_SECONDS = 30.0
 _TRIM_SECONDS = 60.0
-_COMPONENT = (sys.executable, "-m", "muster.airflow.up.component")
+COMPONENT = (sys.executable, "-m", "muster.airflow.up.component")
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 COMMANDS = {
@@ -92,7 +92,7 @@ class _Site:
         self._api = Api(home)
         environment = home.environment()
         self._components = [
-            Component(name=name, command=[*_COMPONENT, *words], log=home.log(name), environment=environment)
+            Component(name=name, command=[*COMPONENT, *words], log=home.log(name), environment=environment)
             for name, words in COMMANDS.items()
         ]
         self._began = time.monotonic()
@@ -106,7 +106,7 @@ class _Site:
             for component in self._components:
                 component.start()
             if self._become_healthy() and self._read_dags(new_password):
-                while not _told_to_stop(_LOOK_SECONDS):
+                while not _told_to_stop(LOOK_SECONDS):
                     self._look_after()
             self._audience.note("stopping")
         finally:
@@ -115,7 +115,7 @@ class _Site:
     def _become_healthy(self) -> bool:
         """Wait for every component; return whether all came before the stop."""
         while len(self._well) < len(COMMANDS):
-            if _told_to_stop(_LOOK_SECONDS):
+            if _told_to_stop(LOOK_SECONDS):
                 return False
             self._look_after()
             self._say_who_is_new()
@@ -144,7 +144,7 @@ class _Site:
         found, changed = Found(dags=(), errors={}), time.monotonic()
         deadline = changed + _LONGEST_PARSE_SECONDS
         while time.monotonic() < min(changed + _SETTLED_SECONDS, deadline):
-            if _told_to_stop(_LOOK_SECONDS):
+            if _told_to_stop(LOOK_SECONDS):
                 return False
             self._look_after()
             now = self._found(found)

@@ -19,7 +19,8 @@ from muster.backends.kubernetes.api.kinds import SECRET, Document
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.lifecycle.rehearsal import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
-from muster.backends.kubernetes.serving.platform import platform_of
+from muster.backends.kubernetes.manifests.wiring import Submission
+from muster.backends.kubernetes.serving.kinds import platform_of
 from muster.backends.kubernetes.serving.server import Server
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.core.deployment import DeploymentSpec
@@ -77,21 +78,16 @@ class Place:
 
 def job(place: Place, *, job_sets: bool) -> Documents:
     """Return the objects of a small job, as muster writes them: a JobSet, or a Job."""
-    return documents(
-        JobSpec(
-            name=_JOB_ID,
-            image=_JOB_ID,
-            image_digest=_DIGEST,
-            roles=(Role(entrypoint="trial:trial"),),
-            outputs={"out": Output(volume="muster/trial")},
-        ),
-        job_id=_JOB_ID,
-        attempt=1,
-        site=place.site,
-        cluster=Cluster(namespace=place.site.namespace, job_set=job_sets),
-        queue=None,
-        token="",
+    spec = JobSpec(
+        name=_JOB_ID,
+        image=_JOB_ID,
+        image_digest=_DIGEST,
+        roles=(Role(entrypoint="trial:trial"),),
+        outputs={"out": Output(volume="muster/trial")},
     )
+    cluster = Cluster(namespace=place.site.namespace, job_set=job_sets)
+    submission = Submission(job=spec, job_id=_JOB_ID, attempt=1, site=place.site, cluster=cluster)
+    return documents(submission, token="")
 
 
 def server(place: Place) -> Document:

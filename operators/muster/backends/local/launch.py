@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import muster
-from muster.backends.local.environments import Environments
 from muster.backends.local.machine import Machine
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.backends.local.queue import Claim
 from muster.backends.local.variables import variables
-from muster.backends.worker_archive import worker_folder
 from muster.core.errors import BackendError
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.wire import dumps
+from muster.images.environment import Environments
+from muster.images.worker_archive import worker_folder
 
 # The first thing that a supervisor does is to leave: its parent, which the caller waits for, ends
 # before anything heavy is imported, so that the caller is back at once and never has a zombie.

@@ -1,12 +1,10 @@
-"""Where the local backend keeps what it must remember: files below MUSTER_HOME, and their locks."""
+"""Where the local backend keeps what it must remember: files below MUSTER_HOME."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,56 +147,3 @@ class JobFolder:
     @property
     def _scratch_link(self) -> Path:
         return self.root / "scratch"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, waiting for it; the kernel gives it back if this process dies."""
-    with open_lock(path) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock file if nobody else does; whether that was so."""
-    with open_lock(path) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
-def is_locked(path: Path) -> bool:
-    """Whether anybody holds the lock of a file; asked with a shared lock, which disturbs nobody."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-@contextmanager
-def open_lock(path: Path) -> Iterator[int]:
-    """Open a lock file, made on first use and never deleted."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader finds all of it or what was there before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

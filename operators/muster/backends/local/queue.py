@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
-from muster.backends.local.places import Places, is_locked, locked, locked_if_free, write_whole
+from muster.backends.local.places import Places
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
+from muster.core.locks import is_locked, locked, locked_if_free
 from muster.core.wire import dumps, loads
+from muster.volumes.durability import write_whole
 
 PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 
@@ -139,7 +141,7 @@ class Queue:
         self._places.tickets.mkdir(parents=True, exist_ok=True)
         with locked(self._places.admission_lock):
             if not self.holds(ticket.job_id):
-                write_whole(self._ticket(ticket.job_id), dumps(ticket))
+                write_whole(self._ticket(ticket.job_id), dumps(ticket), durable=False)
 
     def waits(self, job_id: str) -> bool:
         """Whether a job has a ticket."""

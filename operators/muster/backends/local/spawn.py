@@ -8,17 +8,15 @@ starts can leave its supervisor's tree; a parent-death signal is sent when the t
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-STDIN = "/dev/stdin"
+from muster.core.linux import adopt_orphans, die_with
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+STDIN = "/dev/stdin"
 
 
 class Worker(NamedTuple):
@@ -70,21 +68,6 @@ def _keep_to_ourselves() -> None:
             continue
 
 
-def adopt_orphans() -> None:
-    """Make this process the parent of every orphan below it."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; for the child between fork and exec.
-
-    The kernel watches the thread that forked, so only a process of one thread may use this.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was told
-        os._exit(1)
-
-
 def _become(
     command: Sequence[str], environment: Mapping[str, str], told: int, output: int, parent: int
 ) -> None:
@@ -96,10 +79,3 @@ def _become(
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.execve(command[0], list(command), dict(environment))  # noqa: S606 no shell is wanted
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")

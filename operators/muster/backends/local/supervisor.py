@@ -17,7 +17,6 @@ from pathlib import Path
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.local import attempt
-from muster.backends.local.environments import Environments
 from muster.backends.local.finish import commit, ended_as, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import end_left_behind
@@ -31,6 +30,7 @@ from muster.core.masking import Masking
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Verdict
 from muster.core.wire import dumps, loads
+from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
 

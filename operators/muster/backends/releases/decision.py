@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from muster.backends.releases.judging import broken_by_counts, told
+from muster.backends.releases.judge import broken_by_counts, told
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import Counts, DeploymentStatus, Release, Revision, RevisionState
 

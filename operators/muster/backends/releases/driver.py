@@ -14,9 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS
-from muster.backends.releases.asking import Questions
-from muster.backends.releases.byhand import give_up, insisting
-from muster.backends.releases.counting import since
 from muster.backends.releases.decision import (
     Ending,
     Move,
@@ -27,6 +24,9 @@ from muster.backends.releases.decision import (
     decide,
     shares_at,
 )
+from muster.backends.releases.figures import since
+from muster.backends.releases.judge import Questions
+from muster.backends.releases.manual import give_up, insisting
 from muster.core.deployment import RevisionState
 from muster.core.errors import (
     BackendError,
@@ -60,6 +60,7 @@ def begin(
     origin: Origin | None = None,
     allow_older: bool = True,
     say: Say = lambda _line: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Driver:
     """Begin a release, or go on with one of the same version that users see already; do not wait.
 
@@ -84,6 +85,7 @@ def begin(
         origin=origin,
         restarts=revision.restarts,
         say=say,
+        clock=clock,
     )
 
 

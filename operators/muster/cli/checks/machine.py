@@ -96,9 +96,9 @@ def home_disk(settings: Settings) -> Check:
 
 
 def _images(settings: Settings) -> Check:
-    from muster.cli.images import find_images
+    from muster.images.folders import images_of
 
-    found = list(find_images(settings))
+    found = list(images_of(settings, Path.cwd()))
     wrong = [f"{image.name}: {image.trouble}" for image in found if image.trouble]
     if wrong:
         return Check(

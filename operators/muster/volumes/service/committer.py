@@ -147,7 +147,7 @@ class Committer:
         if not status.state.ended and job_id not in self._begun:
             self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason="", verdict=None))
             self._begun.add(job_id)
-            self._threads.submit(self._bring_to_end, job_id)
+            self._threads.submit(self.bring_to_end, job_id)
 
     def _give_back(self, job_id: str, cause: Cause | None) -> None:
         """Free what a job that came to nothing had staged; what cannot go now, gc takes."""
@@ -181,7 +181,8 @@ class Committer:
             return not _passes(error)
         return True
 
-    def _bring_to_end(self, job_id: str) -> None:
+    def bring_to_end(self, job_id: str) -> None:
+        """Commit and record a job whose replicas have sealed; tried again, with longer pauses, until it is recorded."""
         pause = _SHORTEST_PAUSE_SECONDS
         try:
             ended = self._outcome(job_id)

@@ -24,7 +24,7 @@ SLOW_SECONDS = 3600.0
 
 _AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
-_SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
+SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Connection:
         """
 
         def once() -> httpx.Response:
-            with self._sent(method, path, query=query, content=content, slow=slow) as response:
+            with self.sent(method, path, query=query, content=content, slow=slow) as response:
                 response.read()
                 return response
 
@@ -99,7 +99,7 @@ class Connection:
         while first < end:
             try:
                 headers = {"range": f"bytes={first}-{end - 1}"}
-                with self._sent("GET", path, query=query, headers=headers) as response:
+                with self.sent("GET", path, query=query, headers=headers) as response:
                     for chunk in response.iter_bytes():
                         first += len(chunk)
                         yield chunk
@@ -113,7 +113,7 @@ class Connection:
         patience = _Patience(self.url, self._patience)
         while True:
             try:
-                with self._sent(method, path, query=query, slow=True) as response:
+                with self.sent(method, path, query=query, slow=True) as response:
                     patience.over()
                     yield from _lines(response.iter_bytes())
                 return
@@ -124,7 +124,7 @@ class Connection:
     def stream(self, path: str) -> Iterator[BinaryIO]:
         """An answer as a file, read while it comes. :raises Unavailable: the service is away, or goes away."""
         try:
-            with self._sent("GET", path, slow=True) as response:
+            with self.sent("GET", path, slow=True) as response:
                 yield io.BufferedReader(_Chunks(response.iter_bytes()))
         except (httpx.TransportError, _Away) as error:
             raise Unavailable(
@@ -143,7 +143,7 @@ class Connection:
                 patience.wait(error)
 
     @contextmanager
-    def _sent(
+    def sent(
         self,
         method: str,
         path: str,
@@ -153,6 +153,7 @@ class Connection:
         content: Callable[[], Iterator[bytes]] | bytes | None = None,
         slow: bool = False,
     ) -> Iterator[httpx.Response]:
+        """Send a request once, and lend its answer. :raises MusterError: the service refuses it."""
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
         large = callable(content) or len(content or b"") > SMALL_BYTES
         http = self._uploads if large else self._http
@@ -214,7 +215,7 @@ class _Patience:
                 f"the store service at {self._url} does not answer ({str(error) or type(error).__name__}), and has "
                 f"not for {self._seconds:g} s: is it running, and is that its address?"
             ) from error
-        if not self._told and time.monotonic() - self._began >= _SAID_AFTER_SECONDS:
+        if not self._told and time.monotonic() - self._began >= SAID_AFTER_SECONDS:
             self._told = True
             _LOG.warning(
                 "the store service at %s does not answer (%s): asking again for up to %g s",

@@ -101,7 +101,7 @@ class Journal:
         size = self._size()
         with self._parts.open("ab", buffering=0) as parts:
             try:
-                _whole(parts, "".join(f"{size} 0 {name} {at}\n" for name, at in new.items()).encode())
+                write_all(parts, "".join(f"{size} 0 {name} {at}\n" for name, at in new.items()).encode())
             except BaseException:
                 self._received = None  # only the file knows now
                 raise
@@ -117,8 +117,8 @@ class Journal:
         assert self._received is not None
         with self._parts.open("ab", buffering=0) as parts, self._log.open("ab", buffering=0) as log:
             try:
-                _whole(parts, f"{os.fstat(log.fileno()).st_size} {len(data)} {stream} {held}\n".encode())
-                _whole(log, data if data.endswith(b"\n") else data + b"\n")
+                write_all(parts, f"{os.fstat(log.fileno()).st_size} {len(data)} {stream} {held}\n".encode())
+                write_all(log, data if data.endswith(b"\n") else data + b"\n")
             except BaseException:
                 self._received = None  # only the files know now
                 raise
@@ -208,7 +208,8 @@ def _records(path: Path) -> Iterator[tuple[int, int, str, int]]:
         yield int(start), int(length), stream, int(offset)
 
 
-def _whole(file: object, data: bytes) -> None:
+def write_all(file: object, data: bytes) -> None:
+    """Write all of `data`, which one call of write(2) may not."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""How ranks learn of each other: one module for each launcher, named as :class:`muster.core.job.Launcher` names it.
+"""How ranks find each other: one module for each value of :class:`muster.core.job.Launcher`.
 
-Each module is a :class:`muster.worker.launchers.launcher.RankLauncher`. A new one is its file here, its line in
-that enumeration, and its row in docs/howto/launchers.md.
+Each module is a :class:`muster.worker.launchers.launcher.RankLauncher`. A new launcher is a file here, a
+line in that enumeration, and a row in docs/howto/launchers.md.
 """

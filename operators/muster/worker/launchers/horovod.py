@@ -1,8 +1,8 @@
 """``horovod``: the environment of horovodrun's gloo launcher (``horovod/runner/gloo_run.py``), without ssh.
 
-The replica of rank 0 serves the rendezvous. Its port is open before any rank starts, so a rank that comes
-early waits instead of failing. The server is the image's own Horovod (``horovod/runner/http/http_server.py``), in a
-process beside the ranks.
+The replica of rank 0 serves the rendezvous. Its port is open before any rank starts, so a rank that
+starts early waits instead of failing. The server is the image's own Horovod
+(``horovod/runner/http/http_server.py``), in a process beside the ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.worker.rendezvous import persist
 
 TIMEOUT_SECONDS = 600
 
-# Runs with the open port as its stdin, and dies with the worker (prctl 1 is PR_SET_PDEATHSIG).
+# It gets the open port as stdin, and dies with the worker (prctl 1 is PR_SET_PDEATHSIG).
 _SERVER = """
 import ctypes, os, socket, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -42,7 +42,7 @@ def environment(
     base: Mapping[str, str],  # noqa: ARG001
     error_file: str,  # noqa: ARG001
 ) -> dict[str, str]:
-    """Return the variables of ``horovod.init``, all but the rendezvous server's address, which `meet` finds out."""
+    """Return the variables of ``horovod.init``; :func:`meet` adds the rendezvous server's address."""
     position, across = cross(replica, local_rank)
     interface = {"HOROVOD_GLOO_IFACE": "lo"} if replica.master_address == LOOPBACK else {}
     return {
@@ -62,11 +62,11 @@ def environment(
 
 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
-    """Serve the rendezvous where rank 0 is this replica's; elsewhere wait until it is there.
+    """Serve the rendezvous in the replica of rank 0; in the others wait until it is served.
 
     Its address is added to each rank's environment: gloo takes no names.
 
-    :raises OSError: the port is taken, or it is not served within :data:`TIMEOUT_SECONDS`.
+    :raises OSError: the port is taken, or nothing serves it within :data:`TIMEOUT_SECONDS`.
     """
     servers, address = list[int](), LOOPBACK
     if replica.first_rank == 0:
@@ -90,7 +90,7 @@ def cross(replica: Replica, local_rank: int) -> tuple[int, int]:
 
 
 def host_name(number: int) -> str:
-    """What Horovod calls the replica of that number; two replicas on one machine are two hosts."""
+    """Return Horovod's name of a replica; two replicas on one machine are two hosts."""
     return f"replica-{number}"
 
 
@@ -108,9 +108,9 @@ def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
 
 
 def _reached(host: str, port: int) -> str:
-    """Return the address at which the meeting place answers.
+    """Return the address at which the rendezvous answers.
 
-    A name may be known late, or still be that of a pod that is gone: it is looked up for each try.
+    A name may resolve late, or still to a pod that is gone: each try looks it up again.
     """
 
     def answering() -> str:

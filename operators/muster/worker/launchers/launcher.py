@@ -1,4 +1,4 @@
-"""What a launcher does for the ranks of a replica, and what every rank finds whichever launcher starts it."""
+"""The protocol of launchers, and the environment that every rank gets from any launcher."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from muster.core.replica import LOOPBACK, Replica
 
 
 class RankLauncher(Protocol):
-    """A module of this room."""
+    """A module of this package."""
 
     def environment(
         self, replica: Replica, local_rank: int, *, base: Mapping[str, str], error_file: str
     ) -> dict[str, str]:
-        """Return what this launcher gives a rank beside what every rank finds.
+        """Return the variables that this launcher adds for a rank.
 
-        :param base: what the backend gave the worker, secrets included.
-        :param error_file: where a script that uses torch's ``@record`` writes what it raised.
+        :param base: the environment that the backend gave the worker, secrets included.
+        :param error_file: the file for errors of scripts that use torch's ``@record``.
         """
 
     def meet(self, replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
-        """Make ready what the ranks need to find each other, before any of them starts; it may wait for other replicas.
+        """Prepare the ranks' rendezvous before any of them starts; it may wait for other replicas.
 
-        :param environments: of this replica's ranks; what is known only now may be added.
-        :return: the pids of processes that serve the ranks. They are ended when the ranks have ended.
-        :raises OSError: it cannot be had.
+        :param environments: those of this replica's ranks; variables that are known only now may be added.
+        :return: pids of processes that serve the ranks; they are killed when the ranks have ended
+        :raises OSError: the rendezvous cannot be had.
         """
 
 
 def launcher_of(launcher: Launcher) -> RankLauncher:
-    """Return the module of a launcher; no other is loaded."""
+    """Return the module of a launcher; only this one is loaded."""
     return cast("RankLauncher", import_module(f"muster.worker.launchers.{launcher.value}"))
 
 
 def rank_environment(
     replica: Replica, local_rank: int, *, base: Mapping[str, str], error_file: str
 ) -> dict[str, str]:
-    """Return everything rank `local_rank` of this replica finds in its environment."""
+    """Return the whole environment of rank `local_rank` of this replica."""
     chosen = launcher_of(replica.spec.launcher).environment(
         replica, local_rank, base=base, error_file=error_file
     )
@@ -49,7 +49,7 @@ def rank_environment(
 
 
 def replica_number(replica: Replica) -> int:
-    """Return this replica's place among all replicas of the gang, roles in the spec's order."""
+    """Return this replica's number among all of the gang, roles in the spec's order."""
     before = 0
     for role in replica.spec.roles:
         if role.name == replica.role:
@@ -59,13 +59,13 @@ def replica_number(replica: Replica) -> int:
 
 
 def _defaults(replica: Replica) -> dict[str, str]:
-    """What the image or the author may set otherwise."""
+    """Variables that the image or the author may override."""
     role = replica.job_role
     threads = max(1, int(role.resources.cpus // role.ranks))
     loopback = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
     return {
         "OMP_NUM_THREADS": str(threads),
-        "PYTHONUNBUFFERED": "1",  # a line is logged when it is written
+        "PYTHONUNBUFFERED": "1",  # a line is logged as soon as it is written
         "PYTHONFAULTHANDLER": "1",  # a crash in C shows the Python stack
         **(dict.fromkeys(loopback, "lo") if replica.master_address == LOOPBACK else {}),
     }

@@ -1,4 +1,4 @@
-"""``plain``: a rank learns its number and no more."""
+"""``plain``: a rank gets its number and no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def environment(
     base: Mapping[str, str],  # noqa: ARG001
     error_file: str,  # noqa: ARG001
 ) -> dict[str, str]:
-    """Return nothing: what every rank finds holds its number."""
+    """Return nothing: the number is in every rank's environment."""
     return {}
 
 

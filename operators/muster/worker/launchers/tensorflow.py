@@ -1,7 +1,7 @@
-"""``tensorflow``: ``TF_CONFIG``, from which ``tf.distribute``'s strategies learn of all tasks and of their own.
+"""``tensorflow``: ``TF_CONFIG``, which names all tasks, and the rank's own, to ``tf.distribute``.
 
-Its form is that of ``tf.distribute.cluster_resolver.TFConfigClusterResolver``. A role that is named as one of TensorFlow's
-task types (chief, worker, ps, evaluator) is of that type; any other role's ranks are workers.
+Its form is that of ``tf.distribute.cluster_resolver.TFConfigClusterResolver``. A role named as one of
+TensorFlow's task types (chief, worker, ps, evaluator) is of that type; ranks of other roles are workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def environment(
     base: Mapping[str, str],  # noqa: ARG001
     error_file: str,  # noqa: ARG001
 ) -> dict[str, str]:
-    """Return ``TF_CONFIG`` of a rank."""
+    """Return a rank's ``TF_CONFIG``."""
     cluster: dict[str, list[str]] = {}
     task = {}
     peers = iter(enumerate(replica.peers))
@@ -37,7 +37,7 @@ def environment(
 
 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:  # noqa: ARG001
-    """Wait until the name of rank 0's replica is known: gRPC keeps a name that was unknown for a while."""
+    """Wait until the name of rank 0's replica resolves: gRPC caches a failed lookup for a while."""
     if replica.master_address != LOOPBACK:
         from muster.worker.rendezvous import await_name  # not on one machine: it loads socket
 

@@ -1,4 +1,4 @@
-"""``torchrun``: the environment that torchrun's agent gives its workers, without the agent and without importing torch.
+"""``torchrun``: the environment that torchrun's agent gives its workers, without importing torch.
 
 The variables are those of ``torch/distributed/elastic/agent/server/local_elastic_agent.py``. Rank 0 itself serves the
 store at MASTER_ADDR:MASTER_PORT.
@@ -39,7 +39,7 @@ def environment(
 
 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:  # noqa: ARG001
-    """Wait until the name of rank 0's replica is known."""
+    """Wait until the name of rank 0's replica resolves."""
     if replica.master_address != LOOPBACK:
         from muster.worker.rendezvous import await_name  # not on one machine: it loads socket
 

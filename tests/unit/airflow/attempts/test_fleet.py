@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.airflow.attempts import fleet
-from muster.airflow.attempts.fleet import LOOK_SECONDS, Fleet
+from muster.airflow.attempts.fleet import IDLE_SHARE, LOOK_SECONDS, Fleet
 from muster.core.errors import BackendError
 
 
@@ -69,8 +71,16 @@ def test_after_one_that_failed_the_next_opens_another() -> None:
     asyncio.run(run())
 
 
-def test_the_more_there_are_and_the_longer_they_look_the_more_seldom() -> None:
+def test_the_more_there_are_and_the_longer_they_look_the_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Fleet(Opened())
     assert ours.pause == LOOK_SECONDS
-    ours._took, ours._members = 0.005, 40
-    assert ours.pause == pytest.approx(0.6)
+    monkeypatch.setattr("time.thread_time", count(0.0, 0.04).__next__)
+
+    async def run() -> float:
+        async with AsyncExitStack() as members:
+            for _ in range(40):
+                await members.enter_async_context(ours.joined())
+            await ours.look(lambda: None)
+            return ours.pause
+
+    assert asyncio.run(run()) == pytest.approx(40 * (0.04 / 8) * IDLE_SHARE)

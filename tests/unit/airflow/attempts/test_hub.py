@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count, pairwise
 from typing import Any
 
 import pytest
@@ -70,10 +71,10 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
-    monkeypatch.setattr(module, "_STEPS_SECONDS", ((math.inf, 0.01),))
-    monkeypatch.setattr(module, "_QUEUED_SECONDS", 0.01)
-    monkeypatch.setattr(module, "_FAILED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "STEPS_SECONDS", ((math.inf, 0.01),))
+    monkeypatch.setattr(module, "QUEUED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FAILED_SECONDS", 0.01)
     return Machine()
 
 
@@ -204,7 +205,7 @@ def test_a_thousand_that_wait_for_room_are_four_questions_and_no_log_is_read(mac
 
 def test_a_job_that_runs_comes_before_a_long_queue_which_has_its_turn_all_the_same() -> None:
     def follower(name: str, due: float, state: JobState | None) -> Any:
-        made = module._Follower(name, 0)
+        made = module.Follower(name, 0)
         made.due, made.state = due, state
         return made
 
@@ -212,7 +213,7 @@ def test_a_job_that_runs_comes_before_a_long_queue_which_has_its_turn_all_the_sa
     waited_long = follower("waited long", 9.0, JobState.QUEUED)
     runs, new = follower("runs", 10.5, JobState.RUNNING), follower("new", 0.0, None)
     later = follower("later", 10.7, JobState.RUNNING)
-    found = [each.job_id for each in module._due({*queue, waited_long, runs, new, later}, 10.6)]
+    found = [each.job_id for each in module.most_urgent({*queue, waited_long, runs, new, later}, 10.6)]
     assert found[:3] == ["new", "waited long", "runs"]
     assert len(found) == 250
     assert "later" not in found
@@ -227,7 +228,7 @@ async def _line(looks: AsyncGenerator[News, None]) -> str:
 
 def test_those_that_wait_are_looked_at_each_second_together() -> None:
     status = JobStatus(job_id="a", state=JobState.QUEUED, submitted=1.0)
-    news, follower = News(status=status, lines=(), cursor="0"), module._Follower("a", 0)
+    news, follower = News(status=status, lines=(), cursor="0"), module.Follower("a", 0)
     follower.note(news, 1000.2)
     assert follower.due == 1001.0
 
@@ -235,13 +236,24 @@ def test_those_that_wait_are_looked_at_each_second_together() -> None:
 def test_after_a_look_the_hub_rests_for_three_times_as_long(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status = JobStatus(job_id="a", state=JobState.RUNNING, submitted=1.0)
-    news, follower = News(status=status, lines=(), cursor="0"), module._Follower("a", 0)
-    hub = opened(machine)
-    monkeypatch.setattr(hub, "_read", lambda _: ([news], 100.0))  # seconds of CPU
-    hub._followers.add(follower)
-    asyncio.run(hub._look([follower]))
-    assert 290 < hub._idle_seconds() <= 300
+    monkeypatch.setattr("time.thread_time", count(0.0, 0.1).__next__)  # seconds of CPU of each look
+    times: list[float] = []
+    statuses = machine.statuses
+
+    def timed(job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        times.append(time.monotonic())
+        return statuses(job_ids)
+
+    monkeypatch.setattr(machine, "statuses", timed)
+    machine.begin("a")
+
+    async def main() -> None:
+        async with aclosing(opened(machine).follow("a")) as looks:
+            for _ in range(3):
+                await anext(looks)
+
+    asyncio.run(main())
+    assert all(later - earlier >= 0.3 for earlier, later in pairwise(times))
 
 
 def test_a_job_that_gc_takes_while_it_is_read_keeps_no_other(machine: Machine) -> None:

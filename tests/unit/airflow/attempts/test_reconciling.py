@@ -263,8 +263,8 @@ def test_now_and_then_releases_and_leftovers_are_seen_to(
         return []
 
     monkeypatch.setattr(reconciling, "take_back", take_back)
-    monkeypatch.setattr(reconciling, "_RELEASES_EVERY_SECONDS", -1.0)
-    monkeypatch.setattr(reconciling, "_LEFTOVERS_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(reconciling, "RELEASES_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(reconciling, "LEFTOVERS_EVERY_SECONDS", -1.0)
     opened(machine).try_look()
     assert stands == ["failed"]
     assert machine.swept == 1
@@ -311,7 +311,7 @@ def test_one_version_that_cannot_be_retired_keeps_nothing_else_waiting(
         machine.retired[address] = reason
 
     monkeypatch.setattr(machine, "retire", retire)
-    monkeypatch.setattr(reconciling, "_LEFTOVERS_EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(reconciling, "LEFTOVERS_EVERY_SECONDS", -1.0)
     for volume in ("damaged/one", "deleted/since", "whole/one"):
         job_id = volume.replace("/", "-")
         machine.begin(job_id, JobState.SUCCEEDED)

@@ -11,8 +11,8 @@ from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.airflow.plugin import answering
 from muster.airflow.plugin.answering import Answering
-from muster.backends.releases.byhand import promote
-from muster.core.errors import NotFound, Unreachable
+from muster.backends.releases.manual import promote
+from muster.core.errors import NotFound
 
 
 @pytest.fixture
@@ -34,13 +34,14 @@ def world() -> World:
 def looks(world: World) -> list[int]:
     """Count the looks from here on."""
     counted, asked = itertools.count(), [0]
-    deployment = world.deployment
+    look_at = world.look_at
 
-    def look(name: str) -> Any:
-        asked[0] = next(counted) + 1
-        return deployment(name)
+    def look(names: Any = None) -> Any:
+        if names:
+            asked[0] = next(counted) + 1
+        return look_at(names)
 
-    world.deployment = look  # type: ignore[method-assign]
+    world.look_at = look  # type: ignore[method-assign]
     return asked
 
 
@@ -69,23 +70,20 @@ def test_what_was_answered_lately_stands_beside_all_of_it(world: World, clock: A
 
 def test_one_that_comes_while_all_are_listed_is_shown(world: World, clock: Any) -> None:
     board = Answering(world)  # type: ignore[arg-type]
-    deployment = world.deployment
+    look_at = world.look_at
 
-    def meanwhile(name: str) -> Any:
-        world.deployment = deployment  # type: ignore[method-assign]
+    def meanwhile(names: Any = None) -> Any:
+        world.look_at = look_at  # type: ignore[method-assign]
         world.deployments = list  # type: ignore[assignment,method-assign]
         assert board.all() == []  # of a list that was made before there was any
-        return deployment(name)
+        return look_at(names)
 
-    world.deployment = meanwhile  # type: ignore[method-assign]
+    world.look_at = meanwhile  # type: ignore[method-assign]
     assert board.one(NAME)["name"] == NAME
 
 
 def test_what_cannot_be_counted_and_what_is_not_there(world: World, clock: Any) -> None:
-    def counts(name: str) -> Any:
-        raise Unreachable("no metrics")
-
-    world.counts = counts  # type: ignore[method-assign]
+    world.silent.add("r1")
     board = Answering(world)  # type: ignore[arg-type]
     assert board.one(NAME)["figures"] is None
     with pytest.raises(NotFound):

@@ -16,8 +16,8 @@ from muster.airflow.up import components, maintenance, site
 from muster.airflow.up import home as module
 from muster.airflow.up.api import Found
 from muster.airflow.up.home import UpHome
-from muster.backends.local.places import locked
 from muster.core.errors import MusterError, SpecError
+from muster.core.locks import locked
 from muster.core.settings import Settings
 
 
@@ -42,9 +42,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A home without a database, whose processes end as soon as they have begun."""
     (tmp_path / "dags").mkdir()
     monkeypatch.setattr(UpHome, "prepare", lambda _self: True)
-    monkeypatch.setattr(site, "_COMPONENT", (sys.executable, "-S", "-c", "raise SystemExit('no such table')"))
+    monkeypatch.setattr(site, "COMPONENT", (sys.executable, "-S", "-c", "raise SystemExit('no such table')"))
     monkeypatch.setattr(components, "LONGEST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(site, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(site, "LOOK_SECONDS", 0.02)
     return Settings(home=tmp_path / ".muster", cache=tmp_path / "cache")
 
 

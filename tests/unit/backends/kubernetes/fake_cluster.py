@@ -116,7 +116,7 @@ class FakeCluster:
             if asked.body["propagationPolicy"] == "Foreground" and not self.collects:
                 found["metadata"]["deletionTimestamp"] = "2026-11-21T20:30:00Z"
             else:
-                self._remove(found, kind)
+                self.remove(found, kind)
         return Answer(body=found)
 
     def _listed(self, kind: Kind, selector: str) -> Answer:
@@ -136,7 +136,7 @@ class FakeCluster:
             self.collect()
         return Answer(201, made)
 
-    def _remove(self, document: Document, kind: Kind) -> None:
+    def remove(self, document: Document, kind: Kind) -> None:
         """Take an object away with all that it owns."""
         del self.objects[kind.plural, document["metadata"]["name"]]
         if self.collects:

@@ -1,25 +1,29 @@
-"""The manifests of some jobs, whole, as YAML files in golden/: what a person reviews when they change.
+"""The manifests of some jobs, as files in golden/: what a person reviews when they change.
 
+The objects and the pod of the plainest job are there whole; each other example by what differs from those
+(:mod:`tests.golden`).
 ``python -m tests.unit.backends.kubernetes.golden`` writes them anew; look at ``git diff`` then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests import golden
 
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
 from muster.core.resources import Resources
 
 FOLDER = Path(__file__).parent / "golden"
 DIGEST = f"b3:{'0123456789abcdef' * 4}"
+JOB_ID = "train-0a1b2c3d4e5f-1"
 SITE = ClusterSite(
     namespace="team-a",
     claim="muster-store",
@@ -47,17 +51,15 @@ class Example:
     override: Mapping[str, Any] | None = None
 
     def documents(self) -> Documents:
-        return documents(
-            self.job,
+        submission = Submission(
+            job=self.job,
             job_id=self.job_id,
             attempt=self.attempt,
             site=self.site,
             cluster=self.cluster,
             queue=self.queue,
-            token="TOKEN",
-            values=self.values,
-            override=self.override,
         )
+        return documents(submission, token="TOKEN", values=self.values, override=self.override)
 
 
 def job(*roles: Role, **changes: Any) -> JobSpec:
@@ -129,21 +131,19 @@ def _horovod() -> JobSpec:
 
 
 EXAMPLES = {
-    "single": Example(job=job(), job_id="features-0a1b2c3d4e5f-1"),
+    "single": Example(job=job(), job_id=JOB_ID),
     "single-bare": Example(
         job=job(priority="high"), job_id="2013-etl-0a1b2c3d4e5f-1", cluster=BARE, queue=None, attempt=3
     ),
-    "torchrun": Example(
-        job=_train(), job_id="train-0a1b2c3d4e5f-1", values={"MLFLOW_TRACKING_PASSWORD": "s3cret"}
-    ),
-    "tensorflow": Example(job=_tensorflow(), job_id="train-0a1b2c3d4e5f-2"),
-    "horovod": Example(job=_horovod(), job_id="train-0a1b2c3d4e5f-3"),
+    "torchrun": Example(job=_train(), job_id=JOB_ID, values={"MLFLOW_TRACKING_PASSWORD": "s3cret"}),
+    "tensorflow": Example(job=_tensorflow(), job_id=JOB_ID),
+    "horovod": Example(job=_horovod(), job_id=JOB_ID),
     "torchrun-script": Example(
         job=job(
             Role(name="worker", replicas=2, command=("torchrun", "train.py"), resources=Resources(gpus=4)),
             launcher=Launcher.TORCHRUN,
         ),
-        job_id="train-0a1b2c3d4e5f-6",
+        job_id=JOB_ID,
     ),
     "pod-group": Example(
         job=job(
@@ -156,13 +156,13 @@ EXAMPLES = {
             ),
             priority="high",
         ),
-        job_id="train-0a1b2c3d4e5f-4",
+        job_id=JOB_ID,
         cluster=POD_GROUP,
         queue=None,
     ),
     "override": Example(
         job=_train(secrets={}),
-        job_id="train-0a1b2c3d4e5f-5",
+        job_id=JOB_ID,
         override={
             "apiVersion": "v1",
             "kind": "Pod",
@@ -200,8 +200,37 @@ EXAMPLES = {
 }
 
 
-def written(example: Example) -> list[dict[str, Any]]:
-    """An example's documents; of the Secret's files only that they are there, since others have their tests."""
+LIKE = {"override": "torchrun"}  # the others are like PLAINEST
+PLAINEST = "single"
+
+
+def files() -> dict[str, str]:
+    """Every file's text by its name: the plainest job's parts, and one of differences for each other example."""
+    parts = {name: dict(_parts(example)) for name, example in EXAMPLES.items()}
+    wholes = {f"{name}.yaml": text for name, text in parts[PLAINEST].items()}
+    others = {
+        f"{name}.diff": _differences(parts[LIKE.get(name, PLAINEST)], made)
+        for name, made in parts.items()
+        if name != PLAINEST
+    }
+    return {**wholes, **others}
+
+
+def _differences(wholes: Mapping[str, str], made: Mapping[str, str]) -> str:
+    """Each part's, against the part of that name, a pod's against the first pod; a kind of its own is whole."""
+    pod = next(name for name in wholes if name.startswith("pod"))
+    against = {name: name if name in wholes or not name.startswith("pod") else pod for name in made}
+    return "".join(
+        golden.difference(wholes.get(against[name], ""), text, names=(against[name], name))
+        for name, text in made.items()
+    )
+
+
+def _parts(example: Example) -> Iterator[tuple[str, str]]:
+    """An example's objects by their kind; apart from their owner, and by their role, its pods.
+
+    Of the Secret's files only that they are there, since others have their tests.
+    """
     made = example.documents()
     *others, secret = made.owned
     data = {
@@ -209,24 +238,18 @@ def written(example: Example) -> list[dict[str, Any]]:
         for name, value in secret["stringData"].items()
         if name not in ("bootstrap.py", "orders.json")
     }
-    return [made.owner, *others, {**secret, "stringData": data}]
-
-
-class _Plain(yaml.SafeDumper):
-    """Says everything where it stands."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.glob("*.yaml"):
-        path.unlink()
-    for name, example in EXAMPLES.items():
-        text = yaml.dump_all(written(example), Dumper=_Plain, sort_keys=False, width=110)
-        (FOLDER / f"{name}.yaml").write_text(text)
+    for each in (made.owner, *others, {**secret, "stringData": data}):
+        spec = each.get("spec", {})
+        if each["kind"] == "JobSet":
+            roles = [{"name": role["name"]} for role in spec["replicatedJobs"]]
+            yield "JobSet", golden.text({**each, "spec": {**spec, "replicatedJobs": roles}})
+            yield from ((f"pod-{role['name']}", golden.text(role)) for role in spec["replicatedJobs"])
+        elif each["kind"] == "Job":
+            yield "Job", golden.text({**each, "spec": {}})
+            yield "pod", golden.text({"template": {"spec": spec}})
+        else:
+            yield each["kind"], golden.text(each)
 
 
 if __name__ == "__main__":
-    main()
+    golden.write(FOLDER, files())

@@ -66,7 +66,7 @@ class TestWithoutJobSets:
 
     def test_one_whose_job_was_deleted_is_made_again(self, bare: World) -> None:
         bare.backend().submit(bare.job(replicas=1), job_id="again")
-        bare.cluster._remove(bare.roots("again")[0], JOB)
+        bare.cluster.remove(bare.roots("again")[0], JOB)
         assert not bare.backend().status("again").alive
         bare.backend().submit(bare.job(replicas=1), job_id="again")
         assert len(bare.roots("again")) == 1
@@ -126,7 +126,7 @@ class TestWithPodGroups:
         cluster = grouping.cluster
         grouping.backend().submit(grouping.job(), job_id="again")
         cluster.collects = False
-        cluster._remove(grouping.roots("again")[0], JOB_SET)
+        cluster.remove(grouping.roots("again")[0], JOB_SET)
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
         monkeypatch.setattr("muster.backends.kubernetes.lifecycle.submitting.time", clock)
         grouping.backend().submit(grouping.job(), job_id="again")
@@ -146,7 +146,7 @@ class TestWithPodGroups:
 
     def test_one_whose_group_was_deleted_ends(self, grouping: World) -> None:
         grouping.backend().submit(grouping.job(), job_id="ungrouped")
-        grouping.cluster._remove(grouping.cluster.objects["podgroups", "ungrouped"], POD_GROUP)
+        grouping.cluster.remove(grouping.cluster.objects["podgroups", "ungrouped"], POD_GROUP)
         pod = grouping.pod("ungrouped", phase="Pending", creationTimestamp=LONG_AGO)
         grouping.cluster.put({**pod, "spec": {"schedulingGroup": {"podGroupName": "ungrouped"}}})
         verdict = grouping.backend().status("ungrouped").verdict

@@ -10,10 +10,10 @@ import pytest
 from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
 from muster.backends.base import PATIENCE_SECONDS, Deployments
-from muster.backends.releases import asking
-from muster.backends.releases.byhand import promote, roll_back, tidy
+from muster.backends.releases import judge
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import CAUSE_SECONDS, Driver, begin
+from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Comparison, Plan, Rules
 from muster.core.deployment import Answer, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, DeploymentError, Forbidden, NotFound, SpecError, Unreachable
@@ -31,9 +31,7 @@ def drive(world: World, driver: Driver, *, looks: int = 200) -> Outcome:
 
 
 def start(world: World, number: int, plan: Plan = STEPS, *, by: str = "task", **more: Any) -> Driver:
-    driver = begin(world, spec(number), plan, by=by, **more)
-    driver._clock = world.clock
-    return driver
+    return begin(world, spec(number), plan, by=by, clock=world.clock, **more)
 
 
 @pytest.fixture
@@ -71,8 +69,7 @@ def test_the_fake_is_a_backend() -> None:
 
 def test_a_first_release_is_put_in_force_by_its_smoke_requests_alone() -> None:
     world, said = World(), list[str]()
-    driver = begin(world, spec(1), STEPS, by="task", say=said.append)
-    driver._clock = world.clock
+    driver = begin(world, spec(1), STEPS, by="task", say=said.append, clock=world.clock)
     world.pass_time(0.25)
     assert driver.step() is None
     assert world.deployment(NAME).shares == {}
@@ -248,9 +245,9 @@ def test_without_a_rule_of_it_a_step_that_nobody_asked_widens(world: World) -> N
 def test_errors_from_before_the_step_are_not_judged_again(world: World) -> None:
     driver = start(world, 2)
     world.come_up("r2")
-    world._count("r2", 1000)
+    world.count("r2", 1000)
     world.failing["r2"] = 1.0
-    world._count("r2", 500)  # say, of a release before in which it was broken
+    world.count("r2", 500)  # say, of a release before in which it was broken
     world.failing.clear()
     assert drive(world, driver).ending is Ending.DONE
 
@@ -465,8 +462,7 @@ def test_shares_are_refused_where_there_are_none_before_anything_is_started() ->
 def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World, kind: type[Exception]) -> None:
     """And a route that somebody has spoiled, who may put it back."""
     said: list[str] = []
-    driver = begin(world, spec(2), STEPS, by="task", say=said.append)
-    driver._clock = world.clock
+    driver = begin(world, spec(2), STEPS, by="task", say=said.append, clock=world.clock)
     world.come_up("r2")
     until_share(world, driver, 5)
 
@@ -688,7 +684,7 @@ def test_errors_of_users_do_not_wait_behind_a_smoke_request_that_hangs(world: Wo
 def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "MOMENT_SECONDS", 0.001)
+    monkeypatch.setattr(judge, "MOMENT_SECONDS", 0.001)
     driver = start(world, 2)
     world.come_up("r2")
     released, ask = threading.Event(), world.ask
@@ -703,7 +699,7 @@ def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
         assert driver.step() is None
     assert world.called("r2").percent == 0
     released.set()
-    monkeypatch.setattr(asking, "MOMENT_SECONDS", 10.0)
+    monkeypatch.setattr(judge, "MOMENT_SECONDS", 10.0)
     assert drive(world, driver).ending is Ending.DONE
 
 

@@ -15,7 +15,7 @@ from muster.backends.local.serving import keeping
 from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import DeploymentState
-from muster.backends.releases.byhand import promote, roll_back
+from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Pinned

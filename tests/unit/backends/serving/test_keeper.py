@@ -10,6 +10,7 @@ import threading
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
     )
     folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
-    keeper = room.Keeper(folder, own, NOTHING, NOTHING, cache=tmp_path)
+    keeper = room.Keeper(folder, own, NOTHING, NOTHING)
     state = DeploymentState(name="f", port=1)
     for number in (1, 2, 3):
         (tmp_path / str(number) / "deep").mkdir(parents=True)
@@ -173,10 +174,11 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield
         return tmp_path
 
-    monkeypatch.setattr(room.image, "ensure", nothing)
     monkeypatch.setattr(room, "try_apart", nothing)
     monkeypatch.setattr(room.Keeper, "_model", lambda *_: tmp_path)
     monkeypatch.setattr(room.Keeper, "_unpin_past", lambda *_: None)
+
+    environments: Any = SimpleNamespace(ensure_apart=nothing)
 
     class Door:
         closed = 0
@@ -188,7 +190,7 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with folder.changing():
             folder.write(state)
         door: Any = Door()
-        keeper: Any = room.Keeper(folder, NOTHING, NOTHING, door, cache=tmp_path)
+        keeper: Any = room.Keeper(folder, NOTHING, environments, door)
         keeper._servers = Servers(server)
         return keeper
 

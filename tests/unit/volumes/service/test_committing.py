@@ -124,7 +124,7 @@ def test_what_was_sealed_before_is_found_when_the_disk_can_be_read_again(
     service, gang, monkeypatch, owner, name
 ):
     with monkeypatch.context() as before:
-        before.setattr(Committer, "_bring_to_end", lambda *_: None)
+        before.setattr(Committer, "bring_to_end", lambda *_: None)
         gang.finish({"out/x": b"1"})
         service.kill()
     failing(monkeypatch, owner, name, errno.EIO, thread="pick-up")

@@ -131,7 +131,7 @@ def test_a_full_disk_loses_and_doubles_nothing(folder, monkeypatch):
     journal = Journal(folder)
     journal.append("a", b"1\n", offset=0)
     room = iter([10_000, 5])  # the record goes in, of the lines 5 bytes
-    whole = journals._whole
+    whole = journals.write_all
 
     def full(file, data):
         left = next(room)
@@ -139,7 +139,7 @@ def test_a_full_disk_loses_and_doubles_nothing(folder, monkeypatch):
         if left < len(data):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journals, "_whole", full)
+    monkeypatch.setattr(journals, "write_all", full)
     with pytest.raises(Exception, match="No space left"):
         journal.append("a", b"two\nthree\n", offset=2)
     monkeypatch.undo()

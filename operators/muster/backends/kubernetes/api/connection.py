@@ -32,10 +32,11 @@ def connect(
     env = os.environ if environment is None else environment
     place = _place(kubeconfig, env)
     access = plain_access(Path(place), context, env) if place is not None else None
-    return access or _by_client(place, context, env)
+    return access or by_client(place, context, env)
 
 
-def _by_client(place: str | None, context: str | None, env: Mapping[str, str]) -> Access:
+def by_client(place: str | None, context: str | None, env: Mapping[str, str]) -> Access:
+    """Read a kubeconfig with the Kubernetes client: it knows every way to authenticate, and takes longer to import."""
     from kubernetes.client import Configuration
 
     configuration: Configuration = Configuration()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from muster.core.errors import SpecError
 
-Document = dict[str, Any]
+Document: TypeAlias = dict[str, Any]
+"""An object of the Kubernetes API, or a part of one, as JSON: what the API server's own schema types, and checks.
+
+A whole object has ``apiVersion``, ``kind`` and ``metadata``; :func:`kind_of` refuses one that muster does not know.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ _SERVER_SECONDS = 300
 # Bookmarks come once a minute, but none of events, which the API server does not keep in mind, and of kinds that it
 # has nothing new of. Where nothing came for so long the connection may be dead, and the watch is taken anew; a watch
 # that is taken may be mute all the same, as behind some proxies, so after a longer silence all is listed again.
-_SILENT_SECONDS, _MUTE_SECONDS = 90.0, 600.0
+SILENT_SECONDS, MUTE_SECONDS = 90.0, 600.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 
 
@@ -70,19 +70,19 @@ class Watch:
         read: Read = whole,
     ) -> None:
         self._client = client.patient(0.0)  # the pauses are ours, so that close() ends them
-        self._kind = kind
+        self.kind = kind
         self._namespace = namespace
         self._labels = labels
         self._fields = fields
         self._read = read
         self._closed = threading.Event()
         self._open: BaseHTTPResponse | None = None
-        self._heard = self._told = time.monotonic()
+        self.heard = self._told = time.monotonic()
 
     @property
     def silent_seconds(self) -> float:
         """How long the API server has neither told anything nor taken a watch: below two minutes where all is well."""
-        return time.monotonic() - self._heard
+        return time.monotonic() - self.heard
 
     def changes(self, *, after: str | None = None) -> Iterator[Change]:
         """Yield what changes until :meth:`close`; at first all there is, unless `after` says from where.
@@ -126,21 +126,21 @@ class Watch:
     def _say(self, error: Exception, said: str) -> str:
         """Tell in the log what keeps it, unless that was `said` last; return what is said now."""
         defect = None if isinstance(error, MusterError) else error
-        text = str(error) if defect is None else f"{self._kind.plural}: a defect of muster's own: {error!r}"
+        text = str(error) if defect is None else f"{self.kind.plural}: a defect of muster's own: {error!r}"
         if text != said and not self._closed.is_set():
             log.warning("%s; what the cluster does is seen late", text, exc_info=defect)
         return text
 
     def _listed(self) -> Change:
         objects, version = self._client.snapshot(
-            self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields, read=self._read
+            self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields, read=self._read
         )
-        self._heard = self._told = time.monotonic()
+        self.heard = self._told = time.monotonic()
         return Change(version=version, put=objects, whole=True)
 
     def _after_silence(self, version: str | None) -> str | None:
         """Return from which version to go on; None where all is to be listed."""
-        return None if time.monotonic() - self._told > _MUTE_SECONDS else version
+        return None if time.monotonic() - self._told > MUTE_SECONDS else version
 
     def _watched(self, version: str) -> Iterator[Change]:
         """Yield what one watch tells, until the server ends it or the connection breaks."""
@@ -152,18 +152,18 @@ class Watch:
             "labelSelector": self._labels,
             "fieldSelector": self._fields,
         }
-        request = Request(verb="watch", kind=self._kind, namespace=self._namespace)
+        request = Request(verb="watch", kind=self.kind, namespace=self._namespace)
         given = {name: text for name, text in query.items() if text}
         transport = self._client.transport
-        with transport.stream(request, query=given, silent_seconds=_SILENT_SECONDS) as response:
-            self._open, self._heard = response, time.monotonic()
+        with transport.stream(request, query=given, silent_seconds=SILENT_SECONDS) as response:
+            self._open, self.heard = response, time.monotonic()
             try:
                 if self._closed.is_set():
                     return
                 for line in transport.lines(request, response):
                     if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
                         return
-                    self._heard = self._told = time.monotonic()
+                    self.heard = self._told = time.monotonic()
                     yield _change(request, line, self._read)
             finally:
                 self._open = None

@@ -9,6 +9,7 @@ from muster.backends.kubernetes.cluster.feasibility import check_job, check_plac
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.lifecycle.rehearsal import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
@@ -54,15 +55,18 @@ class Admission:
         self, job: JobSpec, cluster: Cluster, *, job_id: str, attempt: int, token: str, secret: str = ""
     ) -> Documents:
         queue = choose_queue(cluster, job.queue or self._site.queue, gang=job.replicas > 1)
-        return documents(
-            job,
+        submission = Submission(
+            job=job,
             job_id=job_id,
             attempt=attempt,
             site=self._site,
             cluster=cluster,
             queue=None if queue is None else queue.name,
-            token=token,
             secret=secret,
+        )
+        return documents(
+            submission,
+            token=token,
             values=secret_values(job, self._resolve),
             override=job.pod_override or None,
         )

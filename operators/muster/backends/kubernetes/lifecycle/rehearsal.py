@@ -8,6 +8,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import choose_queue
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict
 from muster.core.job import JobSpec, Role
@@ -27,16 +28,15 @@ def rehearse(client: Client, cluster: Cluster, *, site: ClusterSite) -> None:
     role = Role(replicas=2, entrypoint="doctor:doctor", resources=Resources(cpus=0.1, memory_gib=0.0625))
     job = JobSpec(name=_NOBODY, image=_IMAGE, image_digest="b3:" + 64 * "0", roles=(role,))
     queue = choose_queue(cluster, site.queue or _first(cluster), gang=True)
-    made = documents(
-        job,
+    submission = Submission(
+        job=job,
         job_id=_NOBODY,
         attempt=1,
         site=site,
         cluster=cluster,
         queue=None if queue is None else queue.name,
-        token="",
     )
-    try_out(client, made)
+    try_out(client, documents(submission, token=""))
 
 
 def try_out(client: Client, made: Documents) -> None:

@@ -26,10 +26,10 @@ from muster.backends.kubernetes.manifests.gangs import Documents, owned_by
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
-from muster.backends.worker_archive import zipapp
 from muster.core.errors import BackendError, Conflict
 from muster.core.job import DAY_SECONDS, JobSpec
 from muster.core.status import JobState, JobStatus
+from muster.images.worker_archive import zipapp
 from muster.volumes.service.client import ServiceStore
 
 # A job that was preempted may wait again for as long as it has to; its token counts only while it is current.

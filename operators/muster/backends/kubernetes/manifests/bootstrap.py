@@ -64,7 +64,7 @@ def main(told: dict[str, Any]) -> int:
     until = time.monotonic() + told["patience_seconds"]
     try:
         fetched = _persist(
-            lambda: _fetch(told["url"], told["token"], told["folder"]), until, _place(told["url"])
+            lambda: fetch(told["url"], told["token"], told["folder"]), until, _place(told["url"])
         )
         _write_orders(told, attempt=fetched)
     except Refused as error:
@@ -113,7 +113,7 @@ def _persist(ask: Callable[[], T], until: float, what: str) -> T:
         pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _fetch(url: str, token_file: str, folder: str) -> int:
+def fetch(url: str, token_file: str, folder: str) -> int:
     """Fill the folder and return which attempt to the store this start of the gang is."""
     with open(token_file, encoding="ascii") as file:
         token = file.read().strip()

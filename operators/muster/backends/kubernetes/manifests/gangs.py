@@ -15,10 +15,8 @@ from typing import Any
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD_GROUP, SECRET, Document, Kind
-from muster.backends.kubernetes.cluster.facts import Cluster, Gangs
 from muster.backends.kubernetes.manifests import overrides, pods, secrets
 from muster.backends.kubernetes.manifests.wiring import Submission
-from muster.backends.kubernetes.site import ClusterSite
 from muster.core.job import JobSpec, Role
 from muster.core.verdict import ExitCode
 
@@ -43,39 +41,25 @@ class Documents:
 
 
 def documents(
-    job: JobSpec,
+    submission: Submission,
     *,
-    job_id: str,
-    attempt: int,
-    site: ClusterSite,
-    cluster: Cluster,
-    queue: str | None,
     token: str,
-    secret: str = "",
     values: Mapping[str, str] | None = None,
     override: Mapping[str, Any] | None = None,
 ) -> Documents:
     """Write a job as what the cluster is to make.
 
-    :param attempt: the one that the store staged.
-    :param cluster: what was found there; what it cannot do was refused before
-        (:mod:`~muster.backends.kubernetes.cluster.feasibility`).
-    :param queue: the one that it waits in; None where it goes to the scheduler directly.
     :param token: the job's own, for the store service.
-    :param secret: what the Secret that holds it is called, as in :class:`~.wiring.Submission`.
     :param values: of the job's secrets that are in no Secret of the cluster, by variable.
     :param override: a V1Pod in the API's own form, merged over each pod.
     :raises SpecError: a secret is missing, or an override reaches too far.
     """
-    submission = Submission(
-        job=job, job_id=job_id, attempt=attempt, site=site, job_sets=cluster.job_set, secret=secret
-    )
-    templates = _templates(submission, cluster=cluster, queue=queue, override=override)
-    longest = _longest(job, queued=queue is not None)
+    templates = _templates(submission, override)
+    longest = _longest(submission.job, queued=submission.queue is not None)
     owner = (_job if submission.single else _job_set)(submission, templates, longest)
-    if queue is not None:
-        owner = _queued(owner, submission, queue)
-    group = [_pod_group(submission)] if _grouped(submission, cluster, queue) else []
+    if submission.queue is not None:
+        owner = _queued(owner, submission, submission.queue)
+    group = [_pod_group(submission)] if submission.grouped else []
     told = _object(SECRET, submission, name=submission.secret)
     told |= {
         "type": "Opaque",
@@ -85,24 +69,18 @@ def documents(
     return Documents(owner=owner, owned=(*group, told))
 
 
-def _templates(
-    submission: Submission,
-    *,
-    cluster: Cluster,
-    queue: str | None,
-    override: Mapping[str, Any] | None = None,
-) -> dict[str, Document]:
+def _templates(submission: Submission, override: Mapping[str, Any] | None) -> dict[str, Document]:
     """Return the pod template of each role by name; what it asks for is what is checked against the cluster."""
     made = {}
     for role in submission.job.roles:
         template = pods.template(submission, role)
         if override is not None:
             template = overrides.merge(override, template, site=submission.site)
-        if queue is not None and cluster.topology:
+        if submission.queue is not None and submission.cluster.topology:
             template = _placed(template)
-        if _grouped(submission, cluster, queue):
+        if submission.grouped:
             template["spec"]["schedulingGroup"] = {"podGroupName": labels.object_name(submission.job_id)}
-        if queue is None and submission.job.priority is not None:
+        if submission.queue is None and submission.job.priority is not None:
             template["spec"]["priorityClassName"] = submission.job.priority
         made[role.name] = template
     return made
@@ -117,10 +95,6 @@ def owned_by(document: Document, owner: Document) -> Document:
         "uid": owner["metadata"]["uid"],
     }
     return {**document, "metadata": {**document["metadata"], "ownerReferences": [reference]}}
-
-
-def _grouped(submission: Submission, cluster: Cluster, queue: str | None) -> bool:
-    return not submission.alone and queue is None and cluster.gangs is Gangs.POD_GROUP
 
 
 def _longest(job: JobSpec, *, queued: bool) -> int:

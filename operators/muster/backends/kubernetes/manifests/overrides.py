@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests import pods, secrets
 from muster.backends.kubernetes.manifests.given import items, mapping, name_of, only, refused, texts
 from muster.backends.kubernetes.manifests.wiring import Submission
@@ -49,6 +50,7 @@ _ANYWHERE = ClusterSite(
     images={"any": "any"},
 )
 _ANY_ROLE = Role(command=("any",))
+_ANY_CLUSTER = Cluster(namespace="anywhere", job_set=True)
 _ANY_JOB = JobSpec(name="any", image="any", image_digest="b3:" + "0" * 64, roles=(_ANY_ROLE,))
 
 
@@ -57,7 +59,7 @@ def check(override: Mapping[str, Any]) -> None:
 
     :raises SpecError: as :func:`merge`; that it reaches for the site's claim only that can tell.
     """
-    submission = Submission(job=_ANY_JOB, job_id="any", attempt=1, site=_ANYWHERE)
+    submission = Submission(job=_ANY_JOB, job_id="any", attempt=1, site=_ANYWHERE, cluster=_ANY_CLUSTER)
     merge(override, pods.template(submission, _ANY_ROLE), site=_ANYWHERE)
 
 

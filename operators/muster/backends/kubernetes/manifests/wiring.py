@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.cluster.facts import Cluster, Gangs
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.address import Address
 from muster.core.job import JobSpec, Launcher, Role
@@ -51,18 +52,21 @@ _TF_TASKS = frozenset({"chief", "master", "worker", "ps", "evaluator"})
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One job on its way to the cluster.
+    """What the objects of a job depend on, beside the contents of its Secret.
 
-    :param attempt: the one that the store staged for it.
-    :param job_sets: whether the cluster has any.
-    :param secret: what its Secret is called; ``muster-<job_id>`` if that is not given.
+    :param attempt: the one that the store staged.
+    :param cluster: what was found there; what it cannot do was refused before
+        (:mod:`~muster.backends.kubernetes.cluster.feasibility`).
+    :param queue: the one that the job waits in; None where it goes to the scheduler directly.
+    :param secret: the name of its Secret; ``muster-<job_id>`` if that is not given.
     """
 
     job: JobSpec
     job_id: str
     attempt: int
     site: ClusterSite
-    job_sets: bool = True
+    cluster: Cluster
+    queue: str | None = None
     secret: str = ""
 
     def __post_init__(self) -> None:
@@ -76,7 +80,12 @@ class Submission:
     @property
     def single(self) -> bool:
         """Whether it is a Job; all others are a JobSet, which starts again in 3 s and not in 10, 20, 40."""
-        return self.alone and not self.job_sets
+        return self.alone and not self.cluster.job_set
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a PodGroup starts its pods together, because no queue does."""
+        return not self.alone and self.queue is None and self.cluster.gangs is Gangs.POD_GROUP
 
     @property
     def restart(self) -> str:

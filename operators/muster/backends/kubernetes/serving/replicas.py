@@ -14,8 +14,8 @@ from muster.backends.kubernetes.api.kinds import POD, Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.server import LONGEST_REQUEST_SECONDS, PORT
-from muster.backends.releases.asking import infer_request, read_answer
-from muster.backends.releases.counting import read_counts
+from muster.backends.releases.figures import read_counts
+from muster.backends.releases.inference import infer_request, read_answer
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
 

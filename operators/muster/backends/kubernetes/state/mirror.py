@@ -53,7 +53,7 @@ class Mirror:
     ) -> None:
         self._lock = threading.Condition()
         self._groups: dict[_Key, dict[str, Document]] = {}  # by what they belong to, then by uid
-        self._job_of: dict[str, str] = {}  # by uid of its object
+        self.job_of: dict[str, str] = {}  # by uid of its object
         self._seen: dict[str, Seen] = {}  # by job, until something of it changes
         self._workloads: tuple[Document, ...] | None = None  # likewise
         self._watches = {
@@ -154,11 +154,11 @@ class Mirror:
             group[uid] = {**document, "kept": True}
             self._forget_old(group, replica=_replica(document))
         else:
-            self._job_of.pop(uid, None)
+            self.job_of.pop(uid, None)
         if all(map(_kept, group.values())):
             self._groups.pop(key, None)
             for each in group:
-                self._job_of.pop(each, None)
+                self.job_of.pop(each, None)
 
     def _forget_old(self, group: dict[str, Document], *, replica: tuple[str, str]) -> None:
         """Keep the last two that ended badly: a gang may be preempted any number of times.
@@ -168,7 +168,7 @@ class Mirror:
         own = [uid for uid, each in group.items() if _kept(each) and _replica(each) == replica]
         for uid in own[:-_KEPT_STARTS]:
             del group[uid]
-            self._job_of.pop(uid, None)
+            self.job_of.pop(uid, None)
 
     def _key(self, document: Document) -> _Key:
         """Say where an object belongs, with its job or with what it is about, and forget what was seen of that."""
@@ -178,13 +178,13 @@ class Mirror:
         if document["kind"] == EVENT.name:
             return self._about(str(document["involvedObject"].get("uid")))
         job_id = str(document["metadata"]["labels"][JOB_LABEL])
-        self._job_of[uid_of(document)] = job_id
+        self.job_of[uid_of(document)] = job_id
         self._seen.pop(job_id, None)
         return "job", job_id
 
     def _about(self, uid: str) -> _Key:
-        if uid in self._job_of:
-            self._seen.pop(self._job_of[uid], None)
+        if uid in self.job_of:
+            self._seen.pop(self.job_of[uid], None)
         return "about", uid
 
 

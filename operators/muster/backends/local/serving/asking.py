@@ -9,8 +9,8 @@ from contextlib import closing
 from typing import Any
 
 from muster.backends.local.serving.state import DeploymentState
-from muster.backends.releases.asking import infer_request, read_answer
-from muster.backends.releases.counting import added, read_counts
+from muster.backends.releases.figures import added, read_counts
+from muster.backends.releases.inference import infer_request, read_answer
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
 

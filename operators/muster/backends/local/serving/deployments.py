@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from muster.backends.local.places import locked
-from muster.backends.local.requirements import LOCK
 from muster.backends.local.serving import asking, keeping, ports
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import (
@@ -21,7 +19,7 @@ from muster.backends.local.serving.state import (
     pin_reason,
 )
 from muster.backends.ordering import behind
-from muster.backends.releases.looking import Seen, look_each
+from muster.backends.releases.figures import Seen, look_each
 from muster.core.address import Address
 from muster.core.deployment import (
     Answer,
@@ -35,9 +33,11 @@ from muster.core.deployment import (
 )
 from muster.core.errors import Behind, Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import Origin
+from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import dumps, loads
+from muster.images.lock import LOCK
 from muster.volumes.base import Version
 from muster.volumes.protocols import LocalStore
 

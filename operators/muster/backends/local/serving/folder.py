@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.backends.local.places import is_locked, locked
 from muster.backends.local.processes import Process
 from muster.backends.local.serving.state import Change, DeploymentState
 from muster.core.errors import BackendError, Corrupt, SpecError
+from muster.core.locks import is_locked, locked
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
 from muster.volumes.durability import sync_tree, write_whole

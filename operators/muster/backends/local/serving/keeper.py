@@ -18,9 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from muster.backends.local.environments import Environments
 from muster.backends.local.processes import Process
-from muster.backends.local.serving import image
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.keeping import Guardian
@@ -31,6 +29,7 @@ from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
+from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
 
@@ -49,10 +48,7 @@ class Failure:
 
 
 class Keeper:
-    """Keeps one deployment until it is retired or has nothing to serve.
-
-    :param cache: where environments are built, which `environments` finds.
-    """
+    """Keeps one deployment until it is retired or has nothing to serve."""
 
     def __init__(
         self,
@@ -60,13 +56,10 @@ class Keeper:
         store: LocalStore,
         environments: Environments,
         door: Door,
-        *,
-        cache: Path,
     ) -> None:
         self._folder = folder
         self._store = store
         self._environments = environments
-        self._cache = cache
         self._door = door
         self._servers = ModelServers(folder.path, door)
         self._arriving: dict[str, Generator[None, None, None]] = {}
@@ -208,14 +201,12 @@ class Keeper:
         self, name: str, spec: DeploymentSpec, *, key: ServerKey, tried: bool
     ) -> Generator[None, None, None]:
         """Load a revision into its server; one that never was up is tried apart first."""
-        python = yield from image.ensure(
-            self._environments,
-            self._cache,
-            name=spec.image,
-            lock=self._folder.lock(spec.image_digest),
-            digest=spec.image_digest,
+        python = yield from self._environments.ensure_apart(
+            spec.image,
+            self._folder.lock(spec.image_digest),
+            spec.image_digest,
+            lambda line: self._progress(name, line),
             log=self._folder.path / f"image-{name}.log",
-            say=lambda line: self._progress(name, line),
         )
         deadline = time.monotonic() + spec.load_timeout_seconds
         model = self._model(spec)
@@ -358,7 +349,7 @@ def main() -> None:
         folder.write_keeper(Process.me())
     public = Door(state.port, socket.socket(fileno=int(inherited[1])) if inherited[1:] else None)
     environments = Environments(settings.cache)
-    keeper = Keeper(folder, FolderStore(settings.store), environments, public, cache=settings.cache)
+    keeper = Keeper(folder, FolderStore(settings.store), environments, public)
     keeper.run(handle, guardian)
 
 

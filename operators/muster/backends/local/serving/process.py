@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from muster.backends.local.spawn import die_with
 from muster.backends.local.variables import NO_TELEMETRY
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError
+from muster.core.linux import die_with
 from muster.core.shipped import shipped
 
 GIB = 1 << 30

@@ -15,7 +15,7 @@ from tests.unit.backends.kubernetes.api_server import Answer, api_server
 
 from muster.backends.kubernetes.api.access import PlainAccess, plain_access
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import _by_client
+from muster.backends.kubernetes.api.connection import by_client
 from muster.backends.kubernetes.api.kinds import POD
 from muster.core.errors import BackendError
 
@@ -74,7 +74,7 @@ def test_a_token(authority: Authority, tmp_path: Path) -> None:
     with api_server(Answer(body=FOUND), certificate=authority.issue("server", "server")) as server:
         of_cluster = {"server": server.host, "certificate-authority-data": data(authority.certificate)}
         path = write(tmp_path / "config", cluster=of_cluster, user={"token": "secret-token"})
-        found = [plain(path), _by_client(str(path), None, {})]
+        found = [plain(path), by_client(str(path), None, {})]
         for access in found:
             assert access is not None
             assert Client(access).get(POD, "a", namespace="ml") == FOUND

@@ -181,13 +181,13 @@ def test_a_kind_of_which_nothing_happens_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of some kinds there are no bookmarks."""
-    monkeypatch.setattr(watching, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.05)
     hold = threading.Event()
     ages: list[float] = []
 
     def silent(_: Asked) -> Answer:
         ages.append(watch.silent_seconds)
-        watch._heard -= 1000.0
+        watch.heard -= 1000.0
         return Answer(hold=hold)
 
     lines = (event("ADDED", pod("b", 8)),)
@@ -208,8 +208,8 @@ def test_a_kind_of_which_nothing_happens_is_no_fault(
 def test_a_watch_that_has_long_told_nothing_may_be_mute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watching, "_SILENT_SECONDS", 0.05)
-    monkeypatch.setattr(watching, "_MUTE_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "MUTE_SECONDS", 0.01)
     hold = threading.Event()
     with api_server(listed(version=7), Answer(hold=hold), listed(pod("b", 8), version=9)) as server:
         try:
@@ -224,7 +224,7 @@ def test_a_watch_may_be_mute_also_where_others_end_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a balancer does with what is idle, before we call it silent."""
-    monkeypatch.setattr(watching, "_MUTE_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "MUTE_SECONDS", 0.0)
     with api_server(listed(version=7), Answer(), listed(pod("b", 8), version=9)) as server:
         changes = take(server, 2)
     assert changes[1] == Change(version="9", put=(seen("b", 8),), whole=True)

@@ -138,7 +138,7 @@ def test_a_pod_that_nobody_will_hear_of_again_is_not_waited_for(
 def test_a_job_whose_objects_somebody_deleted_while_it_ran(there: World, backend: KubernetesBackend) -> None:
     backend.submit(there.job(), job_id="vanishes")
     assert there.ask_for_bundle("vanishes").status_code == 200
-    there.cluster._remove(there.roots("vanishes")[0], JOB_SET)
+    there.cluster.remove(there.roots("vanishes")[0], JOB_SET)
     status = check_ended(there, "vanishes", Cause.BACKEND_ERROR)
     assert status.verdict is not None
     assert "somebody deleted vanishes" in status.verdict.message

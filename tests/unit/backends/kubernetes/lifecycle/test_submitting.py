@@ -132,7 +132,7 @@ class TestSubmit:
 
     def test_a_gang_whose_objects_were_deleted_before_a_pod_ran_is_made_again(self, there: World) -> None:
         there.backend().submit(there.job(), job_id="again")
-        there.cluster._remove(there.roots("again")[0], JOB_SET)
+        there.cluster.remove(there.roots("again")[0], JOB_SET)
         lost = there.backend().status("again")
         assert (lost.alive, lost.state) == (False, JobState.QUEUED)
         assert "submit it again" in lost.reason
@@ -142,7 +142,7 @@ class TestSubmit:
     def test_what_is_left_of_objects_that_were_deleted_is_in_nobodys_way(self, there: World) -> None:
         there.backend().submit(there.job(), job_id="slowly")
         there.cluster.collects = False
-        there.cluster._remove(there.roots("slowly")[0], JOB_SET)
+        there.cluster.remove(there.roots("slowly")[0], JOB_SET)
         there.backend().submit(there.job(), job_id="slowly")
         there.cluster.collects = True
         there.cluster.collect()

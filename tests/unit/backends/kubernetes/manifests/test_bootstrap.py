@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE
+from tests.unit.backends.kubernetes.golden import EXAMPLES, KUEUE, SITE
 
 from muster.backends.kubernetes.manifests import bootstrap, wiring
 from muster.backends.kubernetes.manifests.wiring import Submission
@@ -113,7 +113,7 @@ class Pod:
     root: Path
     port: int
     patience_seconds: float = 20.0
-    submission = Submission(job=EXAMPLES["tensorflow"].job, job_id="j", attempt=2, site=SITE)
+    submission = Submission(job=EXAMPLES["tensorflow"].job, job_id="j", attempt=2, site=SITE, cluster=KUEUE)
 
     @property
     def folder(self) -> Path:

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE
+from tests.unit.backends.kubernetes.golden import EXAMPLES, KUEUE, SITE
 
 from muster.backends.kubernetes.manifests import pods
 from muster.backends.kubernetes.manifests.overrides import merge
@@ -15,7 +15,7 @@ from muster.core.errors import SpecError
 
 def template(name: str = "torchrun") -> dict[str, Any]:
     example = EXAMPLES[name]
-    submission = Submission(job=example.job, job_id=example.job_id, attempt=1, site=SITE)
+    submission = Submission(job=example.job, job_id=example.job_id, attempt=1, site=SITE, cluster=KUEUE)
     return pods.template(submission, example.job.roles[0])
 
 

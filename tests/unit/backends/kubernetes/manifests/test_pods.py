@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE, job
+from tests.unit.backends.kubernetes.golden import EXAMPLES, KUEUE, SITE, job
 
 from muster.backends.kubernetes.manifests import pods
 from muster.backends.kubernetes.manifests.wiring import Submission
@@ -20,7 +20,7 @@ def templates(name: str) -> Iterator[dict[str, Any]]:
 
 
 def pod(role: Role, *, site: Any = SITE, **changes: Any) -> dict[str, Any]:
-    submission = Submission(job=job(role, **changes), job_id="t-1", attempt=1, site=site)
+    submission = Submission(job=job(role, **changes), job_id="t-1", attempt=1, site=site, cluster=KUEUE)
     return dict(pods.template(submission, role)["spec"])
 
 

@@ -4,7 +4,7 @@ import inspect
 from dataclasses import replace
 
 import pytest
-from tests.unit.backends.kubernetes.golden import EXAMPLES, SITE, job
+from tests.unit.backends.kubernetes.golden import EXAMPLES, KUEUE, SITE, job
 
 from muster.backends.kubernetes.manifests import bootstrap, secrets, wiring
 from muster.backends.kubernetes.manifests.wiring import Submission
@@ -14,13 +14,13 @@ from muster.core.job import SecretRef
 
 def asking(source: str, name: str) -> Submission:
     asked = job(secrets={"KEY": SecretRef(source=source, name=name)})
-    return Submission(job=asked, job_id="t-1", attempt=1, site=SITE)
+    return Submission(job=asked, job_id="t-1", attempt=1, site=SITE, cluster=KUEUE)
 
 
 def test_the_secret_holds_the_token_the_program_and_what_was_looked_up() -> None:
     given = {"MLFLOW_TRACKING_PASSWORD": "s3cret", "API_KEY": "not asked for here"}
     example = EXAMPLES["torchrun"]
-    submission = Submission(job=example.job, job_id="t-1", attempt=1, site=SITE)
+    submission = Submission(job=example.job, job_id="t-1", attempt=1, site=SITE, cluster=KUEUE)
     assert secrets.data(submission, token="t", values=given) == {
         "token": "t",
         "orders.json": wiring.orders(submission),

@@ -25,7 +25,7 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 def submission(name: str) -> wiring.Submission:
     example = EXAMPLES[name]
     return wiring.Submission(
-        job=example.job, job_id=example.job_id, attempt=2, site=example.site, job_sets=example.cluster.job_set
+        job=example.job, job_id=example.job_id, attempt=2, site=example.site, cluster=example.cluster
     )
 
 
@@ -35,7 +35,7 @@ POD = {"MUSTER_REPLICA": "1", "MUSTER_RESTART": "4", "MUSTER_POD": "uid-1"}
 def test_the_gangs_orders_are_those_of_its_first_replica() -> None:
     replica = loads(Replica, wiring.orders(submission("tensorflow")))
     assert (replica.role, replica.index, replica.first_rank, replica.attempt) == ("chief", 0, 0, 2)
-    assert replica.master_address == "train-0a1b2c3d4e5f-2-chief-0-0.train-0a1b2c3d4e5f-2"
+    assert replica.master_address == "train-0a1b2c3d4e5f-1-chief-0-0.train-0a1b2c3d4e5f-1"
     assert replica.code is None
 
 
@@ -105,7 +105,7 @@ def test_nothing_that_a_site_says_is_read_as_a_variable() -> None:
 def test_tensorflow_is_told_who_else_there_is() -> None:
     of_job = submission("tensorflow")
     config = json.loads(expanded(wiring.variables(of_job, of_job.job.roles[2])["TF_CONFIG"], POD))
-    name = "train-0a1b2c3d4e5f-2"
+    name = "train-0a1b2c3d4e5f-1"
     assert config == {
         "cluster": {
             "chief": [f"{name}-chief-0-0.{name}:2222"],
@@ -164,4 +164,4 @@ def test_a_gang_of_ten_thousand_is_named_in_time() -> None:
             inputs={"a": Input(versions=(Pinned(address="a@1", digest=DIGEST),))},
         ),
     )
-    assert of_job.host(of_job.job.roles[0], 9_999).endswith("-main-0-9999.features-0a1b2c3d4e5f-1")
+    assert of_job.host(of_job.job.roles[0], 9_999).endswith("-main-0-9999.train-0a1b2c3d4e5f-1")

@@ -1,5 +1,6 @@
-"""The objects of some revisions and routes, whole, as YAML files in golden/: what a person reviews when they change.
+"""The objects of some revisions and routes, as files in golden/: what a person reviews when they change.
 
+Each kind is there whole once, the others by what differs from it (:mod:`tests.golden`).
 ``python -m tests.unit.backends.kubernetes.serving.golden`` writes them anew; look at ``git diff`` then.
 """
 
@@ -10,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests import golden
 
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.serving.inference_service import inference_service
-from muster.backends.kubernetes.serving.notes import Live, Notes
+from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
 from muster.backends.kubernetes.serving.route import Route, write_route
-from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
 from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.releases.book import Entry
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState, SmokeRequest
 from muster.core.job import Pinned
 from muster.core.resources import Resources
@@ -60,22 +60,20 @@ ROUTE = Route(
     name="flights",
     shares={"r1": 80, "r2": 20},
     version="4711",
-    notes=Notes(
-        last=3,
-        writes=5,
-        moved=NOW,
-        live=(Live(name="r2", spec=SMOKED, since=NOW), Live(name="r1", spec=spec(), since=NOW - 60)),
-        over=(
-            Revision(
-                name="r3",
-                model=spec(9).model,
-                state=RevisionState.REFUSED,
-                since=NOW,
-                reason="r3 answered 500",
-            ),
+    made=3,
+    writes=5,
+    moved=NOW,
+    live=(Entry(name="r2", spec=SMOKED, since=NOW), Entry(name="r1", spec=spec(), since=NOW - 60)),
+    over=(
+        Revision(
+            name="r3",
+            model=spec(9).model,
+            state=RevisionState.REFUSED,
+            since=NOW,
+            reason="r3 answered 500",
         ),
-        release=Release(revision="r2", champion="r1", by="manual/flights/deploy", since=NOW),
     ),
+    release=Release(revision="r2", champion="r1", by="manual/flights/deploy", since=NOW),
 )
 
 
@@ -105,18 +103,14 @@ def examples() -> Mapping[str, Document]:
     }
 
 
-class _Plain(yaml.SafeDumper):
-    """Writes what is there twice twice."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+LIKE = {"scaled": "fixed", "on-cards": "fixed", "seldon-scaled": "seldon", "seldon-route": "route"}
 
 
-def written(document: Document) -> str:
-    return yaml.dump(document, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
+def written() -> dict[str, str]:
+    """Every file by its name: an example whole, or by what differs from the one that it is like."""
+    texts = {name: golden.text(document) for name, document in examples().items()}
+    return golden.files(texts, like=LIKE)
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, document in examples().items():
-        (FOLDER / f"{name}.yaml").write_text(written(document), encoding="utf-8")
+    golden.write(FOLDER, written())

@@ -165,7 +165,7 @@ def test_of_pods_that_ended_badly_those_of_the_last_two_starts_are_kept(restarts
         until(lambda: any(pod["metadata"]["name"] == "last" for pod in mirror.seen("one").pods))
         names = {pod["metadata"]["name"] for pod in mirror.seen("one").pods}
         assert names == {"last", "p-0-3", "p-1-3", "p-0-4", "p-1-4"}
-        assert len(mirror._job_of) == len(names) + len(SETS)
+        assert len(mirror.job_of) == len(names) + len(SETS)
         scripted.end.set()
 
 

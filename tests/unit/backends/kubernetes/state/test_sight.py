@@ -35,7 +35,7 @@ def server(cluster: FakeCluster) -> Iterator[ApiServer]:
 def silent(monkeypatch: pytest.MonkeyPatch) -> dict[Kind, float]:
     """For how long which kind was not heard of."""
     found: dict[Kind, float] = {}
-    monkeypatch.setattr(Watch, "silent_seconds", property(lambda watch: found.get(watch._kind, 1.0)))
+    monkeypatch.setattr(Watch, "silent_seconds", property(lambda watch: found.setdefault(watch.kind, 1.0)))
     return found
 
 
@@ -69,7 +69,8 @@ def test_a_mirror_of_which_a_part_is_silent_is_begun_anew(
 
 def test_a_cluster_that_is_away_leaves_it_as_it_is(sight: Sight, silent: dict[Kind, float]) -> None:
     first = sight.follow()
-    silent |= dict.fromkeys(first._watches, 200.0)
+    assert sight.follow() is first
+    silent |= dict.fromkeys(silent, 200.0)
     assert sight.follow() is first
 
 

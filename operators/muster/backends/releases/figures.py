@@ -1,0 +1,198 @@
+"""The figures of deployments: what replicas counted, read and added up, and what people are shown of it.
+
+Every model server of muster names its series alike (``serving/muster_serving/metrics.py``), so one machine and a
+cluster are read by the same code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from muster.core.deployment import Counts, DeploymentStatus
+from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from muster.backends.base import Deployments
+
+_REQUESTS, _BUCKET, _FAILED = "muster_requests_total", "muster_request_seconds_bucket", "failed"
+_P95 = 0.95
+_AT_ONCE = 8  # one that does not answer must not hold up all others
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What was answered: how many requests, how many of them failed, and within what 95 % were answered.
+
+    :param p95_seconds: None where there were no requests.
+    """
+
+    requests: int
+    failed: int
+    p95_seconds: float | None
+
+    @classmethod
+    def of(cls, counts: Counts) -> Figures:
+        """Read them from counts."""
+        return cls(requests=counts.requests, failed=counts.failed, p95_seconds=percentile(counts, _P95))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One deployment at one moment.
+
+    :param counts: what each revision has answered since its replicas came up; None where nobody could say.
+    """
+
+    status: DeploymentStatus
+    counts: Mapping[str, Counts] | None = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, Figures]:
+        """The figures of each revision that answered anything."""
+        return {name: Figures.of(each) for name, each in (self.counts or {}).items()}
+
+    @property
+    def total(self) -> Figures | None:
+        """Those of all revisions together; None where nobody could say."""
+        if self.counts is None:
+            return None
+        together = added({"": each} for each in self.counts.values())
+        return Figures.of(together.get("", Counts()))
+
+    def after(self, before: Seen) -> Seen:
+        """The same with only what was answered after an earlier look."""
+        if self.counts is None or before.counts is None:
+            return self
+        grown = {name: since(before.counts.get(name), now) for name, now in self.counts.items()}
+        return Seen(status=self.status, counts=grown)
+
+
+def look(deployments: Deployments, name: str) -> Seen:
+    """Look at one deployment. :raises NotFound: there is none."""
+    for seen in deployments.look_at([name]):
+        return seen
+    known = ", ".join(deployments.deployments()) or "none"
+    raise NotFound(f"no deployment {name!r}; known are: {known}")
+
+
+def look_each(deployments: Deployments, names: Iterable[str]) -> list[Seen]:
+    """Look at several at once, each by itself; what is not there is left out."""
+
+    def seen(name: str) -> Seen | None:
+        try:
+            status = deployments.deployment(name)
+        except NotFound:
+            return None
+        except Corrupt as error:
+            return unreadable(name, error)
+        return seen_with(status, if_known(lambda: deployments.counts(name)))
+
+    wanted = list(names)
+    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted) or 1)) as pool:
+        return [each for each in pool.map(seen, wanted) if each is not None]
+
+
+def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Seen:
+    """A deployment and its counts; nobody can say where those of one with traffic are missing."""
+    whole = counts is not None and counts.keys() >= status.shares.keys()
+    return Seen(status=status, counts=counts if whole else None)
+
+
+def if_known(ask: Callable[[], T]) -> T | None:
+    """Return what servers are asked for; None where they cannot say, which a :class:`Seen` then says."""
+    with suppress(BackendError, NotFound, Unavailable):
+        return ask()
+    return None
+
+
+def unreadable(name: str, error: Corrupt) -> Seen:
+    """A deployment whose state nobody can read: it is down, and says so."""
+    status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
+    return Seen(status=status, counts=None)
+
+
+def read_counts(text: str, *, name: str) -> dict[str, Counts]:
+    """Read a metrics page (https://prometheus.io/docs/instrumenting/exposition_formats) into counts by revision.
+
+    :param name: the deployment's; series of others are left out.
+    :raises BackendError: the page is not in that format.
+    """
+    # It brings a web server along, for one function.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    requests: dict[str, int] = defaultdict(int)
+    failed: dict[str, int] = defaultdict(int)
+    seconds: dict[str, dict[float, int]] = defaultdict(dict)
+    try:
+        samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+        for sample in samples:
+            if sample.name not in (_REQUESTS, _BUCKET) or sample.labels.get("model") != name:
+                continue
+            revision, number = sample.labels["revision"], int(sample.value)
+            if sample.name == _BUCKET:
+                seconds[revision][float(sample.labels["le"])] = number
+            else:
+                requests[revision] += number
+                failed[revision] += number * (sample.labels.get("outcome") == _FAILED)
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise BackendError(f"deployment {name}: its metrics cannot be read ({error!r:.200})") from error
+    return {
+        revision: Counts(requests=requests[revision], failed=failed[revision], seconds=seconds[revision])
+        for revision in requests.keys() | seconds.keys()
+    }
+
+
+def added(several: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
+    """Add up what several replicas have counted, by revision."""
+    total: dict[str, Counts] = {}
+    for each in several:
+        for revision, counts in each.items():
+            total[revision] = _sum(total[revision], counts) if revision in total else counts
+    return total
+
+
+def since(before: Counts | None, now: Counts) -> Counts:
+    """What was counted since; all of it where a counter is lower than it was: then the replica began anew."""
+    if before is None or now.requests < before.requests or now.failed < before.failed:
+        return now
+    return Counts(
+        requests=now.requests - before.requests,
+        failed=now.failed - before.failed,
+        seconds={bound: max(0, n - before.seconds.get(bound, 0)) for bound, n in now.seconds.items()},
+    )
+
+
+def percentile(counts: Counts, share: float) -> float | None:
+    """The seconds within which a share of the requests was answered; None where there were none.
+
+    Linear within a bucket, and never above the last finite bound, as Prometheus's histogram_quantile
+    (https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile).
+    """
+    bounds = sorted(counts.seconds)
+    total = counts.seconds[bounds[-1]] if bounds else 0
+    if not total:
+        return None
+    rank, low, below = share * total, 0.0, 0
+    for bound in bounds:
+        upto = counts.seconds[bound]
+        if upto >= rank and upto > below:
+            return low if math.isinf(bound) else low + (bound - low) * (rank - below) / (upto - below)
+        low, below = (low if math.isinf(bound) else bound), upto
+    return low
+
+
+def _sum(one: Counts, other: Counts) -> Counts:
+    bounds = one.seconds.keys() | other.seconds.keys()
+    return Counts(
+        requests=one.requests + other.requests,
+        failed=one.failed + other.failed,
+        seconds={bound: one.seconds.get(bound, 0) + other.seconds.get(bound, 0) for bound in bounds},
+    )

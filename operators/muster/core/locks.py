@@ -1,0 +1,64 @@
+"""Lock files (flock(2)): made on first use, never deleted, given back by the kernel when their holder dies.
+
+Those of a store are in ``muster.volumes.durability``: they never make a folder, and hold between threads too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, waiting for it."""
+    with _opened(path) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock file unless another holds it; yield whether it is held now."""
+    with _opened(path) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a lock file is held; asked with a shared lock, which disturbs no other who asks."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        handle = _open(path)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _open(path)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from muster.backends.releases.figures import added, percentile, read_counts, since
+from muster.core.deployment import Counts
+from muster.core.errors import BackendError
+
+INF = math.inf
+
+
+def page(*, model: str = "line", odd: str = "r1") -> str:
+    """A metrics page as our server writes it, and other people's series beside."""
+    registry = CollectorRegistry()
+    requests = Counter("muster_requests", "…", ["model", "revision", "outcome"], registry=registry)
+    seconds = Histogram(
+        "muster_request_seconds", "…", ["model", "revision"], buckets=(0.1, 1.0), registry=registry
+    )
+    Counter("muster_requests_elsewhere", "…", ["model"], registry=registry).labels(model).inc(5)
+    for outcome, number in (("answered", 6), ("refused", 3), ("failed", 1)):
+        requests.labels(model, odd, outcome).inc(number)
+    requests.labels("another", odd, "failed").inc(100)
+    for took in (0.05, 0.5, 5.0):
+        seconds.labels(model, odd).observe(took)
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("odd", ["r1", 'a"b\\c\nd', "ü"])
+def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
+    assert read_counts(page(odd=odd), name="line") == {
+        odd: Counts(requests=10, failed=1, seconds={0.1: 1, 1.0: 2, INF: 3})
+    }
+    assert read_counts(page(), name="other") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "muster_requests_total{",
+        'muster_requests_total{model="line"} 1',
+        'muster_requests_total{model="line",revision="r1",outcome="failed"} +Inf',
+        'muster_requests_total{model="line",revision="r1",outcome="failed"} NaN',
+        "a b c d e",
+    ],
+)
+def test_what_is_no_metrics_page_says_so(text: str) -> None:
+    with pytest.raises(BackendError, match="deployment line: its metrics cannot be read"):
+        read_counts(text, name="line")
+
+
+def test_replicas_are_added_up() -> None:
+    one = {"r1": Counts(requests=2, failed=1, seconds={1.0: 1, INF: 2})}
+    other = {"r1": Counts(requests=3, seconds={1.0: 3, INF: 3}), "r2": Counts(requests=4)}
+    assert added([one, other, {}]) == {
+        "r1": Counts(requests=5, failed=1, seconds={1.0: 4, INF: 5}),
+        "r2": Counts(requests=4),
+    }
+
+
+def test_what_was_counted_since() -> None:
+    before = Counts(requests=10, failed=2, seconds={1.0: 8, INF: 10})
+    now = Counts(requests=15, failed=3, seconds={1.0: 12, INF: 15})
+    assert since(before, now) == Counts(requests=5, failed=1, seconds={1.0: 4, INF: 5})
+    assert since(None, now) == now
+    assert since(now, before) == before  # a replica began anew
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "expected"),
+    [
+        ({}, 0.95, None),
+        ({0.1: 0, INF: 0}, 0.95, None),
+        ({0.1: 100, INF: 100}, 0.95, 0.095),
+        ({0.1: 0, 0.2: 100, INF: 100}, 0.5, 0.15),
+        ({0.1: 90, 0.2: 100, INF: 100}, 0.95, 0.15),
+        ({0.1: 90, 0.2: 90, 0.4: 100, INF: 100}, 0.95, 0.3),
+        ({0.1: 10, INF: 100}, 0.95, 0.1),  # no higher than the last bound
+        ({INF: 100}, 0.95, 0.0),
+    ],
+)
+def test_a_percentile_of_buckets(seconds: dict[float, int], share: float, expected: float | None) -> None:
+    found = percentile(Counts(seconds=seconds), share)
+    assert found == (None if expected is None else pytest.approx(expected))

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from muster.backends.releases.judge import broken_by_answers, broken_by_counts, measure
+from muster.backends.releases.plan import Rules
+from muster.core.deployment import Answer, Counts, SmokeRequest
+
+RULES = Rules(max_error_share=0.05, fewest_requests=100)
+
+
+def counts(requests: int, failed: int = 0, *, took: float = 0.1) -> Counts:
+    bounds = (0.05, 0.1, 0.2, 0.5, 1.0, math.inf)
+    return Counts(requests=requests, failed=failed, seconds={b: requests * (took <= b) for b in bounds})
+
+
+@pytest.mark.parametrize(
+    ("requests", "failed", "ending", "broken"),
+    [
+        (0, 0, True, False),
+        (3, 1, False, False),  # 97 more good ones would mend it
+        (3, 1, True, True),  # but there are none
+        (10, 6, False, True),  # nothing would
+        (100, 5, False, False),
+        (100, 6, False, True),
+        (1000, 50, True, False),
+        (1000, 51, False, True),
+    ],
+)
+def test_errors_decide_as_soon_as_nothing_can_mend_them(
+    requests: int, failed: int, ending: bool, broken: bool
+) -> None:
+    assert bool(broken_by_counts(RULES, counts(requests, failed), counts(0), ending=ending)) is broken
+
+
+def test_errors_are_told_with_their_numbers() -> None:
+    why = broken_by_counts(RULES, counts(100, 6), counts(0))
+    assert why == "6 of 100 requests failed, above the 5.00% that are allowed"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "broken"),
+    [
+        (counts(100, took=1.0), counts(100, took=0.1), True),
+        (counts(99, took=1.0), counts(100, took=0.1), False),  # too few
+        (counts(100, took=1.0), counts(99, took=0.1), False),
+        (counts(100, took=0.2), counts(100, took=0.1), False),  # twice, and the slack
+        (counts(100, took=1.0), counts(100, took=1.0), False),
+        (Counts(requests=100), Counts(requests=100), False),
+    ],
+)
+def test_latency_is_judged_beside_the_champions(ours: Counts, theirs: Counts, broken: bool) -> None:
+    assert bool(broken_by_counts(RULES, ours, theirs)) is broken
+    assert not broken_by_counts(Rules(max_p95_ratio=None), ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"y": (4.0,)}, ""),
+        ({"y": (4.0, 5.0)}, "output 'y' is 5.0, expected min 4 and max 4"),
+        ({"y": ("four",)}, "output 'y' is 'four', expected a number"),
+        ({"y": (math.nan,)}, "output 'y' is nan, expected min 4 and max 4"),
+        ({"z": (4.0,)}, "output 'y' is expected; the model answers z"),
+        ({}, "output 'y' is expected; the model answers none"),
+    ],
+)
+def test_an_answer_is_checked_against_what_is_expected(
+    answer: dict[str, tuple[object, ...]], why: str
+) -> None:
+    asked = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 4, "max": 4}})
+    found = broken_by_answers(asked, [Answer(replica="a", outputs=answer)])
+    assert found == (why and f"smoke request 'two': {why}")
+
+
+def test_each_replica_has_to_answer() -> None:
+    asked = SmokeRequest(name="two", inputs={"x": (2.0,)})
+    good, down = (
+        Answer(replica="a", outputs={"y": (4.0,)}),
+        Answer(replica="b", outputs=None, error="HTTP 500"),
+    )
+    assert broken_by_answers(asked, [good, down]) == "smoke request 'two' of b: HTTP 500"
+    assert broken_by_answers(asked, []) == "smoke request 'two': no replica is there to be asked"
+
+
+@pytest.mark.parametrize(
+    ("metric", "answers", "labels", "expected"),
+    [
+        ("accuracy", [0.9, 0.2, 0.5, 0.4], [1, 0, 0, 0], 0.75),
+        ("mae", [1, 2, 3], [1, 4, 2], 1.0),
+        ("rmse", [1, 2], [1, 5], math.sqrt(4.5)),
+        ("auc", [0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 0.75),
+        ("auc", [0.5, 0.5], [0, 1], 0.5),
+        ("auc", [0.2, 0.5, 0.5, 0.5, 0.9], [1, 0, 1, 1, 0], 1 / 6),
+        ("auc", [*range(200_000)], [0, 1] * 100_000, 0.5 + 0.5 / 100_000),
+        ("auc", [0.5, 0.7], [1, 1], 0.5),
+    ],
+)
+def test_metrics(metric: str, answers: list[float], labels: list[float], expected: float) -> None:
+    assert measure(metric, answers, labels) == pytest.approx(expected)

@@ -1,0 +1,61 @@
+"""An image's lock is made whole or not at all, with the wheels that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.core.errors import ImageError
+from muster.images.lock import lock_image, trouble
+
+# A build backend in the package's own folder: it asks no index for anything.
+BACKEND = """
+import zipfile
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "mylib-{version}-py3-none-any.whl"
+    info = "mylib-{version}.dist-info"
+    with zipfile.ZipFile(folder + "/" + name, "w") as wheel:
+        wheel.writestr("mylib.py", "VERSION = '{version}'")
+        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: mylib\\nVersion: {version}\\n")
+        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "/RECORD", "")
+    return name
+"""
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+
+
+def write(folder: Path, version: str) -> None:
+    """Write version `version` of the package mylib beside the lock."""
+    (folder / "mylib").mkdir(parents=True, exist_ok=True)
+    (folder / "mylib" / "pyproject.toml").write_text(PROJECT)
+    (folder / "mylib" / "backend.py").write_text(BACKEND.replace("{version}", version))
+
+
+def test_a_lock_that_cannot_be_made_leaves_the_wheels_of_the_one_that_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    write(folder, "1.0")
+    (folder / "requirements.in").write_text("./mylib\n")
+    lock = lock_image("own", folder, tmp_path / "uv").read_text()
+    assert "./wheels/mylib-1.0-py3-none-any.whl" in lock
+    before = (folder / "wheels" / "mylib-1.0-py3-none-any.whl").read_bytes()
+
+    write(folder, "2.0")
+    (folder / "requirements.in").write_text("./mylib\n!! no requirement\n")
+    with pytest.raises(ImageError, match="the lock is as it was"):
+        lock_image("own", folder, tmp_path / "uv")
+    assert (folder / "requirements.txt").read_text() == lock
+    assert [path.name for path in (folder / "wheels").iterdir()] == ["mylib-1.0-py3-none-any.whl"]
+    assert (folder / "wheels" / "mylib-1.0-py3-none-any.whl").read_bytes() == before
+
+    (folder / "requirements.in").write_text("./mylib\n")
+    assert "./wheels/mylib-2.0-py3-none-any.whl" in lock_image("own", folder, tmp_path / "uv").read_text()
+    assert [path.name for path in (folder / "wheels").iterdir()] == ["mylib-2.0-py3-none-any.whl"]
+    assert trouble(folder) is None
