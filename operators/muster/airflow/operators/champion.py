@@ -15,22 +15,22 @@ from muster.core.resources import Resources
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.operators.gate import GateOperator
-    from muster.backends.base import Backend
+    from muster.backends.releases.deployments import Deployments
     from muster.volumes.base import Record, Version
 
 CHAMPION = "champion"
 
 
-def champion_of(backend: Backend, volume: str, *, deployment: str | None) -> Pinned | None:
+def champion_of(deployments: Deployments, volume: str, *, deployment: str | None) -> Pinned | None:
     """The version that is served now: by one deployment, or by the one that serves this volume.
 
     :raises SpecError: several deployments serve it, each another version.
     """
-    names = [deployment] if deployment else backend.deployments()
+    names = [deployment] if deployment else deployments.names()
     served: dict[str, Pinned] = {}
     for name in names:
         try:
-            champion = backend.deployment(name).champion
+            champion = deployments.deployment(name).champion
         except NotFound:
             continue
         if champion is not None and (deployment or Address.parse(champion.model.address).volume == volume):

@@ -126,13 +126,13 @@ class DeployOperator(ReleasingOperator):
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - it reads no file
         """Ask whether such a server runs here, and whether such steps do."""
         with self.refusing("server"):
-            if is_known(self.server) and self.server not in backend.servers:
-                known = ", ".join(backend.servers)
+            if is_known(self.server) and self.server not in backend.deployments.servers:
+                known = ", ".join(backend.deployments.servers)
                 raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):
-            check_plan(backend, self._plan())
+            check_plan(backend.deployments, self._plan())
 
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:  # noqa: ARG002
         """Name the smoke requests if they read differently now."""
@@ -143,7 +143,7 @@ class DeployOperator(ReleasingOperator):
         """Say what answers now, if it is not the version that did then."""
         if "url" not in result:  # it ended below all of the traffic
             return ""
-        return answered_otherwise(backend, str(result["name"]), str(result["version"]))
+        return answered_otherwise(backend.deployments, str(result["name"]), str(result["version"]))
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Release, wait, and return where it answers."""
@@ -154,7 +154,7 @@ class DeployOperator(ReleasingOperator):
         self._compared = read_comparison(folder, self.comparison)
         driver = self._begin(task, lambda: self._spec(task, folder))
         status = self._await(task, driver)
-        version, smoke = driver.spec.model.address, driver.spec.smoke
+        version, smoke = driver.order.spec.model.address, driver.order.spec.smoke
         percent = status.shares.get(driver.revision, 0)
         result = {"name": self.name, "version": version, "percent": percent, "smoke": smoke_digest(smoke)}
         if percent < 100 and self.steps[-1] < 100:

@@ -178,7 +178,7 @@ class GateOperator(CodeOperator):
             return None
         if self.not_worse_than != CHAMPION:
             return _one(task, self.not_worse_than)
-        served = champion_of(task.backend, candidate.volume, deployment=self.deployment)
+        served = champion_of(task.backend.deployments, candidate.volume, deployment=self.deployment)
         return _one(task, served.address) if served else None
 
     def _compare(

@@ -50,18 +50,18 @@ class RollbackOperator(MusterOperator):
         from muster.backends.releases.manual import roll_back
 
         task = TaskRun.of(self, context)
-        backend, begun = task.backend, Begun(task, "rollback")
-        before = backend.deployment(self.name)
+        deployments, begun = task.backend.deployments, Begun(task, "rollback")
+        before = deployments.deployment(self.name)
         named = begun.recall()
-        meant = before.called(named) if named else self._meant(backend, before)
+        meant = before.called(named) if named else self._meant(task.backend, before)
         if meant is None:
             raise NotFound(
                 f"deployment {self.name} has no revision {named} any more, which was to be rolled back"
             )
         begun.remember(meant.name)
         by, why = asker(task.origin), self.reason or ""
-        roll_back(backend, self.name, by=by, reason=why, revision=meant.name, seen=before)
-        return self._told(context, backend.deployment(self.name), meant)
+        roll_back(deployments, self.name, by=by, reason=why, revision=meant.name, seen=before)
+        return self._told(context, deployments.deployment(self.name), meant)
 
     def _meant(self, backend: Backend, status: DeploymentStatus) -> Revision:
         """What is to be taken back. :raises AirflowSkipException: it is not there to be."""
