@@ -192,7 +192,7 @@ def test_what_a_person_rejects_is_taken_back_and_the_run_is_red(
     assert site.states("careful", run)["back"] == "success"
     result = site.xcom("careful", run, "back")
     assert (result["version"], result["rolled_back"]) == (old, new)
-    assert released.status.revision(new).reason.endswith(": nobody wanted it")  # type: ignore[union-attr]
+    assert released.status.revision(new).reason.endswith(": not approved")  # type: ignore[union-attr]
     assert released.champion == old
 
 
@@ -255,7 +255,7 @@ def age(released: Released) -> None:
     assert status.release is not None
     older = replace(status.release, since=status.release.since - YOUNG_SECONDS)
     kept = {one.name: 0 for one in status.revisions if one.kept and not one.percent}
-    released.backend.shift(status.name, kept | status.shares, token=status.token, release=older)
+    released.backend.deployments.shift(status.name, kept | status.shares, token=status.token, release=older)
 
 
 def test_a_rollback_from_a_dag_goes_back_once_and_says_so(site: Site, released: Released) -> None:

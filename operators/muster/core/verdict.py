@@ -6,9 +6,11 @@ matches the same numbers as the supervisor on one machine.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+
+from muster.core.text import one_line
 
 
 class ExitCode(IntEnum):
@@ -95,9 +97,6 @@ _FINAL = frozenset(
     }
 )
 
-# what would end a line or steer a terminal, and surrogates that stand for bytes that are not UTF-8 (PEP 383)
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
-LINE_LENGTH = 400
 VERDICT_LINES = 4
 _RUN_AGAIN = "run again"
 
@@ -140,7 +139,14 @@ def full_log(job_id: str) -> str:
     return f"full log: muster jobs logs {job_id}"
 
 
-def one_line(text: str) -> str:
-    """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
-    text = _CONTROL.sub(" ", text).strip()
-    return text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"
+def first_of(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return the gang's verdict of those on its replicas, in the order of time; None where there is none.
+
+    Of a hang, which no rank has alone, it says where the ranks of every replica stood.
+    """
+    hung = [verdict for verdict in verdicts if verdict.cause is Cause.HANG]
+    if len(hung) < 2 or verdicts[0].cause is not Cause.HANG:
+        return verdicts[0] if verdicts else None
+    silence, _, _ = hung[0].message.partition(": ")
+    places = sorted(verdict.message.removeprefix(f"{silence}: ") for verdict in hung)
+    return replace(hung[0], rank=None, message=f"{silence}: {', '.join(places)}")

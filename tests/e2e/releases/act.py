@@ -36,7 +36,7 @@ def submit(backend: LocalBackend, folder: Path, job_id: str, address: str) -> st
     job = JobSpec(
         name="two.releases",
         image="python",
-        image_digest=put_image(backend.store, shipped("images") / "python"),
+        image_digest=backend.store.put(shipped("images") / "python", ["requirements.txt"]),
         roles=(role,),
         inputs={"rows": Input(versions=(backend.store.resolve(address)[0].pinned,))},
         outputs={"made": Output(volume="two/made")},
