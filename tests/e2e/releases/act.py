@@ -10,8 +10,6 @@ import json
 import sys
 from pathlib import Path
 
-from both import put_image
-
 from muster.backends.local.backend import LocalBackend
 from muster.core.errors import MusterError
 from muster.core.job import Input, JobSpec, Output, Role

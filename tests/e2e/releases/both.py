@@ -16,6 +16,5 @@ def either(name: str, *modules: str) -> Any:
     raise ModuleNotFoundError(f"no {name} in {', '.join(modules)}")
 
 
-put_image = either("put_image", "muster.images.folders", "muster.backends.local.environments")
 roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
 zipapp = either("zipapp", "muster.images.worker_archive", "muster.backends.worker_archive")

@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from both import put_image
-
 from muster.backends.local.backend import LocalBackend
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Launcher, Output, Role
@@ -24,7 +22,7 @@ def spec(backend: LocalBackend) -> JobSpec:
     return JobSpec(
         name="two.releases",
         image="python",
-        image_digest=put_image(backend.store, shipped("images") / "python"),
+        image_digest=backend.store.put(shipped("images") / "python", ["requirements.txt"]),
         launcher=Launcher("tensorflow"),
         roles=(Role(name="main", replicas=2, command=("true",)),),
         outputs={"made": Output(volume="two/made")},

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from both import put_image, roll_back
+from both import roll_back
 
 from muster.backends.local.backend import LocalBackend
 from muster.backends.releases.driver import Driver, begin
