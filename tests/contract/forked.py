@@ -81,6 +81,9 @@ class ForkRunner:
             raise CannotSchedule(f"job {job.name} requires GPUs, and there are none")
         return ("there are no GPUs: the whole gang runs on CPUs",)
 
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        Environments(self._cache).ensure(image, lock, digest, say)
+
     def start(self, job: JobSpec, status: JobStatus) -> None:
         with self._lock:
             if not self._works_on(status.job_id):
