@@ -8,33 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk.definitions.xcom_arg import XComArg
 
-from muster.airflow.authoring.keywords import refusing
-from muster.airflow.authoring.references import Later, VersionReference, is_known
+from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import check_param
 from muster.core.names import check_identifier, check_label
 from muster.core.resources import Resources
 
-if TYPE_CHECKING:
-    from muster.airflow.operators.base import MusterOperator
-
-_KEPT = {"params": "job_params", "queue": "job_queue", "resources": "job_resources", "secrets": "job_secrets"}
 _LONGEST = 255  # of a path of a file system's that holds one name
-
-
-def by_name(task_id: Any, field: str, value: Any) -> dict[str, Any]:
-    """Return a mapping by name as a dict; None is empty. :raises SpecError: it is something else."""
-    if value is None or isinstance(value, Later):
-        return {}
-    with refusing(task_id, field):
-        if not isinstance(value, Mapping):
-            raise SpecError(f"{_shown(value)}: expected a mapping, such as {{'name': …}}")
-        return dict(value)
 
 
 def check_image(value: Any) -> None:
@@ -47,18 +32,21 @@ def check_image(value: Any) -> None:
         check_label("", value)
 
 
-def check_all(operator: MusterOperator, **checks: Callable[[Any], object]) -> None:
-    """Hold each of an operator's keywords against its rule. :raises SpecError: it names task, keyword and value."""
-    for field, check in checks.items():
-        with operator.refusing(field):
-            check(getattr(operator, _KEPT.get(field, field)))
-
-
 def optional(check: Callable[[Any], object]) -> Callable[[Any], None]:
     """The same rule, for a keyword that may be None."""
 
     def checked(value: Any) -> None:
         if value is not None:
+            check(value)
+
+    return checked
+
+
+def if_known(check: Callable[[Any], object]) -> Callable[[Any], None]:
+    """The same rule, for a keyword that may hold Jinja."""
+
+    def checked(value: Any) -> None:
+        if is_known(value):
             check(value)
 
     return checked
@@ -181,6 +169,37 @@ def check_span(value: Any) -> None:
     """Refuse what is no time to wait for. :raises SpecError: it says what was found."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise SpecError(f"{_shown(value)}: expected a timedelta above 0, such as timedelta(hours=2)")
+
+
+def check_pause(value: Any) -> None:
+    """Refuse what is no time, 0 included. :raises SpecError: it says what was found."""
+    if not isinstance(value, timedelta) or value < timedelta(0):
+        raise SpecError(f"{_shown(value)}: expected a timedelta from 0 on, such as timedelta(hours=2)")
+
+
+def check_retries(value: Any) -> None:
+    """Refuse what is no number of retries. :raises SpecError: it says what was found."""
+    if type(value) is not int or value < 0:
+        raise SpecError(f"{_shown(value)}: expected a whole number, 0 or more")
+
+
+def check_delay(value: Any) -> None:
+    """Refuse what is no pause before a retry. :raises SpecError: it says what was found."""
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
+        raise SpecError(f"{_shown(value)}: expected a timedelta from 0 on")
+
+
+def check_executor_queue(value: Any) -> None:
+    """Refuse what cannot be the name of an executor's queue. :raises SpecError: it says what was found."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) not in range(1, 257):
+        raise SpecError(f"{_shown(value)}: expected a name")
+
+
+def check_days(value: Any) -> None:
+    """Refuse what is no number of days. :raises SpecError: it says what was found."""
+    if is_known(value) and (type(value) not in (int, float) or not 0 <= value < math.inf):
+        raise SpecError(f"{value!r:.40}: expected a number of days, 0 or more")
 
 
 def check_one(value: Any) -> None:
