@@ -601,8 +601,8 @@ def test_notes_say_the_next_command() -> None:
 
 def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
     """The very lines, read as muster reads them."""
+    from muster.backends.kubernetes.cluster_file import read_file
     from muster.backends.kubernetes.site import Platform
-    from muster.backends.kubernetes.written import read_file
 
     done = helm.run(
         *("install", "muster", str(CHART), "--dry-run=client", "--namespace=team-a", "--values=-"),

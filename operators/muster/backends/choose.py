@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
+    from muster.backends.kubernetes.cluster_file import ClusterSettings
     from muster.backends.kubernetes.site import ClusterSite
-    from muster.backends.kubernetes.written import ClusterSettings
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
@@ -44,7 +44,7 @@ def choose_backend(
     settings = settings or Settings.load()
     if settings.cluster is not None:
         from muster.backends.kubernetes.api.connection import connect
-        from muster.backends.kubernetes.written import read_file
+        from muster.backends.kubernetes.cluster_file import read_file
 
         file = read_file(settings.cluster)
         access = connect(kubeconfig=file.kubeconfig, context=file.context)
@@ -76,7 +76,7 @@ def open_deployments(
         return
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.api.connection import connect
-    from muster.backends.kubernetes.written import read_file
+    from muster.backends.kubernetes.cluster_file import read_file
 
     file = read_file(settings.cluster)
     access = connect(kubeconfig=file.kubeconfig, context=file.context)
@@ -109,7 +109,7 @@ def choose_store(
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.written import read_file
+        from muster.backends.kubernetes.cluster_file import read_file
 
         written = read_file(settings.cluster).settings
         return service_store(written, settings, patience_seconds=patience_seconds)
@@ -128,8 +128,8 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
     if settings.cluster is not None:
         from muster.backends.kubernetes.api.client import Client
         from muster.backends.kubernetes.api.connection import connect
+        from muster.backends.kubernetes.cluster_file import read_file
         from muster.backends.kubernetes.state.capacity import ClusterCapacity
-        from muster.backends.kubernetes.written import read_file
 
         file = read_file(settings.cluster)
         access = connect(kubeconfig=file.kubeconfig, context=file.context)

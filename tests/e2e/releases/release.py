@@ -41,7 +41,7 @@ def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
         name=NAME,
         model=backend.store.resolve(address)[0].pinned,
         image="serve",
-        image_digest=put_image(backend.store, shipped("images") / "serve"),
+        image_digest=backend.store.put(shipped("images") / "serve", ["requirements.txt"]),
         smoke=(smoke,),
     )
 

@@ -15,8 +15,8 @@ from urllib3 import PoolManager
 
 from muster.backends.choose import cluster_backend
 from muster.backends.kubernetes.api.access import PlainAccess
+from muster.backends.kubernetes.cluster_file import ClusterSettings
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.written import ClusterSettings
 from muster.core.settings import Settings
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from muster.core.status import JobStatus
+from muster.core.text import shortened
 
 LONGEST_ARGUMENTS = 60
 # An operator's keywords that hold an author's own names; the names are what tells instances apart.
@@ -45,9 +46,7 @@ def called(task_id: str, map_index: int | None, told_apart: Mapping[str, Any]) -
     if map_index is None or map_index < 0:
         return task_id
     text = " ".join(f"{name}={_short(value)}" for name, value in told_apart.items())
-    if len(text) > LONGEST_ARGUMENTS:
-        text = f"{text[: LONGEST_ARGUMENTS - 1]}…"
-    return f"{task_id}[{map_index}] {text}".rstrip()
+    return f"{task_id}[{map_index}] {shortened(text, LONGEST_ARGUMENTS)}".rstrip()
 
 
 def _short(value: Any) -> str:

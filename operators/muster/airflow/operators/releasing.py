@@ -13,7 +13,7 @@ from muster.airflow.authoring.code import DagFolder
 from muster.core.address import SCHEME
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import NotFound, SpecError
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 if TYPE_CHECKING:
     from muster.backends.base import Deployments

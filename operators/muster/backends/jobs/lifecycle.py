@@ -29,7 +29,8 @@ from muster.core.errors import (
 from muster.core.job import JobSpec
 from muster.core.names import check_job_id
 from muster.core.status import JobEvent, JobStatus
-from muster.core.verdict import Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Verdict
 from muster.volumes.protocols import LocalStore
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,8 @@ from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.core.errors import BackendError, Forbidden, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
-from muster.core.verdict import Cause, Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, Verdict
 from muster.volumes.service.client import ServiceStore
 
 log = logging.getLogger(__name__)
