@@ -51,6 +51,10 @@ class Machine:
         status = JobStatus(job_id=job_id, state=JobState.SUCCEEDED, submitted=1.0)
         yield SimpleNamespace(status=status, lines=(), cursor="7")
 
+    @property
+    def deployments(self) -> Machine:
+        return self
+
     def deployment(self, name: str) -> DeploymentStatus:
         model = Pinned(address=MODEL, digest="b3:" + "0" * 64)
         if self.clock.now >= self.ends:

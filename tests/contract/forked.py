@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.backends.deploying import Deploying
+
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
 from muster.backends.jobs.lifecycle import Lifecycle

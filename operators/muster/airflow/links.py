@@ -143,7 +143,7 @@ class EndpointLink(BaseOperatorLink):
         from muster.airflow.site import connect
 
         try:
-            url = connect().deployment(operator.name).url
+            url = connect().deployments.deployment(operator.name).url
         except NotFound:
             return ""
         return f"{url}/v2/models/{quote(operator.name, safe='')}" if url else ""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from muster.backends.base import PATIENCE_SECONDS, Backend, Deployments
+from muster.backends.base import PATIENCE_SECONDS, Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.cluster_file import ClusterSettings
     from muster.backends.kubernetes.site import ClusterSite
+    from muster.backends.releases.deployments import Deployments
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
@@ -68,11 +69,11 @@ def open_deployments(
     """
     if settings.cluster is None:
         _check_system()
-        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.backends.local.serving.platform import local_deployments
         from muster.volumes.folder import FolderStore
 
         settings.make_home()
-        yield LocalDeployments(settings, FolderStore(settings.store))
+        yield local_deployments(settings, FolderStore(settings.store))
         return
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.api.connection import connect
@@ -172,9 +173,9 @@ def _deployments(
     client: Client, site: ClusterSite, store: Callable[[], LocalStore], settings: Settings
 ) -> Deployments:
     if site.serving is None:
-        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.backends.local.serving.platform import local_deployments
 
-        return LocalDeployments(settings, store(), copies=True)
+        return local_deployments(settings, store(), copies=True)
     from muster.backends.kubernetes.serving.platform import cluster_deployments
 
     return cluster_deployments(client, site=site, store=store)

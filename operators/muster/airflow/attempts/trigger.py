@@ -183,21 +183,19 @@ class DeploymentTrigger(BaseTrigger):
             return dumps(outcome)
 
     def _driver(self, backend: Backend) -> Driver:
-        from muster.backends.releases.driver import Driver
+        from muster.backends.releases.driver import Driver, Order
         from muster.backends.releases.plan import Plan
         from muster.core.deployment import DeploymentSpec
         from muster.core.job import Origin
         from muster.core.wire import loads
 
-        return Driver(
-            backend,
-            loads(DeploymentSpec, self.spec),
-            loads(Plan, self.plan),
-            revision=self.revision,
+        order = Order(
+            spec=loads(DeploymentSpec, self.spec),
+            plan=loads(Plan, self.plan),
             by=self.by,
             origin=loads(Origin, self.origin),
-            say=self._say,
         )
+        return Driver(backend.deployments, order, revision=self.revision, say=self._say)
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
@@ -216,7 +214,7 @@ class DeploymentTrigger(BaseTrigger):
         with closing(open_backend()) as backend:
             driver = self._driver(backend)
             driver.give_up("its task was ended by hand")
-            tidy(backend, loads(DeploymentSpec, self.spec).name)
+            tidy(backend.deployments, loads(DeploymentSpec, self.spec).name)
         return True
 
 

@@ -186,7 +186,7 @@ class Supervisor:
         )
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
-        self._heed()
+        self._check_cancelled()
         workers, self._early = self._early or self._spawn(python), []
         staging = self._store.stage(self._job_id)
         replicas = attempt.replicas(
@@ -212,7 +212,7 @@ class Supervisor:
             verdict = gang.run()
         finally:
             self._leave(end_descendants, gang.close)
-        self._heed()
+        self._check_cancelled()
         return verdict
 
     def _spawn(self, python: Path) -> list[Worker]:
@@ -229,7 +229,7 @@ class Supervisor:
         count = self._spec.replicas
         return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
-    def _heed(self) -> None:
+    def _check_cancelled(self) -> None:
         if self._asked_to_end():
             raise _AskedToEnd
 
@@ -278,7 +278,7 @@ class Supervisor:
                 self._move(self._status.state, self._status.reason)
 
     def _progress(self, line: str) -> None:
-        self._heed()
+        self._check_cancelled()
         self._say(line)
         self._move(JobState.PREPARING, line)
 

@@ -191,7 +191,7 @@ class TestPrepare:
         ):
             with pytest.raises(kind, match=words):
                 there.deployments().prepare(wrong, by="ti-1")
-        assert there.deployments().deployments() == []
+        assert there.deployments().names() == []
         assert there.cluster.made == []
 
     def test_objects_of_a_retired_deployment_are_not_taken_for_its_own(self, there: World) -> None:
@@ -687,7 +687,7 @@ class TestRetire:
         there.cluster.forbidden.add(("delete", there.platform.kind.plural))
         with pytest.raises(Forbidden):
             there.deployments().retire("lines")
-        assert there.deployments().deployments() == ["lines"]
+        assert there.deployments().names() == ["lines"]
         assert there.weights() == {}
         there.cluster.forbidden.clear()
         there.deployments().retire("lines")
@@ -932,7 +932,7 @@ def test_deployments_are_named(there: World) -> None:
         there.deployments().prepare(there.spec(1, name=name), by="ti-1")
     copy = json.loads(json.dumps(there.cluster.objects[HTTP_ROUTE.plural, "a"]))
     there.cluster.put({**copy, "metadata": {**copy["metadata"], "name": "somebodys-copy"}})
-    assert there.deployments().deployments() == ["7", "a", "b"]
+    assert there.deployments().names() == ["7", "a", "b"]
 
 
 @pytest.mark.parametrize("spoiled", [{names.NOTES: json.dumps({"kind": "Notes"})}, {}])
