@@ -99,7 +99,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             if not self._status.state.ended:
-                self._end(self._work())
+                self._end(self.work())
             self._folder.remove()
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
@@ -109,7 +109,7 @@ class Supervisor:
         starter.queue.leave(self._job_id, self._orders.claim_handle)
         starter.admit(wait=True)
 
-    def _work(self) -> Verdict | JobResult:
+    def work(self) -> Verdict | JobResult:
         """Return what became of the job; nothing of it runs any more then."""
         try:
             self._folder.supervisor.write_text(dumps(Process.me()))
