@@ -1,4 +1,4 @@
-"""The client's side of every request: sent again while the service is away, its errors raised as they are."""
+"""The client's side of every request: retried while the service is away, with the service's errors raised."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW_SECONDS = 3600.0
 
 _AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
-SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
+SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away about as long
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One store service, as its clients reach it. It may be used by any number of threads.
+    """A connection to a store service. Any number of threads may use it.
 
-    Every request may be sent twice without being done twice, so each is: on a broken or refused
-    connection and on 502, 503 and 504, which are a proxy's words for the same; and on 408, which says that
-    too little of it came in time.
+    Every request may be sent twice without being done twice, so each is retried: on a broken or refused
+    connection; on 502, 503 and 504, with which a proxy reports the same; and on 408, which means that
+    too little of it arrived in time.
 
     :param patience_seconds: how long the service may be away before a call fails.
     """
@@ -63,11 +63,11 @@ class Connection:
                 socket_options=socket_options(small=small),
                 trust_env=False,
             ),
-            trust_env=False,  # no proxy may see a token
+            trust_env=False,  # a proxy must not see tokens
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
         self._uploads.close()
 
@@ -80,10 +80,10 @@ class Connection:
         content: Callable[[], Iterator[bytes]] | bytes | None = None,
         slow: bool = False,
     ) -> httpx.Response:
-        """Send a request, again while the service is away, and return its whole answer.
+        """Send a request, retry while the service is away, and return the whole answer.
 
-        :param content: the body, or what makes it anew for each time that it is sent.
-        :raises MusterError: what the service raised, or that it stays away.
+        :param content: the body, or a function that makes it for each try.
+        :raises MusterError: the service's error, or Unavailable where it stays away.
         """
 
         def once() -> httpx.Response:
@@ -94,7 +94,7 @@ class Connection:
         return self.patiently(once)
 
     def stretch(self, path: str, *, first: int, end: int, **query: object) -> Iterator[bytes]:
-        """The bytes from `first` to before `end` of something big, going on where a connection broke."""
+        """Yield the bytes from `first` to before `end`, and resume after a broken connection."""
         patience = _Patience(self.url, self._patience)
         while first < end:
             try:
@@ -109,7 +109,7 @@ class Connection:
                 patience.wait(error)
 
     def lines(self, method: str, path: str, **query: object) -> Iterator[bytes]:
-        """The lines of an answer as they come; from the first again where a connection broke."""
+        """Yield the lines of an answer as they arrive; from the first again after a broken connection."""
         patience = _Patience(self.url, self._patience)
         while True:
             try:
@@ -122,7 +122,10 @@ class Connection:
 
     @contextmanager
     def stream(self, path: str) -> Iterator[BinaryIO]:
-        """An answer as a file, read while it comes. :raises Unavailable: the service is away, or goes away."""
+        """Yield an answer as a file, read as it arrives.
+
+        :raises Unavailable: the service is away, or goes away.
+        """
         try:
             with self.sent("GET", path, slow=True) as response:
                 yield io.BufferedReader(_Chunks(response.iter_bytes()))
@@ -132,7 +135,7 @@ class Connection:
             ) from error
 
     def patiently(self, once: Callable[[], T]) -> T:
-        """Do something again while the service is away. :raises Unavailable: it stays away."""
+        """Call `once`, and retry while the service is away. :raises Unavailable: it stays away."""
         patience = _Patience(self.url, self._patience)
         while True:
             try:
@@ -177,7 +180,7 @@ class Connection:
 
 
 def _trusted(url: str) -> ssl.SSLContext | bool:
-    """Whom a service with TLS is certified by, as ``SSL_CERT_FILE`` says; without TLS it takes 40 ms for nothing."""
+    """Return the certificates to trust, from ``SSL_CERT_FILE``; loading them takes 40 ms, so only for TLS."""
     if not url.startswith("https://"):
         return False
     try:
@@ -190,7 +193,7 @@ def _trusted(url: str) -> ssl.SSLContext | bool:
 
 
 class _Patience:
-    """How long it is waited for a service that is away, and how long between two looks; what lasts is said, once."""
+    """The retries of one call while the service is away; a long wait is logged once."""
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url, self._seconds = url, seconds
@@ -200,7 +203,7 @@ class _Patience:
         self._told = False
 
     def over(self) -> None:
-        """Say that it answers again, where it was said that it does not."""
+        """Log that the service answers again, if its absence was logged."""
         if self._told:
             _LOG.warning(
                 "the store service at %s answers again, after %.1f s",
@@ -209,7 +212,7 @@ class _Patience:
             )
 
     def wait(self, error: Exception) -> None:
-        """Wait a little. :raises Unavailable: it has been long enough."""
+        """Wait before the next try. :raises Unavailable: the patience is over."""
         if time.monotonic() + self._pause > self._deadline:
             raise Unavailable(
                 f"the store service at {self._url} does not answer ({str(error) or type(error).__name__}), and has "
@@ -228,7 +231,7 @@ class _Patience:
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks that come, as a file."""
+    """Arriving chunks as a file."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._rest = chunks, b""
@@ -244,11 +247,11 @@ class _Chunks(io.RawIOBase):
 
 
 class _Away(Exception):
-    """A proxy says that the service does not answer."""
+    """A proxy reports that the service does not answer."""
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut at newlines alone: JSON may hold other characters that are taken for the end of a line."""
+    """Cut at newlines alone: JSON may hold other characters that splitlines takes for the end of a line."""
     held = bytearray()
     for chunk in chunks:
         held += chunk
