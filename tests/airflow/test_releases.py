@@ -192,7 +192,7 @@ def test_what_a_person_rejects_is_taken_back_and_the_run_is_red(
     assert site.states("careful", run)["back"] == "success"
     result = site.xcom("careful", run, "back")
     assert (result["version"], result["rolled_back"]) == (old, new)
-    assert released.status.revision(new).reason.endswith(": nobody wanted it")  # type: ignore[union-attr]
+    assert released.status.revision(new).reason.endswith(": not approved")  # type: ignore[union-attr]
     assert released.champion == old
 
 

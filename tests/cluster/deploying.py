@@ -23,8 +23,9 @@ from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT
 from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.releases.deployments import Deployments
 from muster.core.wire import plain
 from muster.volumes.service.client import ServiceStore
 
@@ -54,9 +55,9 @@ class Served:
     store: ServiceStore
     client: Client
 
-    def deployments(self, **changes: Any) -> ClusterDeployments:
+    def deployments(self, **changes: Any) -> Deployments:
         """Connect, as one more of us would. :param changes: of the site."""
-        return ClusterDeployments(self.client, site=replace(self.site, **changes), store=lambda: self.store)
+        return cluster_deployments(self.client, site=replace(self.site, **changes), store=lambda: self.store)
 
     def written(self) -> dict[str, object]:
         """Where they are, as a person writes it down beside what the cluster is otherwise."""

@@ -19,8 +19,8 @@ from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
 
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec, SmokeRequest
@@ -50,7 +50,7 @@ class Line:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.deployments: ClusterDeployments = self.served.deployments()
+        self.deployments: Deployments = self.served.deployments()
         self.image = put_image(self.served.store, shipped("images") / "serve")
 
     @property

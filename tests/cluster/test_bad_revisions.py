@@ -26,8 +26,8 @@ from tests.waiting import eventually
 
 from muster.airflow.operators.releasing import refusal_text
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
-from muster.backends.kubernetes.serving.inference_service import CONTAINER
+from muster.backends.kubernetes.serving.kinds import CONTAINER
+from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
@@ -327,7 +327,7 @@ def test_without_kserves_controller_what_serves_serves_and_rolls_back(
     daemons.stop(line.served.of, "kserve")
     try:
         with line.users() as load:
-            quick = ClusterDeployments(
+            quick = cluster_deployments(
                 line.served.client.patient(1.0), site=line.served.site, store=lambda: line.served.store
             )
             with pytest.raises(Unreachable, match="webhook"):

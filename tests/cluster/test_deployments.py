@@ -18,8 +18,8 @@ from tests.waiting import eventually
 
 from muster.backends.kubernetes import trial
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.kubernetes.site import Platform
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import repair
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
@@ -34,7 +34,7 @@ class TestClusterDeployments(DeploymentsContract):
     test_no_request_fails_over_a_series_of_releases = None  # with five times as many in test_releases.py
 
     @pytest.fixture
-    def deployments(self, served: Served) -> Iterator[ClusterDeployments]:
+    def deployments(self, served: Served) -> Iterator[Deployments]:
         deployments = served.deployments()
         yield deployments
         for name in deployments.deployments():

@@ -23,6 +23,7 @@ from tests.cluster.clearing import MADE
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import connection
+from tests.contract.forked import ForkBackend, mark
 from tests.waiting import GUARD_SECONDS, eventually, until
 
 from muster.backends.base import Backend
@@ -955,6 +956,27 @@ class TestLocalBackend(BackendContract):
         assert "queue team-a" in warned
         assert "priority urgent" in warned
         assert "disk_gib" in warned
+
+
+class TestForkBackend(BackendContract):
+    """A third backend is small: ``tests/contract/forked.py`` is all of it."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path, cache: Path) -> Iterator[ForkBackend]:
+        (tmp_path / "home").mkdir()
+        backend = self.there = ForkBackend(tmp_path / "home", cache, memory_gib=4)
+        yield backend
+        for job_id in backend.store.ledger.jobs():
+            backend.cancel(job_id)
+            assert not self.leftovers(job_id)
+
+    def leftovers(self, job_id: str) -> list[int]:
+        return processes.marked(mark(self.there.store, job_id))
+
+    def touch(self, backend: Backend, job_id: str, output: str, name: str) -> None:
+        staging = backend.store.staging(job_id)
+        assert staging is not None
+        (staging.output("main", 0, output) / name).touch()
 
 
 @pytest.fixture(scope="module")

@@ -150,6 +150,15 @@ class StoreContract:
         assert again.newest("no/such", limit=9) == []
         assert (again.count(volume), again.count("no/such")) == (5, 0)
 
+    def test_the_records_of_many_versions_are_asked_for_at_once(self, store, again):
+        for n in range(3):
+            run(store, f"a-{n}", ONE, {"features": {"x": b"%d" % n}})
+        addresses = [f"volume://flights/features@{n}" for n in (3, 1)]
+        assert again.records(addresses) == [store.record(address) for address in addresses]
+        assert again.records([]) == []
+        with pytest.raises(NotFound, match="features@9"):
+            again.records([*addresses, "flights/features@9"])
+
     def test_every_output_or_none(self, store):
         with pytest.raises(StoreError, match="output 'table' is empty"):
             run(store, "a-1", TWO, {"features": {"x": b"1"}})

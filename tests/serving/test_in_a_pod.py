@@ -21,7 +21,7 @@ from tests.unit.backends.kubernetes.serving.golden import server as revision
 from tests.unit.backends.kubernetes.serving.golden import spec
 from tests.waiting import eventually
 
-from muster.backends.kubernetes.serving.inference_service import inference_service
+from muster.backends.kubernetes.serving.kinds import inference_service
 from muster.backends.kubernetes.serving.server import PORT, PROGRAM, READY, archive
 from muster.backends.releases.figures import read_counts
 from muster.core.deployment import Counts

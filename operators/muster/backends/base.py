@@ -141,12 +141,13 @@ class Backend(Deployments, Protocol):
         :raises CannotSchedule: more memory than the machine has, GPUs that are required and missing …
         """
 
-    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> None:
+    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
         """Start every replica or none, now or when there is room.
 
         The same job_id twice is one job: a running one goes on, an ended one stays ended, and one
         whose supervisor was lost is picked up from its last checkpoint, or committed if it had sealed.
 
+        :return: what :meth:`check` warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
 

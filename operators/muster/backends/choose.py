@@ -175,9 +175,9 @@ def _deployments(
         from muster.backends.local.serving.deployments import LocalDeployments
 
         return LocalDeployments(settings, store(), copies=True)
-    from muster.backends.kubernetes.serving.deployments import ClusterDeployments
+    from muster.backends.kubernetes.serving.platform import cluster_deployments
 
-    return ClusterDeployments(client, site=site, store=store)
+    return cluster_deployments(client, site=site, store=store)
 
 
 def service_store(

@@ -80,7 +80,8 @@ def log(
 
     store = open_store()
     versions, count = _newest(store, volume, limit)
-    chosen = [(store.record(version.address), version) for version in versions]
+    records = store.records([version.address for version in versions])
+    chosen = list(zip(records, versions, strict=True))
     if as_json:
         emit([lineage.document(record, version) for record, version in chosen])
         return

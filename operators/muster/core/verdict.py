@@ -7,6 +7,7 @@ matches the same numbers as the supervisor on one machine.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
@@ -144,3 +145,16 @@ def one_line(text: str) -> str:
     """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
     text = _CONTROL.sub(" ", text).strip()
     return text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"
+
+
+def first_of(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return the gang's verdict of those on its replicas, in the order of time; None where there is none.
+
+    Of a hang, which no rank has alone, it says where the ranks of every replica stood.
+    """
+    hung = [verdict for verdict in verdicts if verdict.cause is Cause.HANG]
+    if len(hung) < 2 or verdicts[0].cause is not Cause.HANG:
+        return verdicts[0] if verdicts else None
+    silence, _, _ = hung[0].message.partition(": ")
+    places = sorted(verdict.message.removeprefix(f"{silence}: ") for verdict in hung)
+    return replace(hung[0], rank=None, message=f"{silence}: {', '.join(places)}")

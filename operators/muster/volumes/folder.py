@@ -80,6 +80,10 @@ class FolderStore:
         version = self.marks.one(address)
         return self.catalog.record(version.volume, version.number)
 
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        """Return the record of each address, in their order."""
+        return [self.record(address) for address in addresses]
+
     def path(self, address: str) -> Path:
         """Return the folder of one version's data, or the file that the address names in it."""
         inner = Address.parse(address).path

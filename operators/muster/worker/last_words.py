@@ -119,6 +119,8 @@ def _recorded(rank: Rank) -> LastWords | None:
 def _printed(rank: Rank) -> LastWords | None:
     lines = _shortened(rank, list(rank.tail)[-NEAR_THE_END:])
     starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
+    if starts and starts[-1] == len(lines) - 1 and lines[-1].startswith(TRACE_START):
+        lines, starts = lines[:-1], starts[:-1]  # it was ended while it wrote its traceback
     if not starts:
         return _syntax_error(lines)
     if len(starts) > 1 and lines[starts[-1]].startswith(_CRASH) and _NO_FRAME in lines[starts[-1] :]:

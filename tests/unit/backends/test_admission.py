@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.backends.local.admission import Admission
 from muster.backends.local.machine import Machine
 from muster.backends.local.queue import Ticket
+from muster.backends.local.start import Admission
 from muster.core.job import JobSpec, Role
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore

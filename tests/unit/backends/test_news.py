@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from muster.backends.local.news import EVERY_SECONDS, News
+from muster.backends.local.supervisor import EVERY_SECONDS, News
 from muster.core.progress import Progress
 from muster.core.status import JobState, JobStatus
 

@@ -201,6 +201,9 @@ class MemoryStore:
     def record(self, address: str) -> Record:
         return self._any(address).record
 
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        return [self.record(address) for address in addresses]
+
     def manifest(self, address: str) -> Mapping[str, Entry]:
         return self._any(address).entries
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,18 +35,20 @@ def secret(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def swapping(one: Path, other: Path) -> Iterator[None]:
-    """Let a process swap the two names all the time."""
+def swapping(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """Let a process swap a user's folder for the link beside it all the time: of the user whose number it was told last."""
+    number = _FORKS.RawValue("i", -1)
 
     def swap() -> None:
         while True:
+            user = f"{tmp_path}/user-{number.value}"
             with suppress(OSError):
-                tree.exchange(str(one), str(other))
+                tree.exchange(f"{user}/d", f"{user}/link")
 
     process = _FORKS.Process(target=swap)
     process.start()
     try:
-        yield
+        yield lambda told: setattr(number, "value", told)
     finally:
         process.kill()
         process.join()
@@ -107,10 +109,12 @@ def test_nothing_is_done_to_what_a_link_leads_to(tmp_path, secret, act):
     before = modes(secret)
     store = tmp_path / "store"
     open_layout(store)
-    for number in range(ROUNDS):
-        user = mine(tmp_path, secret, number)
-        with swapping(user / "d", user / "link"), suppress(OSError):
-            act(user, store)
+    with swapping(tmp_path) as swap:
+        for number in range(ROUNDS):
+            user = mine(tmp_path, secret, number)
+            swap(number)
+            with suppress(OSError):
+                act(user, store)
     assert modes(secret) == before
     assert (secret / "x").read_bytes() == KEY
     tree.remove(secret)

@@ -382,6 +382,18 @@ def test_each_rank_s_traceback_is_in_the_log_once(bench) -> None:
     assert ended.lines[-1].endswith(": ValueError: no rows")
 
 
+def test_a_traceback_that_was_cut_off_after_its_first_line_is_no_reason(bench) -> None:
+    (bench.root / "code").mkdir()
+    (bench.root / "code" / "t.py").write_text(
+        "import os, sys\n"
+        "print('Traceback (most recent call last):', file=sys.stderr, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = bench.run(command=("python", "t.py"))
+    assert "killed by SIGKILL" in ended.report.verdict.message
+    assert ended.log.count("Traceback (most recent call last)") == 1
+
+
 def test_what_torchs_record_wrote_is_read(bench) -> None:
     said = {
         "message": {

@@ -20,7 +20,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.lifecycle.rehearsal import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
-from muster.backends.kubernetes.serving.platform import platform_of
+from muster.backends.kubernetes.serving.kinds import platform_of
 from muster.backends.kubernetes.serving.server import Server
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.core.deployment import DeploymentSpec

@@ -6,11 +6,11 @@ import platform
 from types import MappingProxyType
 
 from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Waiting
-from muster.backends.local.admission import Admission
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
 from muster.backends.local.queue import PRIORITIES, Queue, Ticket
+from muster.backends.local.start import Admission
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
 from muster.core.settings import Settings

@@ -6,11 +6,10 @@ import errno
 import os
 from collections.abc import Sequence
 
-from muster.backends.blame import first_of
 from muster.backends.local.member import Member
 from muster.core.replica import Report
 from muster.core.room import Room, make_room
-from muster.core.verdict import Cause, ExitCode, Verdict
+from muster.core.verdict import Cause, ExitCode, Verdict, first_of
 
 # A lost worker is seen a moment after it was lost; a peer's complaint of the loss may carry an earlier time.
 _SEEN_LATE_SECONDS = 0.5

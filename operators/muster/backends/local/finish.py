@@ -11,7 +11,7 @@ from muster.backends.local.places import JobFolder
 from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, NotFound, SpecError
 from muster.core.replica import Report
 from muster.core.room import Room, is_full, make_room
-from muster.core.status import JobResult, JobState
+from muster.core.status import JobResult
 from muster.core.verdict import Cause, Verdict, one_line
 from muster.core.wire import loads
 from muster.volumes.folder import FolderStore
@@ -83,11 +83,6 @@ def _full_path(error: Exception, store: Path) -> Path:
     named = getattr(known, "filename", None)
     path = Path(named) if isinstance(named, (str, Path)) else store
     return path if path.is_absolute() and path.parts[1:2] != ("proc",) else store
-
-
-def ended_as(verdict: Verdict) -> JobState:
-    """The state of a job that ended without success."""
-    return JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
 
 
 def _cause(error: Exception, *, committing: bool) -> Cause:

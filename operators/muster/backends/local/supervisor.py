@@ -16,24 +16,26 @@ from functools import partial
 from pathlib import Path
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
+from muster.backends.jobs.ending import ended_as
 from muster.backends.local import attempt
-from muster.backends.local.finish import commit, ended_as, verdict_of
+from muster.backends.local.finish import commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import end_left_behind
-from muster.backends.local.news import News
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
 from muster.core.masking import Masking
-from muster.core.status import JobResult, JobState
+from muster.core.progress import Told, heard
+from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Verdict
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
 
+EVERY_SECONDS = 2.0  # between two writings of what the ranks told
 _UNSAID_BYTES = 1 << 20
 
 
@@ -48,6 +50,30 @@ def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
 
 class _AskedToEnd(Exception):
     """The job was cancelled, or we were told to go and leave it for the next supervisor."""
+
+
+class News:
+    """What the ranks told of their progress, written to the job's status no oftener than it is looked at.
+
+    :param told: what is in the status already.
+    :param clock: seconds, from any start.
+    """
+
+    def __init__(self, status: JobStatus, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.told = self._written = Told(progress=status.progress, links=status.links)
+        self._clock = clock
+        self._next = clock()
+
+    def hear(self, log: bytes) -> None:
+        """Take in lines of the log."""
+        self.told = self.told.then(heard(log))
+
+    def due(self) -> bool:
+        """Whether there is something new, and the last time was long enough ago; ask before each writing."""
+        if self.told == self._written or self._clock() < self._next:
+            return False
+        self._written, self._next = self.told, self._clock() + EVERY_SECONDS
+        return True
 
 
 class Supervisor:
@@ -77,7 +103,7 @@ class Supervisor:
             self._folder.remove()
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
-        from muster.backends.local.admission import Admission  # the job has ended: nobody waits for this
+        from muster.backends.local.start import Admission  # the job has ended: nobody waits for this
 
         admission = Admission(
             settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger

@@ -203,9 +203,12 @@ class Deployments:
         :return: what was done, a line each; empty where nothing had to be done, or something is still coming up.
         :raises NotFound: no such deployment.
         """
+        done: list[str] = []
         for _ in range(_TRIES):
             with suppress(Conflict):
-                return self.platform.repair(self._load(name))
+                for step in self.platform.repair(self._load(name)):
+                    done.append(step)  # noqa: PERF402 what was done before a conflict counts
+                return tuple(done)
             self._sleep(_PAUSE_SECONDS)
         raise _busy(name)
 

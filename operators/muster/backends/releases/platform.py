@@ -134,8 +134,8 @@ class Platform(Protocol[B]):
         A replica that does not answer is an :class:`Answer` with an error.
         """
 
-    def repair(self, book: B) -> tuple[str, ...]:
-        """Bring back what others took away or changed, as far as that can be done now; return what was done.
+    def repair(self, book: B) -> Iterable[str]:
+        """Bring back what others took away or changed, as far as that can be done now; tell each step once it is done.
 
         :raises Conflict: somebody else wrote the book since.
         """

@@ -38,7 +38,7 @@ def serving_checks(
 
 
 def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.serving.platform import check_platform
+    from muster.backends.kubernetes.serving.kinds import check_platform
 
     assert site.serving is not None
     try:
@@ -75,7 +75,7 @@ def _counted(site: ClusterSite) -> Check:
 
 def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str]]) -> Check:
     from muster.backends.kubernetes.cluster.rights import lacking, rules, serving_rights
-    from muster.backends.kubernetes.serving.platform import platform_of
+    from muster.backends.kubernetes.serving.kinds import platform_of
 
     wanted = serving_rights(platform_of(site).kind, gateway=bool(site.gateway))
     missing = lacking(client, wanted, namespace=site.namespace, served=served)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.routing import Route
 
 from muster.core.errors import SpecError
-from muster.core.job import JobSpec
 from muster.core.room import CLAIM, Room
 from muster.core.status import JobStatus
 from muster.volumes.base import Staging
-from muster.volumes.protocols import Ledger, ServedStore, Upkeep
+from muster.volumes.protocols import Ledger, ServedStore, Upkeep, Versions
 from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, Handler, route
 from muster.volumes.service.served import Served
-from muster.volumes.service.table import MOST_SPECS, TABLE, Current, Place, Row, Starting
+from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
+
+T = TypeVar("T")
 
 
 def routes(served: Served) -> Iterator[Route]:
@@ -64,13 +65,6 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
     def statuses(job_ids: Sequence[str]) -> list[JobStatus]:
         return list(map(served.with_news, ledger.statuses(job_ids)))
 
-    def specs(job_ids: Sequence[str]) -> dict[str, JobSpec]:
-        if len(job_ids) > MOST_SPECS:
-            raise SpecError(
-                f"{len(job_ids)} specs are asked for: ask for {MOST_SPECS} at a time, they may be long"
-            )
-        return ledger.specs(job_ids)
-
     def begun(job_id: str, request: str) -> Place:
         return _place(served.starts.asked(job_id, request))
 
@@ -90,14 +84,27 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
         return Room.of(served.store.layout.root, disk=CLAIM)
 
     return {
+        Versions.records: _at_most(MOST_RECORDS, "records", served.store.records),
         Ledger.status: status,
         Ledger.statuses: statuses,
-        Ledger.specs: specs,
+        Ledger.specs: _at_most(MOST_SPECS, "specs", ledger.specs),
         Starting.begun: begun,
         Starting.current: current,
         ServedStore.token: token,
         Upkeep.room: room,
     }
+
+
+def _at_most(most: int, what: str, method: Callable[..., T]) -> Callable[..., T]:
+    """Answer a call that names many, and refuse it where it names more than `most`."""
+
+    def answer(**named: Sequence[str]) -> T:
+        (asked,) = named.values()
+        if len(asked) > most:
+            raise SpecError(f"{len(asked)} {what} are asked for: ask for {most} at a time, they may be long")
+        return method(**named)
+
+    return answer
 
 
 def _place(staging: Staging) -> Place:

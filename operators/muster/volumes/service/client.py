@@ -16,7 +16,7 @@ from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Staging, Version
+from muster.volumes.base import Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -24,8 +24,8 @@ from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, U
 from muster.volumes.service.archives import Member, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
-from muster.volumes.service.refusals import read
-from muster.volumes.service.table import CURSOR, MOST_SPECS, ROWS, Place, Recorded, Starting
+from muster.volumes.service.refusals import UnknownCall, read
+from muster.volumes.service.table import CURSOR, MOST_RECORDS, MOST_SPECS, ROWS, Place, Recorded, Starting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,9 +171,21 @@ class ServiceStore(_Client):
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)
     token = remote(ServedStore.token)
+    _records = remote(Versions.records)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
     _current = remote(Starting.current)
+
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        """Return the record of each address, in a few requests; a service of an earlier release is asked for each."""
+        found = list[Record]()
+        for first in range(0, len(addresses), MOST_RECORDS):
+            some = addresses[first : first + MOST_RECORDS]
+            try:
+                found += self._records(some)
+            except UnknownCall:
+                found += [self.record(address) for address in some]
+        return found
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by path, with hash and size; also after gc."""

@@ -30,6 +30,7 @@ from muster.volumes.base import Collected, Plan, Version
 from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
 
 MOST_SPECS = 200
+MOST_RECORDS = 200
 
 CURSOR = "muster-cursor"
 """The header with the offset of the next line of a log."""
@@ -292,6 +293,7 @@ TABLE = (
     Row(Versions.versions, "GET", "/v1/versions", answer="Versions.versions"),
     Row(Versions.count, "GET", "/v1/count", answer="Count.count"),
     Row(Versions.record, "GET", "/v1/record"),
+    Row(Versions.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records"),
     Row(Versions.pin, "POST", "/v1/pin", body="Why"),
     Row(Versions.unpin, "POST", "/v1/unpin", body="Why"),
     Row(Versions.retire, "POST", "/v1/retire", body="Why"),

@@ -223,3 +223,44 @@ def test_a_moment_of_absence_is_not_told(ask, caplog):
     with serving(None, answer(200, NAMES)) as (url, _):
         assert ask(url) == ["a"]
     assert caplog.records == []
+
+
+RECORD = {"volume": "a/b", "digest": "b3:0", "created": 1.0, "job_id": "j", "output": "o"}
+
+
+def record(number):
+    return {**RECORD, "number": number}
+
+
+def test_many_records_are_one_request(tmp_path):
+    found = {"kind": "Records", "schema": 1, "records": [record(2), record(1)]}
+    with (
+        serving(answer(200, json.dumps(found).encode())) as (url, heard),
+        ServiceStore(url, token="t", cache=tmp_path) as store,
+    ):
+        assert [each.number for each in store.records(["a/b@2", "a/b@1"])] == [2, 1]
+    assert [request.split()[1] for request in heard] == [b"/v1/records"]
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_service_without_that_call_is_asked_for_each_record(tmp_path, status):
+    unknown = {"error": "SpecError", "message": "the store service knows no POST '/v1/records'"}
+    each = [json.dumps({"kind": "Record", "schema": 1, **record(n)}).encode() for n in (2, 1)]
+    answers = [answer(status, json.dumps(unknown).encode()), *(answer(200, body) for body in each)]
+    with serving(*answers) as (url, heard), ServiceStore(url, token="t", cache=tmp_path) as store:
+        assert [found.number for found in store.records(["a/b@2", "a/b@1"])] == [2, 1]
+    assert [request.split()[1].split(b"?")[0] for request in heard] == [
+        b"/v1/records",
+        b"/v1/record",
+        b"/v1/record",
+    ]
+
+
+def test_a_version_that_is_not_there_is_no_call_that_is_not_there(tmp_path):
+    missing = {"error": "NotFound", "message": "no such version"}
+    with (
+        serving(answer(404, json.dumps(missing).encode())) as (url, _),
+        ServiceStore(url, token="t", cache=tmp_path) as store,
+        pytest.raises(NotFound, match="no such version"),
+    ):
+        store.records(["a/b@2"])

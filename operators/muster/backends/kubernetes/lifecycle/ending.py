@@ -1,8 +1,6 @@
-"""Ends jobs without success: the verdict is written down, the objects are deleted, and then the end is recorded.
+"""Ends jobs on a cluster without success; see :mod:`muster.backends.jobs.ending`.
 
-In this order, so that a kill between two steps loses nothing: a job with a verdict that has not ended is
-brought to its end by whoever looks at it next. What the store service has committed, or is about to,
-stands. An end is recorded only when nothing of the job runs any more, so it comes after the last line.
+What the store service has committed, or is about to, stands.
 """
 
 from __future__ import annotations
@@ -10,7 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from muster.backends.jobs.ending import decide, record
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
@@ -20,7 +20,7 @@ from muster.backends.kubernetes.state.seen import seconds
 from muster.backends.kubernetes.state.sight import Sight
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
-from muster.core.verdict import Cause, Verdict
+from muster.core.verdict import Verdict
 from muster.volumes.service.client import ServiceStore
 
 # A node that is lost never says that its pods have ended. So long after their grace they count as ended:
@@ -69,8 +69,7 @@ class Ending:
         noted = status if observed is None else merged(status, observed)
         # Only the store service writes down that it commits, and whatever it does not commit comes to its end here.
         state = status.state if noted.state is JobState.COMMITTING else noted.state
-        decided = replace(noted, state=state, verdict=verdict, reason=_reason(verdict))
-        return self._store.ledger.update(decided, owner=owner)
+        return decide(self._store.ledger, replace(noted, state=state), verdict, owner=owner)
 
     def go_on(self, job: JobSpec, job_id: str) -> JobStatus:
         """Do what is left of a job's end, and return what is recorded of it now. Idempotent, and does not wait.
@@ -85,11 +84,10 @@ class Ending:
             return status
         return self._record(status)
 
-    def clear(self, job: JobSpec, job_id: str) -> None:
-        """Begin to delete a job's objects."""
+    def clear(self, job: JobSpec, job_id: str) -> bool:
+        """Begin to delete a job's objects; whether that was not begun yet."""
         root = find_root(self._client, job, job_id, namespace=self._site.namespace)
-        if root is not None:
-            delete_root(self._client, root)
+        return root is not None and delete_root(self._client, root)
 
     def running(self, job_id: str) -> list[str]:
         """Return the names of the pods that have not ended, but for those that nobody will hear of again."""
@@ -102,15 +100,9 @@ class Ending:
 
     def _record(self, status: JobStatus) -> JobStatus:
         """Record the end. Of several of us the first wins, and all say the same."""
-        verdict = status.verdict
-        assert verdict is not None
         job_id, ledger = status.job_id, self._store.ledger
-        ledger.append(job_id, (verdict.render(job_id=job_id) + "\n").encode(), request="verdict")
-        state = JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED
-        ledger.update(replace(status, state=state, ended=self._clock(), reason=""))
+        assert status.verdict is not None
+        append = partial(ledger.append, request="verdict")
+        record(ledger, status, status.verdict, append=append, now=self._clock)
         self._store.release(job_id)
         return ledger.status(job_id)
-
-
-def _reason(verdict: Verdict) -> str:
-    return f"is being ended ({verdict.cause.value})"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from secrets import token_hex
 
 from muster.backends.jobs.checks import lease_inputs
-from muster.backends.jobs.entering import enter
+from muster.backends.jobs.ending import is_decided
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of
@@ -28,7 +28,7 @@ from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
 from muster.core.errors import BackendError, Conflict
 from muster.core.job import DAY_SECONDS, JobSpec
-from muster.core.status import JobState, JobStatus
+from muster.core.status import JobStatus
 from muster.images.worker_archive import zipapp
 from muster.volumes.service.client import ServiceStore
 
@@ -38,7 +38,7 @@ _GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2  # a root goes after its pods, and tho
 
 
 class Submitter:
-    """Enters jobs into the ledger and makes their objects."""
+    """Makes the objects of jobs."""
 
     def __init__(
         self, client: Client, *, site: ClusterSite, store: ServiceStore, admission: Admission
@@ -48,23 +48,22 @@ class Submitter:
         self._store = store
         self._admission = admission
 
-    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> JobStatus:
-        """Enter a job and make its objects, as far as they are not there; return what is recorded of it.
+    def submit(self, job: JobSpec, status: JobStatus) -> None:
+        """Make the objects of a job that is entered, as far as they are not there.
 
-        :raises SpecError: it can never run here, or the job_id is taken by another spec.
+        :param status: what is recorded of it.
+        :raises BackendError: objects of an attempt that is over do not go.
         """
-        enter(job, job_id=job_id, owner=owner, store=self._store, check=self._admission.check)
+        job_id = status.job_id
         deadline = time.monotonic() + job.grace_seconds + OWN_SECONDS + _GONE_SECONDS
-        while True:
-            status = self._store.ledger.status(job_id)
-            if _is_decided(status) or self._made(job, job_id):
-                return self._store.ledger.status(job_id)
+        while not is_decided(status) and not self._made(job, job_id):
             if time.monotonic() > deadline:
                 raise BackendError(
                     f"job {job_id}: objects of an attempt that is over stay on the cluster; see "
                     f"`kubectl get jobsets,jobs,pods --selector={labels.JOB}={job_id}`, then submit it again"
                 )
             time.sleep(_PAUSE_SECONDS)  # the pace of asking, until they are deleted or the deadline above
+            status = self._store.ledger.status(job_id)
 
     def _made(self, job: JobSpec, job_id: str) -> bool:
         """Make what there is not; whether it is all there, else something of before is still in the way."""
@@ -130,8 +129,3 @@ class Submitter:
         found = self._client.get(kind_of(document), metadata["name"], namespace=metadata["namespace"])
         owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
         return any(each["uid"] == owner["metadata"]["uid"] for each in owners)
-
-
-def _is_decided(status: JobStatus) -> bool:
-    """Whether nothing of the job is to be started any more."""
-    return status.state.ended or status.state is JobState.COMMITTING or status.verdict is not None

@@ -45,12 +45,6 @@ def revision_name(deployment: str, revision: str, *, namespace: str) -> str:
     return f"{stem or 'd'}-{digest}-{revision}"
 
 
-def number(revision: str) -> int:
-    """Return which revision of its deployment a name is of; 0 where it is none of ours."""
-    digits = revision.removeprefix("r")
-    return int(digits) if digits.isascii() and digits.isdigit() else 0
-
-
 def spec_digest(spec: DeploymentSpec) -> str:
     """Return a word that no other spec has: 16 hex digits of a SHA-256 hash.
 

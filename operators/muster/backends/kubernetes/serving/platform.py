@@ -1,105 +1,268 @@
-"""Who makes a revision's pods, each by one object a revision; whether a cluster has what its site names; its nodes."""
+"""A cluster as a platform for deployments: a book is a route, a revision is one object of KServe or Seldon Core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import GATEWAY, INFERENCE_SERVICE, SELDON_DEPLOYMENT, Document, Kind
-from muster.backends.kubernetes.cluster.facts import Cluster
-from muster.backends.kubernetes.cluster.feasibility import check_place
-from muster.backends.kubernetes.serving.inference_service import inference_service
-from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
-from muster.backends.kubernetes.serving.server import PORT, Server
-from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.core.errors import Forbidden, SpecError
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.api.refusals import NotServed
+from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.counters import Counters
+from muster.backends.kubernetes.serving.gateway import Gateway
+from muster.backends.kubernetes.serving.kinds import check_platform
+from muster.backends.kubernetes.serving.replicas import Page, Replicas
+from muster.backends.kubernetes.serving.revisions import Look, Revisions
+from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
+from muster.backends.kubernetes.serving.routes import Routes
+from muster.backends.kubernetes.serving.server import SERVERS, archive
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.releases.book import Entry, live_models, past_models, settle
+from muster.backends.releases.deployments import Deployments
+from muster.backends.releases.figures import if_known
+from muster.backends.releases.platform import Limits, Observed
+from muster.core.deployment import Answer, Counts, SmokeRequest
+from muster.core.errors import Conflict, Corrupt
+from muster.volumes.protocols import LocalStore
+
+_SPOILED = Notes(
+    last=1_000_000
+)  # of a route whose notes cannot be read: every revision there may be is deleted
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServingPlatform:
-    """What is a platform's own; the route, the pods and how they are asked are the same with all of them.
+def cluster_deployments(
+    client: Client,
+    *,
+    site: ClusterSite,
+    store: Callable[[], LocalStore],
+    now: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Deployments:
+    """Return the deployments of one namespace; nothing is asked before the first call.
 
-    The Deployment and the pods that it makes carry the labels of the revision, and its Service has the name that
-    :func:`~muster.backends.kubernetes.serving.names.service_name` says.
+    :param store: opens the store that the versions are in; called when it is needed.
+    """
+    platform = ClusterPlatform(client, site=site, store=store, now=now, sleep=sleep)
+    return Deployments(platform, store, now=now, sleep=sleep)
 
-    :param title: what people call it.
-    :param kind: of the object that it makes a revision of.
-    :param manifest: that object.
-    :param condition: which of the object's conditions says that its Deployment has the replicas that it needs.
-    :param service_port: of its Service.
-    :param release: the oldest that was tried, or read.
+
+class ClusterPlatform:
+    """Implements :class:`muster.backends.releases.platform.Platform` in one namespace. Safe to share between threads.
+
+    Counts of a revision only grow as long as the same object is asked for them.
+
+    :param store: opens the store that the versions are in; called when it is needed.
+    :param now: seconds since the epoch.
     """
 
-    title: str
-    kind: Kind
-    manifest: Callable[[Server], Document]
-    condition: str
-    service_port: int
-    release: str
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: Callable[[], LocalStore],
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        quick = client.patient(QUICK_SECONDS)  # a driver asks again by itself
+        self._client = quick
+        self._site = site
+        self._store = store
+        self._survey = Survey(client, site)
+        self._now = now
+        self._sleep = sleep
+        self._routes = Routes(quick, site, clock=now, sleep=sleep)
+        self._revisions = Revisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
+        self._replicas = Replicas(quick)
+        page = site.gateway_metrics
+        self._counters = Counters(self._replicas, Gateway(page, namespace=site.namespace) if page else None)
 
-
-KSERVE = ServingPlatform(
-    title="KServe",
-    kind=INFERENCE_SERVICE,
-    manifest=inference_service,
-    condition="PredictorReady",
-    service_port=80,
-    release="0.20",
-)
-SELDON = ServingPlatform(
-    title="Seldon Core",
-    kind=SELDON_DEPLOYMENT,
-    manifest=seldon_deployment,
-    condition="DeploymentsReady",
-    service_port=PORT,  # without an orchestrator its Service has the container's own
-    release="1.17",
-)
-_PLATFORMS = {Platform.KSERVE: KSERVE, Platform.SELDON: SELDON}
-
-
-def platform_of(site: ClusterSite) -> ServingPlatform:
-    """Return the platform that a site names. :raises SpecError: it names none."""
-    if site.serving is None:
-        raise SpecError(f"nothing says who serves in namespace {site.namespace}: set serving")
-    return _PLATFORMS[site.serving]
-
-
-def check_platform(client: Client, site: ClusterSite, cluster: Cluster) -> None:
-    """Refuse a cluster that lacks what serving needs, naming what to install.
-
-    :raises SpecError: the platform, the Gateway API, the Gateway, or the claim is missing.
-    """
-    check_place(cluster, claim=site.claim)
-    platform = platform_of(site)
-    if platform.kind not in cluster.serving:
-        raise SpecError(
-            f"this cluster serves no {platform.kind.name} ({platform.kind.api_version}): install {platform.title} "
-            f"{platform.release} or newer, or take `serving` out of where the cluster is written down, to serve on "
-            "this machine"
+    @property
+    def limits(self) -> Limits:
+        """What can be deployed here: without a Gateway traffic only moves as a whole."""
+        only_whole = (
+            f"namespace {self._site.namespace} is served through no Gateway, so that a deployment's Service "
+            "points at one revision: name one (gateway, serving_url) where the cluster is written down"
         )
-    if not site.gateway:
-        return
-    if not cluster.gateway_api:
-        raise SpecError(
-            f"Gateway {site.gateway} is named, and this cluster serves no HTTPRoute (gateway.networking.k8s.io/v1): "
-            "install the Gateway API with a Gateway, or name none: then a release moves all traffic at once"
+        return Limits(
+            place="on this cluster",
+            servers=SERVERS,
+            only_whole="" if self._site.gateway else only_whole,
+            history=HISTORY,
         )
-    namespace, _, name = site.gateway.partition("/")
-    try:
-        found = client.get(GATEWAY, name, namespace=namespace)
-    except Forbidden:
-        return  # whether the route is taken up is looked at anyway, when there is one
-    if found is None:
-        raise SpecError(f"namespace {namespace} has no Gateway {name}: name one that is there as gateway=")
 
+    def names(self) -> list[str]:
+        """Return the name of every deployment, sorted."""
+        return self._routes.names()
 
-def card_classes(cluster: Cluster) -> tuple[str, ...] | None:
-    """Return the GPU classes of nodes with cards, to be kept off; None where no pod finds any other node."""
-    if cluster.nodes is None:
-        return ()  # nobody may look: what GPU feature discovery says of a node is all there is to go by
-    workers = [node for node in cluster.nodes if not node.control_plane]
-    without = {node.gpu_class for node in workers if not node.has_cards}
-    if workers and not without:
-        return None
-    return tuple(sorted({node.gpu_class for node in workers if node.gpu_class} - without))
+    def load(self, names: Collection[str] | None = None) -> Mapping[str, Route | Corrupt]:
+        """Return the routes of these deployments, or of all, by name, with one request; leave out what does not exist.
+
+        :raises BackendError: an object of that name is not muster's; :raises SpecError: there is no Gateway API.
+        """
+        if names is None or len(names) != 1:
+            return self._routes.all(names)
+        (name,) = names
+        try:
+            route = self._routes.find(name)
+        except Corrupt as error:
+            return {name: error}
+        except NotServed:
+            check_platform(self._client, self._site, self._survey.cluster())  # it says what to install
+            raise
+        return {} if route is None else {name: route}
+
+    def blank(self, name: str) -> Route:
+        """Return a route for a new deployment; if its route was deleted, no revision that is left gives away its name.
+
+        :raises SpecError: it is served by a route of the other kind, or the cluster lacks what serving needs.
+        """
+        check_platform(self._client, self._site, self._survey.cluster())
+        self._routes.check_only(name)
+        return Route(name=name, made=self._revisions.newest(name))
+
+    def admit(self, book: Route, entry: Entry) -> None:
+        """Refuse a revision that can never run here. Nothing is made.
+
+        :raises SpecError: the cluster lacks what serving needs, or refuses the revision's object.
+        :raises NotFound: the store lacks its image.
+        """
+        spec = entry.spec
+        names.route_name(book.name)
+        self._site.image(spec.image, spec.image_digest)
+        archive()
+        check_platform(self._client, self._site, self._survey.cluster())
+        self._store().code(spec.image_digest)  # without its lock its image cannot have been built
+        self._revisions.rehearse(entry)
+
+    def save(self, book: Route, *, in_force: bool = False) -> Route:
+        """Write a route as it was when it was read, in one step.
+
+        :param in_force: return when the Gateway has read it, which it follows within the site's `gateway_seconds`.
+        :raises Conflict: somebody else wrote it since.
+        :raises Unreachable: it was written, and the Gateway does not say that it has read it.
+        """
+        written = self._routes.write(book)
+        if in_force:
+            self._routes.await_taken_up(book.name)
+        return written
+
+    def bring_up(self, book: Route, entry: Entry) -> None:  # noqa: ARG002 its entry says all
+        """Make the objects of a revision, as far as they do not exist. Do not wait.
+
+        :raises BackendError: what was there by its name is still being deleted.
+        """
+        self._revisions.make(entry)
+
+    def clear(self, name: str) -> Route | None:
+        """Delete the revisions that are over, once the Gateway sends no request to them.
+
+        :raises Unreachable: the Gateway does not say so; nothing was deleted.
+        """
+        if self._routes.find(name) is None:
+            return None
+        route = self._let_go(name)
+        self._revisions.delete(name, upto=route.made, but=[one.name for one in route.live])
+        return route
+
+    def retire(self, name: str, unpin: Callable[[Iterable[str]], None]) -> None:
+        """Delete a deployment, and return when nothing of it runs. Idempotent.
+
+        Users are sent nowhere first, and the route goes last: if this is interrupted, it is still there to be
+        retired. A route whose notes cannot be read goes as well, with every object that has its labels.
+
+        :raises BackendError: something of it does not end.
+        """
+        while (route := self._routes.find(name, spoiled=_SPOILED)) is not None:
+            try:
+                if route.shares or route.foreign or route.release:
+                    self._routes.write(settle(route, now=self._now()))
+                    route = self._let_go(name)
+                served = live_models(route) | past_models(route) | self._revisions.models(name)
+                self._revisions.delete(name, upto=route.made)
+                self._revisions.await_gone(name)
+                unpin(served)
+                self._routes.delete(route)
+            except Conflict:  # a release was begun meanwhile: that goes, too
+                continue
+
+    def observe(self, books: Sequence[Route], *, counts: bool = False) -> list[Observed]:
+        """Report what there is of these deployments: four lists however many they are, then each replica's counters."""
+        seen = self._revisions.look(books)
+        pages: Sequence[Page] | None = None
+        if counts:
+            pods = [pod for route in books for pod in self._revisions.pods_seen(route, seen)]
+            pages = if_known(lambda: self._counters.pages(pods))
+        return [self._observed(route, seen, pages) for route in books]
+
+    def counts(self, book: Route) -> Mapping[str, Counts]:
+        """Return what each revision answered, with what the Gateway answered in its place, if the site says where to read it.
+
+        :raises BackendError: the Gateway's counts cannot be had.
+        """
+        return self._counters.counted(book, self._counters.pages(self._revisions.pods(book.name)))
+
+    def ask(self, book: Route, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
+        """Send one real request to every replica of a revision, past the route, not counted."""
+        pods: Sequence[Document] = self._revisions.answering(book.name, entry.name)
+        return self._replicas.ask(pods, deployment=book.name, revision=entry.name, request=request)
+
+    def repair(self, book: Route) -> Iterator[str]:
+        """Make the missing objects of a deployment, and write its route as muster wrote it last; tell each step.
+
+        The route only once the revisions that gain a share by that answer: until then users are served as they are.
+
+        :raises BackendError: something of what was deleted still exists.
+        :raises Conflict: the route was written by somebody else meanwhile.
+        """
+        for entry in self._revisions.missing(book, self._revisions.look([book])):
+            self._revisions.make(entry)
+            yield f"{entry.name}: its {self._revisions.kind} is made again"
+        if not book.drifted:
+            return
+        given = book.shares if book.given is None else book.given
+        shares = {name: percent for name, percent in given.items() if book.entry(name)}
+        if not self._answer(book, shares):
+            return
+        moved = book.moved if shares == dict(book.shares) else self._now()
+        self._routes.write(replace(book, shares=shares, moved=moved))
+        self._routes.await_taken_up(book.name)
+        yield f"its route is written as muster left it: {shared(shares)}"
+
+    def _answer(self, route: Route, shares: Mapping[str, int]) -> bool:
+        """Whether every revision answers that gains a share by these."""
+        silent = {one.name for one in self._revisions.statuses(route) if not one.ready}
+        return not any(
+            percent and not route.shares.get(name) and name in silent for name, percent in shares.items()
+        )
+
+    def _observed(self, route: Route, seen: Look, pages: Sequence[Page] | None) -> Observed:
+        revisions = self._revisions.statuses(route, seen)
+        ready = {one.name for one in revisions if one.ready}
+        missing = [entry.name for entry in self._revisions.missing(route, seen)]
+        return Observed(
+            url=self._url(route.name),
+            answers=route.champion in ready and not (route.unsettled or route.lost),
+            revisions=revisions,
+            trouble=route.unsettled or route.broken,
+            drift=drift(route, missing, kind=self._revisions.kind),
+            counts=None if pages is None else if_known(lambda: self._counters.counted(route, pages)),
+        )
+
+    def _let_go(self, name: str) -> Route:
+        """Return the route when the Gateway sends no request any more to revisions without a share.
+
+        :raises Unreachable: it does not say so.
+        """
+        route = self._routes.await_taken_up(name)
+        delay = self._site.gateway_seconds
+        self._sleep(min(delay, max(0.0, route.moved + delay - self._now())))  # clocks differ
+        return route
+
+    def _url(self, name: str) -> str:
+        if self._site.gateway:
+            return self._site.url(name)
+        return f"http://{names.route_name(name)}.{self._site.namespace}"

@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import POD, Document, Kind
+from muster.backends.kubernetes.api.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, Document, Kind
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.looking import Look, look
-from muster.backends.kubernetes.serving.notes import Live
-from muster.backends.kubernetes.serving.platform import card_classes, platform_of
+from muster.backends.kubernetes.serving.kinds import card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code
-from muster.backends.kubernetes.serving.standing import standing
+from muster.backends.kubernetes.serving.status import Objects, revision_status
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.releases.book import Entry
+from muster.backends.releases.deployments import number
 from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 
+_SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
 _GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
 _CODE_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
+
+
+Name = tuple[str, str]
+"""A deployment and a revision of it."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there was of some revisions."""
+
+    revisions: Mapping[Name, Objects]
+
+    def of(self, deployment: str, revision: str) -> Objects:
+        """The objects of a revision; none where there are none."""
+        return self.revisions.get((deployment, revision), Objects())
 
 
 class Revisions:
@@ -51,7 +69,7 @@ class Revisions:
         self._now = now
         self._sleep = sleep
 
-    def rehearse(self, live: Live) -> None:
+    def rehearse(self, live: Entry) -> None:
         """Have a revision checked by the API server and the platform's webhooks, and make nothing.
 
         :raises SpecError: one of them refuses it.
@@ -59,7 +77,7 @@ class Revisions:
         with suppress(Conflict):  # it is there
             self._maker.create(self._platform.manifest(self._server(live)), dry_run=True)
 
-    def make(self, live: Live) -> None:
+    def make(self, live: Entry) -> None:
         """Make what there is not of a revision: its one object, and the code that its pods wait for.
 
         :raises BackendError: what was there of it is being deleted.
@@ -95,35 +113,35 @@ class Revisions:
         """What the platform makes a revision of: ``InferenceService``."""
         return self._platform.kind.name
 
-    def missing(self, route: Route, seen: Look) -> list[Live]:
+    def missing(self, route: Route, seen: Look) -> list[Entry]:
         """Return the revisions that a route gives traffic to or keeps, and of which the one object is gone."""
         named = {*route.shares, *(route.given or ())}
         return [
             live
-            for live in route.notes.live
+            for live in route.live
             if live.name in named and seen.of(route.name, live.name).service is None
         ]
 
     def look(self, routes: Iterable[Route]) -> Look:
         """Return the objects of every revision of some routes."""
-        there = [(route.name, live.name) for route in routes for live in route.notes.live]
-        return look(self._client, there, kind=self._platform.kind, namespace=self._site.namespace)
+        there = [(route.name, live.name) for route in routes for live in route.live]
+        return _look(self._client, there, kind=self._platform.kind, namespace=self._site.namespace)
 
-    def standing(self, route: Route, seen: Look | None = None) -> tuple[Revision, ...]:
-        """Say how every revision of a route stands, newest first. :param seen: by a look just now."""
-        seen, now, release = seen or self.look([route]), self._now(), route.notes.release
+    def statuses(self, route: Route, seen: Look | None = None) -> tuple[Revision, ...]:
+        """Return the status of every revision of a route, newest first. :param seen: by a look just now."""
+        seen, now, release = seen or self.look([route]), self._now(), route.release
         taken_back = release.revision if release and release.failed else None
         return tuple(
-            standing(
+            revision_status(
                 live,
                 seen.of(route.name, live.name),
                 platform=self._platform,
                 percent=route.shares.get(live.name),
-                since=route.notes.moved,
+                since=route.moved,
                 now=now,
                 taken_back=live.name == taken_back,
             )
-            for live in route.notes.live
+            for live in route.live
         )
 
     def pods(self, name: str) -> list[Document]:
@@ -140,7 +158,7 @@ class Revisions:
 
     def pods_seen(self, route: Route, seen: Look) -> list[Document]:
         """Return the pods of a route's revisions that can be asked, as a look found them."""
-        there = (pod for live in route.notes.live for pod in seen.of(route.name, live.name).pods)
+        there = (pod for live in route.live for pod in seen.of(route.name, live.name).pods)
         return [pod for pod in there if _can_be_asked(pod)]
 
     def delete(self, name: str, *, upto: int, but: Collection[str] = ()) -> None:
@@ -153,13 +171,13 @@ class Revisions:
         for found in self._left(kind, name):
             metadata = found["metadata"]
             revision = metadata["labels"].get(names.REVISION, "")
-            if revision not in but and names.number(revision) <= upto:
+            if revision not in but and number(revision) <= upto:
                 self._client.delete(kind, metadata["name"], namespace=place, uid=metadata["uid"])
 
     def newest(self, name: str) -> int:
         """Return the number of the newest revision that is there, also where no route tells of it; 0 where none is."""
         heads = (each["metadata"]["labels"] for each in self._left(self._platform.kind, name))
-        return max((names.number(labels.get(names.REVISION, "")) for labels in heads), default=0)
+        return max((number(labels.get(names.REVISION, "")) for labels in heads), default=0)
 
     def models(self, name: str) -> set[str]:
         """Return the addresses of the versions that a deployment's revisions were made of."""
@@ -182,7 +200,7 @@ class Revisions:
         wanted = selector(names.of_deployment(name))
         return self._client.find(kind, namespace=self._site.namespace, labels=wanted, heads=True)
 
-    def _server(self, live: Live) -> Server:
+    def _server(self, live: Entry) -> Server:
         classes = card_classes(self._survey.cluster())
         return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes)
 
@@ -203,3 +221,47 @@ class Revisions:
 def _can_be_asked(pod: Document) -> bool:
     """Whether a pod has an address, and is not on its way out."""
     return not pod["metadata"].get("deletionTimestamp") and bool((pod.get("status") or {}).get("podIP"))
+
+
+def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace: str) -> Look:
+    """Return what there is of revisions now.
+
+    :param kind: what the serving platform makes one of.
+    """
+    services = {
+        names.service_name(names.revision_name(*each, namespace=namespace)): each for each in revisions
+    }
+    if not services:
+        return Look({})
+    deployments = sorted({deployment for deployment, _ in revisions})
+    ours, theirs = (
+        f"{label} in ({','.join(wanted)})"
+        for label, wanted in ((names.DEPLOYMENT, deployments), (_SERVICE, services))
+    )
+    wanted = {ENDPOINT_SLICE: theirs, kind: ours, DEPLOYMENT: ours, POD: ours}
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        lists = pool.map(lambda each: client.find(each, namespace=namespace, labels=wanted[each]), wanted)
+        listed = dict(zip(wanted, lists, strict=True))
+    found: dict[Name, dict[Kind, list[Document]]] = {each: {} for each in revisions}
+    for each, documents in listed.items():
+        for document in documents:
+            labels = document["metadata"]["labels"]
+            own = (labels.get(names.DEPLOYMENT, ""), labels.get(names.REVISION, ""))
+            of = services[labels[_SERVICE]] if each is ENDPOINT_SLICE else own
+            if of in found:
+                found[of].setdefault(each, []).append(document)
+    return Look({name: _objects(kind, kinds) for name, kinds in found.items()})
+
+
+def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> Objects:
+    return Objects(
+        service=_only(found.get(kind)),
+        workload=_only(found.get(DEPLOYMENT)),
+        slices=tuple(found.get(ENDPOINT_SLICE, ())),
+        pods=tuple(found.get(POD, ())),
+    )
+
+
+def _only(documents: list[Document] | None) -> Document | None:
+    """The one that is to stay: a platform makes one of each kind."""
+    return next((each for each in documents or () if not each["metadata"].get("deletionTimestamp")), None)

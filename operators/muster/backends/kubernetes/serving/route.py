@@ -1,4 +1,4 @@
-"""The one route of a deployment: who gets which share of the traffic, and what is remembered beside that.
+"""The route of a deployment: the shares of the traffic, and the book of its revisions in an annotation.
 
 With a Gateway it is an HTTPRoute with a weight for each revision; without one a Service that points at one
 revision's pods. Both are written whole, by server-side apply, and only as they were when they were read.
@@ -8,66 +8,122 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, Document, Kind
 from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.serving import edits, names
-from muster.backends.kubernetes.serving.notes import Notes, read_notes, write_notes
-from muster.backends.kubernetes.serving.platform import platform_of
+from muster.backends.kubernetes.serving.kinds import platform_of
 from muster.backends.kubernetes.serving.server import PORT
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import BackendError, Corrupt
+from muster.backends.releases.book import Book, Entry
+from muster.core.deployment import Release, Revision
+from muster.core.errors import BackendError, Corrupt, SpecError
+from muster.core.wire import dumps, loads
+
+HISTORY = 20
+LARGEST_BYTES = 200_000  # an object's annotations hold 256 KiB, and others have some, too
 
 _SERVICE_PORT = 80
-_NOBODY = "none"  # the revision that a Service points at before there is one
+_NO_REVISION = "none"  # the revision that a Service points at before there is one
 _TOKEN_DIGITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route:
-    """A route as it was read, or is to be.
+class Notes:
+    """The annotation of a route: what its book holds beside the shares.
 
-    :param shares: percent by revision; one with 0 is kept for a rollback.
-    :param foreign: what else gets traffic by it, which is nobody of ours: somebody else's edit.
-    :param lost: what of it is not as we write it, so that users may not come by it; empty where all is.
-    :param beside: what of it is not as we write it, and keeps nobody away by itself.
+    :param last: the number of the newest revision that ever existed.
+    :param writes: how often muster wrote the route, so that no two states of it are equal.
+    :param moved: when shares last changed, in seconds since the epoch.
+    :param live: newest first.
+    :param over: newest first, at most :data:`HISTORY`.
+    :param kept: revisions that stay for a rollback without a share, for a route that cannot name them itself.
+    """
+
+    last: int = 0
+    writes: int = 0
+    moved: float = 0.0
+    live: tuple[Entry, ...] = ()
+    over: tuple[Revision, ...] = ()
+    kept: tuple[str, ...] = ()
+    release: Release | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Book):
+    """A book as a route of the cluster holds it.
+
+    :param writes: how often muster wrote it.
+    :param foreign: Services with traffic that are no revision of it: somebody edited the route.
+    :param lost: which edit may keep users away; empty where there is none.
+    :param beside: which edits keep no user away by themselves.
     :param given: the shares as muster wrote them last; None where no release of muster wrote them down.
-    :param version: of the object, None where there is none yet.
-    :param token: of what muster and others decided about it, and not of what a gateway reports.
-    :param unsettled: why what it says may not be in force; empty where the Gateway says that it took it up.
+    :param version: of the object; None where there is none yet.
+    :param unsettled: why it may not be in force yet; empty where the Gateway has taken it up.
     :param broken: what of it the Gateway cannot do.
     """
 
-    name: str
-    notes: Notes = field(default_factory=Notes)
-    shares: Mapping[str, int] = field(default_factory=dict)
+    writes: int = 0
     foreign: tuple[str, ...] = ()
     lost: str = ""
     beside: tuple[str, ...] = ()
     given: Mapping[str, int] | None = None
     version: str | None = None
-    token: str = ""
     unsettled: str = ""
     broken: str = ""
 
     @property
+    def intact(self) -> bool:
+        """Whether no edit may keep users away."""
+        return not self.lost
+
+    @property
     def edited(self) -> bool:
-        """Whether somebody else has changed who gets which share, or whom it keeps."""
+        """Whether somebody else changed the shares, or which revisions are kept."""
         return self.given is not None and dict(self.given) != dict(self.shares)
 
     @property
     def drifted(self) -> bool:
-        """Whether it is not as muster writes it."""
+        """Whether anything of it is not as muster writes it."""
         return bool(self.lost or self.foreign or self.beside or self.edited)
 
-    @property
-    def champion(self) -> str | None:
-        """Who has the traffic: the greatest share, and in a tie the one that had it before."""
-        before = self.notes.release.champion if self.notes.release else None
-        serving = {name: percent for name, percent in self.shares.items() if percent}
-        return max(serving, key=lambda name: (serving[name], name == before), default=None)
+
+def drift(route: Route, missing: Collection[str], *, kind: str) -> str:
+    """Say what somebody else changed of a deployment, and the command that brings it back; empty if nothing.
+
+    :param missing: revisions whose object is gone. :param kind: of such an object.
+    """
+    found = [*_edits(route), *(f"{name}'s {kind} is gone: somebody deleted it" for name in missing)]
+    if not found:
+        return ""
+    if route.lost:
+        found[0] += (
+            ". Somebody else wrote that, or muster with another gateway, serving_url, serving or release"
+        )
+    if_right = "if these are right here, " if route.lost else ""
+    return f"{'; '.join(found)}; {if_right}`muster deployments repair {route.name}` brings it back"
+
+
+def _edits(route: Route) -> Iterator[str]:
+    if route.lost:
+        yield f"users may not reach it: in its route {route.lost}"
+    if route.foreign:
+        yield f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
+    elif route.edited and not route.lost:
+        yield f"somebody else has edited its route: {shared(route.shares)}, where muster wrote {shared(route.given or {})}"
+    if route.beside:
+        yield f"its route is not as muster writes it here in {', '.join(route.beside)}"
+
+
+def shared(shares: Mapping[str, int]) -> str:
+    """Write shares for people: ``r1 90 %, r2 10 %, r0 kept``."""
+    ranked = sorted(shares.items(), key=lambda share: -share[1])
+    return (
+        ", ".join(f"{name} {percent} %" if percent else f"{name} kept" for name, percent in ranked)
+        or "nobody"
+    )
 
 
 def route_kind(site: ClusterSite) -> Kind:
@@ -91,7 +147,7 @@ def write_route(route: Route, site: ClusterSite) -> Document:
         "namespace": site.namespace,
         "labels": names.of_deployment(route.name),
         "annotations": {
-            names.NOTES: write_notes(route.notes),
+            names.NOTES: _write_notes(route),
             names.SHARES: json.dumps(dict(route.shares), sort_keys=True, separators=(",", ":")),
         },
     }
@@ -108,8 +164,8 @@ def write_route(route: Route, site: ClusterSite) -> Document:
 def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Notes | None = None) -> Route:
     """Read the object of a route.
 
-    :param spoiled: stands in for what it remembers where that cannot be read.
-    :raises BackendError: it is not muster's, or of another deployment; :raises Corrupt: it was made unreadable.
+    :param spoiled: the notes to assume where they cannot be read.
+    :raises BackendError: it is not muster's, or of another deployment; :raises Corrupt: its notes cannot be read.
     """
     metadata = document["metadata"]
     shown = f"{document['kind']} {metadata['name']} in namespace {site.namespace}"
@@ -120,7 +176,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
             f"{shown} belongs to {of}, and deployment {name!r} needs that name: take another name"
         )
     try:
-        notes = read_notes((metadata.get("annotations") or {}).get(names.NOTES), route=shown)
+        notes = _read_notes((metadata.get("annotations") or {}).get(names.NOTES), route=shown)
     except Corrupt:
         if spoiled is None:
             raise
@@ -132,7 +188,12 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
     unsettled, broken = _reported(document, site) if site.gateway else ("", "")
     route = Route(
         name=name,
-        notes=notes,
+        made=notes.last,
+        writes=notes.writes,
+        live=notes.live,
+        over=notes.over,
+        release=notes.release,
+        moved=notes.moved,
         shares=shares,
         foreign=foreign,
         given=_given((metadata.get("annotations") or {}).get(names.SHARES)),
@@ -144,6 +205,39 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
     written, found = _spec(route, site), document["spec"]
     beside = edits.beside(written, found) if site.gateway else ()  # a Service may have ports of others
     return replace(route, lost=edits.lost(written, found), beside=beside)
+
+
+def _write_notes(route: Route) -> str:
+    """Write the annotation. :raises SpecError: it is too long for one."""
+    notes = Notes(
+        last=route.made,
+        writes=route.writes,
+        moved=route.moved,
+        live=route.live,
+        over=route.over,
+        kept=tuple(sorted(route.kept)),
+        release=route.release,
+    )
+    text = dumps(notes)
+    if len(text.encode()) > LARGEST_BYTES:
+        raise SpecError(
+            f"the deployment's revisions are {len(text.encode()) >> 10} KiB as text, and a route remembers "
+            f"{LARGEST_BYTES >> 10}: give fewer smoke requests, or fewer rows in them"
+        )
+    return text
+
+
+def _read_notes(text: str | None, *, route: str) -> Notes:
+    """Read the annotation. :raises Corrupt: it was edited or removed, or another release of muster wrote it."""
+    try:
+        if text is None:
+            raise SpecError("there are none")
+        return loads(Notes, text)
+    except SpecError as error:
+        raise Corrupt(
+            f"{route}: what muster remembers in its annotations cannot be read ({error}); users are served as before. "
+            "Put it back if it was edited by hand; else retire the deployment and deploy it again"
+        ) from error
 
 
 def _given(text: str | None) -> dict[str, int] | None:
@@ -220,7 +314,7 @@ def _weights(
 
 
 def _service(route: Route) -> Document:
-    revision = route.champion or _NOBODY
+    revision = route.champion or _NO_REVISION
     return {
         "selector": names.of_revision(route.name, revision),
         "ports": [{"name": "http", "port": _SERVICE_PORT, "targetPort": PORT, "protocol": "TCP"}],
@@ -230,7 +324,7 @@ def _service(route: Route) -> Document:
 def _selected(document: Document, notes: Notes) -> dict[str, int]:
     revision = str((document["spec"].get("selector") or {}).get(names.REVISION))
     shares = dict.fromkeys(notes.kept, 0)
-    return {**shares, revision: 100} if notes.called(revision) else shares
+    return {**shares, revision: 100} if any(one.name == revision for one in notes.live) else shares
 
 
 def _token(document: Document) -> str:

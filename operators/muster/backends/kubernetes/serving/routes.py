@@ -9,8 +9,14 @@ from dataclasses import replace
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.notes import Notes
-from muster.backends.kubernetes.serving.route import Route, other_kind, read_route, route_kind, write_route
+from muster.backends.kubernetes.serving.route import (
+    Notes,
+    Route,
+    other_kind,
+    read_route,
+    route_kind,
+    write_route,
+)
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, Unreachable
 from muster.core.names import check_label
@@ -98,7 +104,7 @@ class Routes:
         :raises Conflict: somebody else has written it since, or made it first.
         :raises SpecError: it is refused.
         """
-        counted = replace(route, notes=replace(route.notes, writes=route.notes.writes + 1))
+        counted = replace(route, writes=route.writes + 1)
         if route.version is None:
             made = self._client.create(write_route(counted, self._site))
             return read_route(made, name=route.name, site=self._site)

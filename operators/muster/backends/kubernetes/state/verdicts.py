@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from muster.backends.blame import first_of
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
 from muster.backends.kubernetes.state.faults import ADVICE, CAUSES, Fault, fault
@@ -17,7 +16,7 @@ from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
 from muster.core.status import JobState
-from muster.core.verdict import Cause, Verdict
+from muster.core.verdict import Cause, Verdict, first_of
 
 _EXIT_CODE = re.compile(r"for pod (\S+) failed with exit code (\d+)")
 _DISRUPTED = re.compile(r"Pod (\S+) has condition DisruptionTarget")

@@ -13,7 +13,7 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, 
 from muster.backends.kubernetes.api.kinds import JOB_SET
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS
-from muster.backends.kubernetes.lifecycle.jobs import UNSEALED
+from muster.backends.kubernetes.runner import UNSEALED
 from muster.core.cancelling import UNKNOWN
 from muster.core.errors import Forbidden
 from muster.core.job import Origin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +17,10 @@ from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
-from muster.backends.kubernetes.serving.platform import ServingPlatform, platform_of
+from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
+from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.releases.deployments import Deployments, number
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.job import Pinned
 from muster.images.folders import put_image
@@ -226,7 +227,7 @@ class ServingCluster(FakeCluster):
             return Answer(*self.answers[revision])
         if path.endswith("/infer"):
             column = asked.body["inputs"][0]["data"]
-            data = [float(names.number(revision)) * x for x in column]
+            data = [float(number(revision)) * x for x in column]
             return Answer(
                 body={"outputs": [{"name": "y", "shape": [len(data)], "datatype": "FP32", "data": data}]}
             )
@@ -252,12 +253,21 @@ class World:
     def platform(self) -> ServingPlatform:
         return platform_of(self.site)
 
-    def deployments(self, **changes: Any) -> ClusterDeployments:
-        """Connect, as one more of us would. :param changes: of the site."""
-        site = replace(self.site, **changes)
-        return ClusterDeployments(
-            self.client, site=site, store=lambda: self.store, now=lambda: self.now, sleep=self.sleep
+    def deployments(self, sleep: Callable[[float], None] | None = None, **changes: Any) -> Deployments:
+        """Connect, as one more client. :param sleep: instead of :meth:`sleep`. :param changes: of the site."""
+        return cluster_deployments(
+            self.client,
+            site=replace(self.site, **changes),
+            store=lambda: self.store,
+            now=lambda: self.now,
+            sleep=sleep or self.sleep,
         )
+
+    def surveyed(self) -> Deployments:
+        """Connect, and know already what the cluster offers, so that the next act asks for no more than it needs."""
+        deployments = self.deployments()
+        deployments.platform.blank("nothing")
+        return deployments
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

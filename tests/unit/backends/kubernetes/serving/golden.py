@@ -14,12 +14,11 @@ from typing import Any
 from tests import golden
 
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.serving.inference_service import inference_service
-from muster.backends.kubernetes.serving.notes import Live, Notes
+from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
 from muster.backends.kubernetes.serving.route import Route, write_route
-from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
 from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.releases.book import Entry
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState, SmokeRequest
 from muster.core.job import Pinned
 from muster.core.resources import Resources
@@ -61,22 +60,20 @@ ROUTE = Route(
     name="flights",
     shares={"r1": 80, "r2": 20},
     version="4711",
-    notes=Notes(
-        last=3,
-        writes=5,
-        moved=NOW,
-        live=(Live(name="r2", spec=SMOKED, since=NOW), Live(name="r1", spec=spec(), since=NOW - 60)),
-        over=(
-            Revision(
-                name="r3",
-                model=spec(9).model,
-                state=RevisionState.REFUSED,
-                since=NOW,
-                reason="r3 answered 500",
-            ),
+    made=3,
+    writes=5,
+    moved=NOW,
+    live=(Entry(name="r2", spec=SMOKED, since=NOW), Entry(name="r1", spec=spec(), since=NOW - 60)),
+    over=(
+        Revision(
+            name="r3",
+            model=spec(9).model,
+            state=RevisionState.REFUSED,
+            since=NOW,
+            reason="r3 answered 500",
         ),
-        release=Release(revision="r2", champion="r1", by="manual/flights/deploy", since=NOW),
     ),
+    release=Release(revision="r2", champion="r1", by="manual/flights/deploy", since=NOW),
 )
 
 

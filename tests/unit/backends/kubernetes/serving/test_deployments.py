@@ -24,11 +24,11 @@ from muster.backends.kubernetes.api.kinds import (
     SERVICE,
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
-from muster.backends.kubernetes.serving.notes import Live
 from muster.backends.kubernetes.serving.revisions import Revisions
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases import manual
+from muster.backends.releases.book import Entry
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import Release, RevisionState, SmokeRequest
 from muster.core.errors import (
@@ -106,7 +106,7 @@ class TestPrepare:
         deployments, others = there.deployments(), there.deployments()
         make = Revisions.make
 
-        def late(revisions: Revisions, live: Live) -> None:
+        def late(revisions: Revisions, live: Entry) -> None:
             monkeypatch.setattr(Revisions, "make", make)
             others.prepare(there.spec(3), by="ti-3")
             others.withdraw("lines", live.name, state=RevisionState.RETIRED, reason="superseded")
@@ -216,7 +216,7 @@ class TestPrepare:
     def test_a_route_that_is_still_being_deleted_is_not_waited_for_for_ever(self, there: World) -> None:
         serve(there)
         there.route()["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
-        with pytest.raises(Conflict, match="is being deleted: try again"):
+        with pytest.raises(Conflict, match="is being retired: try again"):
             there.deployments().prepare(there.spec(2), by="ti-2")
 
     def test_a_name_that_somebody_else_has_taken(self, there: World) -> None:
@@ -499,7 +499,7 @@ class TestShares:
         deployments = there.deployments()
         deployments.prepare(there.spec(2), by="ti-2")
         status = deployments.deployment("lines")
-        with pytest.raises(DeploymentError, match="r2 of lines is not ready: 0 of 1 replicas"):
+        with pytest.raises(DeploymentError, match=r"r2 is not ready for traffic .*0 of 1 replicas"):
             deployments.shift("lines", {"r1": 95, "r2": 5}, token=status.token, release=status.release)
         assert there.weights() == {"lines-r1-predictor": 100}
 
@@ -520,7 +520,7 @@ class TestShares:
             assert roll_back(deployments, "lines", by="me") == "r1"
             assert there.weights() == {"lines-r1-predictor": 100}
             return
-        with pytest.raises(DeploymentError, match="r1 of lines is not ready: 0 of 2 replicas"):
+        with pytest.raises(DeploymentError, match=r"r1 is not ready for traffic .*0 of 2 replicas"):
             roll_back(deployments, "lines", by="me")
 
     @pytest.mark.parametrize(
@@ -595,9 +595,9 @@ class TestWithdraw:
         deployments.prepare(there.spec(2), by="ti-2")
         with pytest.raises(Conflict, match="has 100 % of the traffic"):
             deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="")
-        with pytest.raises(Conflict, match="r2 of lines is under way, by ti-2"):
+        with pytest.raises(Conflict, match="r2 is part of the release of r2, by ti-2"):
             deployments.withdraw("lines", "r2", state=RevisionState.RETIRED, reason="")
-        with pytest.raises(NotFound, match="no revision r9"):
+        with pytest.raises(NotFound, match="no revision 'r9'"):
             deployments.withdraw("lines", "r9", state=RevisionState.RETIRED, reason="")
 
     def test_nothing_is_deleted_while_the_gateway_does_not_say_that_it_let_go(
@@ -626,14 +626,12 @@ class TestWithdraw:
         status = deployments.deployment("lines")
         deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
         other = there.deployments()
-        sleep = deployments._clearing._sleep
 
         def begin_another(seconds: float) -> None:
             other.prepare(there.spec(3), by="ti-3")
-            sleep(seconds)
+            there.sleep(seconds)
 
-        deployments._clearing._sleep = begin_another
-        deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
+        there.deployments(begin_another).withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         left = [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)]
         assert left == ["lines-r2", "lines-r3"]
 
@@ -644,14 +642,12 @@ class TestWithdraw:
         deployments = there.deployments()
         deployments.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="done")
         other = there.deployments()
-        sleep = deployments._clearing._sleep
 
         def begin_it_anew(seconds: float) -> None:
             other.prepare(there.spec(1), by="ti-4")
-            sleep(seconds)
+            there.sleep(seconds)
 
-        deployments._clearing._sleep = begin_it_anew
-        deployments.withdraw("lines", "r2", state=RevisionState.RETIRED, reason="done")
+        there.deployments(begin_it_anew).withdraw("lines", "r2", state=RevisionState.RETIRED, reason="done")
         pins = [there.store.resolve(there.version(number).address)[0].pins for number in (1, 2, 3)]
         assert pins == [("deployment/lines",), (), ("deployment/lines",)]
 
@@ -669,18 +665,21 @@ class TestRetire:
         with pytest.raises(NotFound, match=r"no deployment 'lines'; known are: none"):
             deployments.deployment("lines")
 
-    def test_it_waits_until_the_platform_lets_go(self, there: World) -> None:
+    def test_it_waits_until_the_platform_lets_go(self, there: World, monkeypatch: pytest.MonkeyPatch) -> None:
         """A finalizer of KServe's keeps an InferenceService, also where there is no pod any more."""
         serve(there)
-        deployments, objects = there.deployments(), there.cluster.objects
+        objects = there.cluster.objects
 
         def no_pods(*_: object, **__: object) -> None:
             for pod in there.cluster.all(POD):
                 del objects[POD.plural, pod["metadata"]["name"]]
 
-        deployments._revisions.delete = no_pods  # type: ignore[method-assign]
-        deployments._revisions._sleep = lambda _: objects.pop((there.platform.kind.plural, "lines-r1"))
-        deployments.retire("lines")
+        def let_go(_: float) -> None:
+            if there.cluster.all(there.platform.kind) and not there.cluster.all(POD):
+                del objects[there.platform.kind.plural, "lines-r1"]
+
+        monkeypatch.setattr(Revisions, "delete", no_pods)
+        there.deployments(let_go).retire("lines")
         assert there.cluster.all(there.platform.kind) == []
 
     def test_what_was_cut_off_is_still_there_to_be_retired(self, there: World) -> None:
@@ -756,7 +755,7 @@ class TestAsk:
 
     def test_no_such_revision(self, there: World) -> None:
         serve(there)
-        with pytest.raises(NotFound, match="no revision r7"):
+        with pytest.raises(NotFound, match="no revision 'r7'"):
             there.deployments().ask("lines", "r7", there.spec().smoke[0])
 
 

@@ -11,8 +11,8 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, at_request, die
 from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, HTTP_ROUTE, INFERENCE_SERVICE
-from muster.backends.kubernetes.serving.deployments import ClusterDeployments
 from muster.backends.releases.decision import Ending
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import begin
 from muster.backends.releases.manual import tidy
 from muster.backends.releases.plan import Plan
@@ -28,7 +28,7 @@ def there(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def release(there: World, number: int, deployments: ClusterDeployments | None = None) -> Ending:
+def release(there: World, number: int, deployments: Deployments | None = None) -> Ending:
     """Release a version in the name of one task, from wherever that is."""
     driver = begin(deployments or there.deployments(), there.spec(number, smoke=()), STEPS, by="ti-1")
     while (outcome := driver.step()) is None:
@@ -36,12 +36,9 @@ def release(there: World, number: int, deployments: ClusterDeployments | None = 
     return outcome.ending
 
 
-def requests(
-    there: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[ClusterDeployments], object]
-) -> int:
+def requests(there: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[Deployments], object]) -> int:
     """How many requests an act sends, once the cluster is known."""
-    deployments = there.deployments()
-    deployments._survey.cluster()
+    deployments = there.surveyed()
     with at_request(monkeypatch, 0, die, after=False) as sent:
         act(deployments)
     return len(sent)
@@ -71,8 +68,7 @@ def test_a_release_killed_at_any_request_is_finished_by_the_next(
         assert before is not None
         number = len(there.versions) + 1
         there.version(number)
-        deployments = there.deployments()
-        deployments._survey.cluster()
+        deployments = there.surveyed()
         with at_request(monkeypatch, step, die, after=after), suppress(Cut):
             release(there, number, deployments)
         check_users_are_served(there, number - 1, number)
@@ -119,7 +115,7 @@ def test_somebody_who_writes_between_any_two_requests_wins_or_waits(
         status = deployments.deployment("lines")
         written: list[str] = []
 
-        def write(other: ClusterDeployments = other, written: list[str] = written) -> None:
+        def write(other: Deployments = other, written: list[str] = written) -> None:
             look = other.deployment("lines")
             written.append(other.shift("lines", {"r1": 50, "r2": 50}, token=look.token, release=None))
 
@@ -142,7 +138,7 @@ def test_a_withdrawal_cut_off_is_told_and_finished(there: World, monkeypatch: py
     status = deployments.deployment("lines")
     deployments.shift("lines", {"r2": 100}, token=status.token, release=None)
 
-    def withdraw(of: ClusterDeployments) -> None:
+    def withdraw(of: Deployments) -> None:
         of.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="over")
 
     with at_request(monkeypatch, 3, die, after=True), pytest.raises(Cut):

@@ -26,14 +26,13 @@ from tests.unit.backends.kubernetes.serving.golden import (
 )
 
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.inference_service import inference_service
-from muster.backends.kubernetes.serving.notes import HISTORY, LARGEST_BYTES, Notes
-from muster.backends.kubernetes.serving.platform import platform_of
-from muster.backends.kubernetes.serving.route import Route, read_route, write_route
-from muster.backends.kubernetes.serving.seldon_deployment import seldon_deployment
+from muster.backends.kubernetes.serving.kinds import inference_service, platform_of, seldon_deployment
+from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Route, read_route, write_route
 from muster.backends.kubernetes.serving.server import archive, code
 from muster.backends.kubernetes.site import Platform
-from muster.core.deployment import Revision, RevisionState, SmokeRequest
+from muster.backends.releases.book import begin, withdraw
+from muster.backends.releases.deployments import number
+from muster.core.deployment import RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 
 
@@ -123,7 +122,7 @@ def test_names_fit_what_kserve_makes_of_them(deployment: str, revision: str, nam
     assert len(names.service_name(name)) <= 63
     assert name[0].isalpha()
     assert name.endswith(f"-{revision}")
-    assert names.number(revision) == int(revision[1:])
+    assert number(revision) == int(revision[1:])
 
 
 def test_long_names_that_differ_in_the_end_differ() -> None:
@@ -136,7 +135,7 @@ def test_a_route_is_read_as_it_was_written(site: object) -> None:
     shares = {"r1": 80, "r2": 20} if site is SITE else {"r1": 100}
     route = replace(ROUTE, shares=shares)
     found = read_route(write_route(route, site), name="flights", site=site)  # type: ignore[arg-type]
-    assert (found.shares, found.notes, found.version) == (shares, ROUTE.notes, "4711")
+    assert found == replace(route, given=shares, token=found.token, unsettled=found.unsettled)
 
 
 def test_a_token_changes_with_what_was_decided_and_not_with_what_is_reported() -> None:
@@ -145,7 +144,7 @@ def test_a_token_changes_with_what_was_decided_and_not_with_what_is_reported() -
     reported = {**document, "status": {"parents": []}, "metadata": {**document["metadata"], "generation": 9}}
     reported["metadata"]["resourceVersion"] = "4712"
     assert read_route(reported, name="flights", site=SITE).token == token
-    again = write_route(replace(ROUTE, notes=replace(ROUTE.notes, writes=6)), SITE)
+    again = write_route(replace(ROUTE, writes=6), SITE)
     assert read_route(again, name="flights", site=SITE).token != token
     edited = yaml.safe_load(yaml.safe_dump(document))
     edited["spec"]["rules"][0]["backendRefs"][0]["weight"] = 79
@@ -155,16 +154,16 @@ def test_a_token_changes_with_what_was_decided_and_not_with_what_is_reported() -
 def test_a_route_with_too_much_to_remember_is_refused() -> None:
     rows = tuple(float(row) for row in range(LARGEST_BYTES // 4))
     large = spec(smoke=(SmokeRequest(name="large", inputs={"x": rows}),))
-    route = Route(name="flights", notes=Notes().with_new(large, now=NOW))
+    route, _ = begin(Route(name="flights"), large, by="ti-1", now=NOW)
     with pytest.raises(SpecError, match="fewer smoke requests, or fewer rows"):
         write_route(route, SITE)
 
 
 def test_the_oldest_of_those_that_are_over_are_forgotten() -> None:
-    notes = Notes()
-    for number in range(HISTORY + 5):
-        notes = notes.with_new(spec(number + 1), now=NOW)
-        ended = Revision(name=notes.live[0].name, model=notes.live[0].spec.model, state=RevisionState.RETIRED)
-        notes = notes.with_over(ended)
-    assert len(notes.over) == HISTORY
-    assert (notes.over[0].name, notes.live, notes.last) == (f"r{HISTORY + 5}", (), HISTORY + 5)
+    route = Route(name="flights")
+    for made in range(HISTORY + 5):
+        route, entry = begin(route, spec(made + 1), by="ti-1", now=NOW)
+        route = replace(route, release=None)
+        route = withdraw(route, entry.name, state=RevisionState.RETIRED, reason="", now=NOW, history=HISTORY)
+    assert len(route.over) == HISTORY
+    assert (route.over[0].name, route.live, route.made) == (f"r{HISTORY + 5}", (), HISTORY + 5)

@@ -9,7 +9,7 @@ from tests.unit.backends.kubernetes.serving.golden import SITE, spec
 from tests.unit.backends.kubernetes.site_objects import NODES, cluster, node
 
 from muster.backends.kubernetes.cluster.facts import Node
-from muster.backends.kubernetes.serving.platform import card_classes
+from muster.backends.kubernetes.serving.kinds import card_classes
 from muster.backends.kubernetes.serving.server import Server, pod
 
 CPU, *CARDS = map(Node.of, NODES)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.serving.golden import NOW, spec
 
-from muster.backends.kubernetes.serving.notes import Live
-from muster.backends.kubernetes.serving.platform import KSERVE, SELDON, ServingPlatform
-from muster.backends.kubernetes.serving.standing import Objects, standing
+from muster.backends.kubernetes.serving.kinds import KSERVE, SELDON, ServingPlatform
+from muster.backends.kubernetes.serving.status import Objects, revision_status
+from muster.backends.releases.book import Entry
 from muster.core.deployment import Revision, RevisionState
 
 Document = dict[str, Any]
-LIVE = Live(name="r1", spec=spec(replicas=2), since=NOW)
+LIVE = Entry(name="r1", spec=spec(replicas=2), since=NOW)
 
 
 def objects(**changes: Any) -> Objects:
@@ -74,7 +74,9 @@ def seen(
     taken_back: bool = False,
 ) -> Revision:
     now = NOW + after_seconds
-    return standing(LIVE, of, platform=platform, percent=percent, since=NOW, now=now, taken_back=taken_back)
+    return revision_status(
+        LIVE, of, platform=platform, percent=percent, since=NOW, now=now, taken_back=taken_back
+    )
 
 
 def test_it_is_ready_where_all_of_it_says_so() -> None:

@@ -1,9 +1,9 @@
-"""How a revision stands, from its objects: whether it answers, what it waits for, why it cannot be.
+"""The status of a revision, from its objects: whether it answers, what it waits for, why it failed. Pure.
 
-``Ready=True`` of an InferenceService is not enough: it is of the pod before where one was edited, and true
-of a server that listens without a model. Seldon's is no more. What counts are all of these together: the condition, the
-Deployment's own numbers about its latest generation, the endpoints, and how often containers have ended.
-Whether the model answers rightly is for smoke requests to say.
+``Ready=True`` of an InferenceService is not enough: after an edit it is about the previous pod, and it is true of a
+server that listens without a model. Seldon's condition is no better. So all of these count together: the condition, the
+Deployment's numbers about its latest generation, the endpoints, and the restarts of containers. Whether the model
+answers correctly is what smoke requests test.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.facts import condition, holds
-from muster.backends.kubernetes.serving.notes import Live
-from muster.backends.kubernetes.serving.platform import ServingPlatform
+from muster.backends.kubernetes.serving.kinds import ServingPlatform
+from muster.backends.releases.book import Entry
 from muster.core.deployment import Revision, RevisionState
 from muster.core.verdict import one_line
 
@@ -50,8 +50,8 @@ class Objects:
         return [pod for pod in self.pods if not pod["metadata"].get("deletionTimestamp")]
 
 
-def standing(
-    live: Live,
+def revision_status(
+    live: Entry,
     objects: Objects,
     *,
     platform: ServingPlatform,
@@ -60,7 +60,7 @@ def standing(
     now: float,
     taken_back: bool = False,
 ) -> Revision:
-    """Say how a revision stands.
+    """Return the status of a revision.
 
     :param percent: its share of the traffic; 0 where it is kept for a rollback, None where the route does
         not name it.
@@ -95,7 +95,7 @@ def standing(
     )
 
 
-def _fault(live: Live, objects: Objects, *, restarts: int, ready: int, now: float) -> str:
+def _fault(live: Entry, objects: Objects, *, restarts: int, ready: int, now: float) -> str:
     """Why a revision that never had traffic will not do: it ends by itself, or takes too long."""
     if restarts:
         return f"it ended {restarts} time{'s' if restarts > 1 else ''} before it had any traffic"

@@ -1,0 +1,52 @@
+"""Ends jobs without success: the verdict is decided, what runs is cleared away, and then the end is recorded.
+
+In this order, so that a kill between two steps loses nothing: a job with a verdict that has not ended is
+brought to its end by the next look at it. An end is recorded only when nothing of the job runs any more, so
+its verdict is the last of its log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.protocols import Ledger
+
+
+def is_decided(status: JobStatus) -> bool:
+    """Whether a job's end is decided: it has ended, is committed, or has a verdict."""
+    return status.state.ended or status.state is JobState.COMMITTING or status.verdict is not None
+
+
+def decide(ledger: Ledger, status: JobStatus, verdict: Verdict, *, owner: str | None = None) -> bool:
+    """Write down why a job ends.
+
+    :param owner: write it only while this one owns the job.
+    :return: False where another one owns it by now, and nothing was written.
+    """
+    reason = f"is being ended ({verdict.cause.value})"
+    return ledger.update(replace(status, verdict=verdict, reason=reason), owner=owner)
+
+
+def record(
+    ledger: Ledger,
+    status: JobStatus,
+    verdict: Verdict,
+    *,
+    append: Callable[[str, bytes], None] | None = None,
+    now: Callable[[], float] = time.time,
+) -> None:
+    """Record the end of a job of which nothing runs any more: the verdict in its log, then its last state.
+
+    :param append: writes to the log; where several may record one end, it has to write it once.
+    """
+    (append or ledger.append)(status.job_id, (verdict.render(job_id=status.job_id) + "\n").encode())
+    ledger.update(replace(status, state=ended_as(verdict), ended=now(), reason="", verdict=verdict))
+
+
+def ended_as(verdict: Verdict) -> JobState:
+    """The state of a job that ended without success."""
+    return JobState.CANCELLED if verdict.cause is Cause.CANCELLED else JobState.FAILED

@@ -1,0 +1,245 @@
+"""The life of a job, the same wherever it runs: entered once, looked at, watched, cancelled and swept.
+
+What is known of a job lies in the store's ledger; what runs belongs to a :class:`~muster.backends.jobs.runner.Runner`.
+No process waits here for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from muster.backends.base import PATIENCE_SECONDS
+from muster.backends.jobs.checks import check_store
+from muster.backends.jobs.runner import Look, Runner
+from muster.core.cancelling import UNKNOWN
+from muster.core.errors import (
+    BackendError,
+    Conflict,
+    Corrupt,
+    Forbidden,
+    MusterError,
+    NotFound,
+    SpecError,
+    Unreachable,
+)
+from muster.core.job import JobSpec
+from muster.core.names import check_job_id
+from muster.core.status import JobEvent, JobStatus
+from muster.core.verdict import Verdict, one_line
+from muster.volumes.protocols import LocalStore
+
+log = logging.getLogger(__name__)
+
+_SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 2.0  # between two tries to clear an ended job away
+
+
+class Lifecycle:
+    """The half of :class:`~muster.backends.base.Backend` that is about jobs."""
+
+    def __init__(self, store: LocalStore, runner: Runner) -> None:
+        self._store = store
+        self._ledger = store.ledger
+        self._runner = runner
+
+    @property
+    def store(self) -> LocalStore:
+        """The store that jobs read and write."""
+        return self._store
+
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        """Refuse at once what can never run here, and return warnings about what runs otherwise."""
+        return self._runner.check(job)
+
+    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
+        """Enter a job and start it, now or when there is room; see :meth:`muster.backends.base.Backend.submit`."""
+        warnings = self._enter(job, job_id=job_id, owner=owner)
+        status = self._ledger.status(job_id)
+        if status.state.ended:
+            self._runner.clear(job, job_id)
+        else:
+            self._runner.start(job, status)
+        return warnings
+
+    def status(self, job_id: str) -> JobStatus:
+        """Report the job as it is now; never wait."""
+        status = self._ledger.status(job_id)
+        return status if status.state.ended else self._runner.look(many=False)(status)
+
+    def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
+        """Report many jobs at once; leave out what cannot be found or read."""
+        recorded = self._ledger.statuses(list(job_ids))
+        look = self._runner.look(many=any(not status.state.ended for status in recorded))
+        found = dict[str, JobStatus]()
+        for status in recorded:
+            with suppress(NotFound, Corrupt):
+                found[status.job_id] = _looked(look, status)
+        return found
+
+    async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+        """Yield lines and changes of state until the job has ended; its end is the last event."""
+        import asyncio  # with it comes ssl: too much for a command that only asks
+
+        offset, seen, since = _offset(after), None, time.monotonic()
+        while True:
+            status = await asyncio.to_thread(self._watched, job_id)
+            while True:  # never all of it at once: a log may be larger than the memory that there is
+                data, offset = await asyncio.to_thread(self._lines, job_id, offset)
+                if data:
+                    lines = tuple(data.decode("utf-8", "replace").splitlines())
+                    yield JobEvent(cursor=str(offset), lines=lines)
+                if not (data and status.state.ended):
+                    break
+            if status.state.ended:
+                await self._cleared(job_id)
+            if status != seen:
+                seen, since = status, time.monotonic()
+                yield JobEvent(cursor=str(offset), status=status)
+            if status.state.ended:
+                return
+            if len(data) > self._runner.part_bytes // 2:
+                continue  # there is more of it
+            await asyncio.sleep(self._pause(since))
+
+    def cancel(
+        self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
+    ) -> None:
+        """End the job and leave no process; see :meth:`muster.backends.base.Backend.cancel`.
+
+        :raises BackendError: something of it does not end.
+        """
+        job, status = self._ledger.spec(job_id), self._ledger.status(job_id)
+        if status.state.ended:
+            with suppress(Unreachable):  # the sweep takes away what is left
+                self._runner.clear(job, job_id)
+        elif not self._runner.stop(job, status, why, owner=owner):
+            return
+        since = time.monotonic()
+        deadline = since + job.grace_seconds + self._runner.margin_seconds
+        while wait and not self._is_over(job, job_id, deadline):
+            time.sleep(self._pause(since))  # the pace of asking
+
+    def sweep(self) -> tuple[str, ...]:
+        """Take away what ended jobs left where they ran; return which jobs.
+
+        Where the cluster does not answer, the next round goes on. Jobs that the ledger does not know are left alone.
+        """
+        swept = []
+        for job_id, status in self.statuses(sorted(self._runner.left())).items():
+            try:
+                if status.state.ended and self._runner.clear(self._ledger.spec(job_id), job_id):
+                    swept.append(job_id)
+            except Unreachable as error:
+                log.warning("job %s and those after it are swept in the next round: %s", job_id, error)
+                break
+            except MusterError as error:  # the others are swept all the same
+                log.warning("job %s cannot be swept: %s", job_id, error)
+        return tuple(swept)
+
+    def close(self) -> None:
+        """Give back what is held open to look at jobs; jobs go on."""
+        self._runner.close()
+        self._store.close()
+
+    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[str, ...]:
+        """Enter a job that is not known yet, with warnings as the first lines of its log; return these.
+
+        A known job is not checked again: what it was made of need not be here any more.
+        """
+        check_job_id(job_id)
+        warnings: tuple[str, ...] = ()
+        if not self._is_known(job_id):
+            warnings = self._runner.check(job)
+            check_store(job, self._store)
+        try:
+            created = self._ledger.create(job_id, job, owner=owner)
+        except Conflict as error:
+            raise SpecError(str(error)) from error
+        if created and warnings:
+            self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
+        return warnings if created else ()
+
+    def _is_known(self, job_id: str) -> bool:
+        try:
+            self._ledger.status(job_id)
+        except NotFound:
+            return False
+        return True
+
+    def _pause(self, since: float) -> float:
+        """Seconds until the next look at a job: the longer it has been in one state, the more, up to a limit.
+
+        Each look takes CPU from the ranks, so this does not depend on how much they say.
+        """
+        soonest, latest = self._runner.pauses_seconds
+        return min(max((time.monotonic() - since) / 20, soonest), latest)
+
+    def _watched(self, job_id: str) -> JobStatus:
+        status = self._ledger.status(job_id)
+        return status if status.state.ended else self._runner.look(many=True)(status)
+
+    def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
+        return self._ledger.read(job_id, after=offset, limit_bytes=self._runner.part_bytes)
+
+    def _is_over(self, job: JobSpec, job_id: str, deadline: float) -> bool:
+        """Bring a stopped job to its end as far as that goes now; whether nothing of it is left to do."""
+        late = time.monotonic() > deadline
+        try:
+            return not self._runner.end(job, job_id, late=late)
+        except Unreachable as error:  # its end is decided: the next look at it goes on
+            if late:
+                raise BackendError(
+                    f"job {job_id} is being ended, and that takes too long: {error}"
+                ) from error
+            return False
+
+    async def _cleared(self, job_id: str) -> None:
+        """Clear an ended job away, and wait for a cluster that is away just now.
+
+        Its result does not depend on that: what is left after all, the sweep takes away.
+        """
+        import asyncio
+
+        deadline, pause = time.monotonic() + PATIENCE_SECONDS, _SOONEST_SECONDS
+        while left := await asyncio.to_thread(self._clear, job_id):
+            if time.monotonic() > deadline:
+                log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, left)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LATEST_SECONDS)
+
+    def _clear(self, job_id: str) -> str:
+        """Clear an ended job away; say what is in the way for now."""
+        try:
+            self._runner.clear(self._ledger.spec(job_id), job_id)
+        except (Unreachable, Forbidden) as error:  # an API server that starts knows of no rights at first
+            return str(error)
+        except MusterError as error:
+            log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, error)
+        return ""
+
+
+def _looked(look: Look, status: JobStatus) -> JobStatus:
+    """Look at one of many: what is wrong with it keeps none of the others from being reported."""
+    try:
+        return look(status)
+    except (NotFound, Corrupt):
+        raise
+    except MusterError as error:
+        log.warning("job %s cannot be looked at: %s", status.job_id, error)
+        return replace(status, reason=one_line(str(error)))
+    except Exception as error:
+        log.exception("job %s cannot be looked at, by a defect of muster's own", status.job_id)
+        said = f"it cannot be looked at, by a defect of muster's own ({type(error).__name__}: {error})"
+        return replace(status, reason=one_line(said))
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise SpecError(f"cursor {cursor!r:.40}: expected one that watch() gave")
+    return int(cursor)

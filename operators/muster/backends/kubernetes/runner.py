@@ -1,0 +1,268 @@
+"""Runs jobs on a cluster, as JobSets and Jobs.
+
+What has succeeded stands in the ledger, written by the store service. All else is told by the cluster's
+objects: how a job is now, and why it ended without success, which is recorded by the first look that sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from muster.backends.capacity import Place
+from muster.backends.jobs.checks import Resolve
+from muster.backends.jobs.ending import is_decided
+from muster.backends.jobs.runner import Look
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
+from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.lifecycle.admission import Admission
+from muster.backends.kubernetes.lifecycle.ending import Ending
+from muster.backends.kubernetes.lifecycle.judged import Basis, Judged
+from muster.backends.kubernetes.lifecycle.restarts import Heralds
+from muster.backends.kubernetes.lifecycle.submitting import Submitter
+from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state.observe import Observed, completed, merged, observe
+from muster.backends.kubernetes.state.queueing import reckoned_places
+from muster.backends.kubernetes.state.roots import find_root
+from muster.backends.kubernetes.state.seen import Seen, seconds
+from muster.backends.kubernetes.state.sight import Sight
+from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
+from muster.core.errors import BackendError, Forbidden, Unreachable
+from muster.core.job import JobSpec
+from muster.core.status import JobState, JobStatus
+from muster.core.verdict import Cause, Verdict, one_line
+from muster.volumes.service.client import ServiceStore
+
+log = logging.getLogger(__name__)
+
+UNSEALED = Verdict(
+    cause=Cause.BACKEND_ERROR,
+    message="every pod of it ended well, and the store has no seal of one or more of them",
+    advice="see whether the store was put back to an earlier state, or its service is of another release",
+)
+_UNSEALED_SECONDS = 60.0
+
+_SPECS = 4096
+
+
+class KubernetesRunner:
+    """Runs jobs on one namespace; see :class:`muster.backends.jobs.runner.Runner`.
+
+    :param client: is patient where jobs are submitted; all else answers within seconds.
+    :param resolve: returns the values of secrets that this process has, KeyError for others.
+    """
+
+    pauses_seconds = (0.05, 0.5)
+    part_bytes = 4 << 20  # a request costs more than the memory
+    margin_seconds = OWN_SECONDS + 60.0
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: ServiceStore,
+        resolve: Resolve,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client.patient(QUICK_SECONDS)
+        self._site = site
+        self._store = store
+        self._clock = clock
+        self._survey = Survey(client, site)
+        self._sight = Sight(self._client, site=site, survey=self._survey)
+        self._ending = Ending(self._client, site=site, store=store, sight=self._sight)
+        self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
+        self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
+        self._heralds = Heralds(store)
+        self._judged = Judged()
+        self._reckoned: tuple[Sequence[Document], Mapping[str, Place]] = (), {}
+        self._spec = lru_cache(_SPECS)(store.ledger.spec)
+
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        """Refuse what can never run here, as far as the cluster and a dry run tell; nothing is made."""
+        return self._admission.check(job)
+
+    def start(self, job: JobSpec, status: JobStatus) -> None:
+        """Make the job's objects, as far as they are not there; one that was cancelled meanwhile is ended."""
+        self._submitter.submit(job, status)
+        self._ending.go_on(job, status.job_id)
+
+    def look(self, *, many: bool) -> Look:
+        """Follow the cluster where many jobs are looked at: then no look costs a request.
+
+        What the cluster has is looked up again once a minute where some of them wait for it.
+        """
+        if many:
+            with suppress(Unreachable):  # then what is recorded is all that can be told
+                self._sight.follow()
+        return partial(self._look, places=self._places())
+
+    def stop(self, job: JobSpec, status: JobStatus, why: Verdict, *, owner: str | None) -> bool:
+        """Write down why the job ends, unless that is decided, and begin to delete its objects."""
+        observed = self._observed(job, status.job_id)
+        status = self._store.ledger.status(status.job_id)  # anew: it may have been adopted meanwhile
+        if not status.state.ended and owner not in (None, status.owner):
+            return False
+        if not is_decided(status) and not self._ending.decide(status, why, observed=observed, owner=owner):
+            return False
+        try:
+            self._ending.go_on(job, status.job_id)
+        except Unreachable as error:  # its end is written down: the next look goes on with it
+            log.warning("job %s is ended as soon as the cluster answers: %s", status.job_id, error)
+        return True
+
+    def end(self, job: JobSpec, job_id: str, *, late: bool) -> str:
+        """Record the end once no pod runs: ranks have their grace, and a commit may take its time."""
+        running = self._ending.running(job_id)
+        if not running:
+            return "" if self._ending.go_on(job, job_id).state.ended else "the store service commits it"
+        left = (
+            f"{', '.join(running[:5])} runs; `kubectl get pods --selector={JOB_LABEL}={job_id}` shows where"
+        )
+        if late:
+            raise BackendError(f"job {job_id} is being ended, and that takes too long: {left}")
+        return left
+
+    def clear(self, job: JobSpec, job_id: str) -> bool:
+        """Begin to delete the job's objects; whether that was not begun yet."""
+        return self._ending.clear(job, job_id)
+
+    def left(self) -> set[str]:
+        """Return the jobs that have objects here."""
+        return {document["metadata"]["labels"][JOB_LABEL] for document in self._sight.roots()}
+
+    def close(self) -> None:
+        """Follow the cluster no longer."""
+        self._sight.close()
+
+    def _look(self, status: JobStatus, *, places: Mapping[str, Place]) -> JobStatus:
+        """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
+        job_id = status.job_id
+        if status.state.ended:
+            self._heralds.forget(job_id)
+            self._judged.forget(job_id)
+            return status
+        try:
+            return self._looked(self._spec(job_id), status, places)
+        except (
+            Unreachable,
+            Forbidden,
+        ) as error:  # what runs goes on; one that starts knows of no rights at first
+            return replace(status, reason=one_line(f"nothing can be seen of it now: {error}"))
+
+    def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
+        if status.verdict is not None:
+            return self._ending.go_on(job, status.job_id)
+        if status.state is JobState.COMMITTING:
+            return replace(status, reason=status.reason or "every replica has sealed")
+        seen = self._sight.seen(job, status.job_id)
+        if seen.root is None:
+            return self._rootless(job, status)
+        basis, now = Basis(seen=seen, recorded=status, place=_place(seen, places)), self._clock()
+        found = self._judged.recall(status.job_id, basis, now=now)
+        return found or self._judge(job, status, basis, now)
+
+    def _judge(self, job: JobSpec, status: JobStatus, basis: Basis, now: float) -> JobStatus:
+        observed = observe(basis.seen, job, place=basis.place, flavors=self._flavors(basis.seen))
+        if self._verdict(job, status, basis.seen, observed) is not None:
+            return self._end(job, status.job_id)
+        self._heralds.tell(job, status.job_id, basis.seen)
+        return self._judged.keep(status.job_id, basis, merged(status, observed), now=now)
+
+    def _flavors(self, seen: Seen) -> Mapping[str, Flavor] | None:
+        """Return the cluster's flavors where a job waits for one; None where they are not known."""
+        cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
+        return None if cluster is None else cluster.flavors
+
+    def _end(self, job: JobSpec, job_id: str) -> JobStatus:
+        """End a job that has come to its end, if that is what the API server says too."""
+        seen = self._sight.asked(job, job_id)
+        status = self._store.ledger.status(job_id)
+        if is_decided(status):
+            return self._ending.go_on(job, job_id)
+        observed = observe(seen, job)
+        found = self._verdict(job, status, seen, observed)
+        if found is None:
+            return merged(status, observed)
+        return self._ending.end(job, status, found, observed=observed)
+
+    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: Observed) -> Verdict | None:
+        """Say why a job has ended or has to; None where it goes on."""
+        now, started = self._clock(), status.started or observed.started
+        cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
+        return (
+            verdict(seen, job, now=now, started=started, cluster=cluster)
+            or overdue(
+                job,
+                state=observed.state,
+                submitted=status.submitted,
+                started=started,
+                now=now,
+                workload=seen.workload,
+            )
+            or self._unsealed(status.job_id, seen, now)
+        )
+
+    def _unsealed(self, job_id: str, seen: Seen, now: float) -> Verdict | None:
+        """Look for the seals of a job whose pods have all ended well: it is committed, unless some are missing."""
+        if seen.root is None or not completed(seen.root):
+            return None
+        ended = condition(seen.root, "Completed") or condition(seen.root, "Complete")
+        if now - (seconds(ended.get("lastTransitionTime")) or now) < _UNSEALED_SECONDS:
+            return None
+        return UNSEALED if self._store.sealed(job_id) is None else None
+
+    def _rootless(self, job: JobSpec, status: JobStatus) -> JobStatus:
+        """Say what it means that a job has no objects: a mirror may be a moment behind."""
+        job_id = status.job_id
+        _, taken = self._store.attempt(job_id)
+        if find_root(self._client, job, job_id, namespace=self._site.namespace) is not None:
+            return merged(status, observe(self._sight.asked(job, job_id), job))
+        status = self._store.ledger.status(job_id)
+        if is_decided(status):
+            return self._ending.go_on(job, job_id)
+        found = vanished(job_id) if taken else self._overdue(job, status)
+        if found is not None:
+            return self._ending.end(job, status, found)
+        lost = "it has no objects on the cluster; submit it again to have them made"
+        return replace(status, alive=False, reason=lost)
+
+    def _overdue(self, job: JobSpec, status: JobStatus) -> Verdict | None:
+        now = self._clock()
+        return overdue(job, state=status.state, submitted=status.submitted, started=status.started, now=now)
+
+    def _observed(self, job: JobSpec, job_id: str) -> Observed | None:
+        try:
+            seen = self._sight.seen(job, job_id)
+        except Unreachable:  # it is ended all the same
+            return None
+        return None if seen.root is None else observe(seen, job)
+
+    def _places(self) -> Mapping[str, Place]:
+        workloads, (before, places) = self._sight.workloads(), self._reckoned
+        if workloads is not before:
+            places = reckoned_places(workloads)
+            self._reckoned = workloads, places
+        return places
+
+
+def _waits(seen: Seen) -> bool:
+    """Whether a queue holds a job, whose pods are not made before it lets them in, or a pod of it has no node."""
+    held = seen.workload is not None and not holds(seen.workload, "Admitted")
+    return held or any(not pod["spec"].get("nodeName") for pod in seen.pods)
+
+
+def _place(seen: Seen, places: Mapping[str, Place]) -> Place | None:
+    if seen.workload is None:
+        return None
+    metadata = seen.workload["metadata"]
+    return places.get(f"{metadata['namespace']}/{metadata['name']}")

@@ -1,0 +1,201 @@
+"""The two kinds of model servers, KServe's InferenceService and Seldon Core's SeldonDeployment: one object a revision.
+
+KServe's is in Standard mode: a Deployment and a Service of its own, and no route. What Seldon's operator makes of a
+SeldonDeployment (v1) is read off its release 1.17.1
+(https://github.com/SeldonIO/seldon-core/tree/v1.17.1/operator), not seen: the operator cannot be had for the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import GATEWAY, INFERENCE_SERVICE, SELDON_DEPLOYMENT, Document, Kind
+from muster.backends.kubernetes.cluster.facts import Cluster
+from muster.backends.kubernetes.cluster.feasibility import check_place
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.server import PORT, Server, pod
+from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.core.errors import Forbidden, SpecError
+
+CONTAINER = "kserve-container"  # KServe looks for it by this name
+_MODE, _SCALING = "serving.kserve.io/deploymentMode", "serving.kserve.io/autoscalerClass"
+
+_NO_ENGINE = "seldon.io/no-engine"  # users' requests come to the server itself, as with KServe
+_SERVICE_NAME = "seldon.io/svc-name"
+_UTILIZATION_PERCENT = 80  # as KServe scales
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingPlatform:
+    """What is a platform's own; the route, the pods and how they are asked are the same with all of them.
+
+    The Deployment and the pods that it makes carry the labels of the revision, and its Service has the name that
+    :func:`~muster.backends.kubernetes.serving.names.service_name` says.
+
+    :param title: what people call it.
+    :param kind: of the object that it makes a revision of.
+    :param manifest: that object.
+    :param condition: which of the object's conditions says that its Deployment has the replicas that it needs.
+    :param service_port: of its Service.
+    :param release: the oldest that was tried, or read.
+    """
+
+    title: str
+    kind: Kind
+    manifest: Callable[[Server], Document]
+    condition: str
+    service_port: int
+    release: str
+
+
+def inference_service(server: Server) -> Document:
+    """Return the InferenceService of a revision. It is never edited: KServe may call an edited one ready that is not.
+
+    With a fixed number of replicas there is no autoscaler, and all of them from the first moment.
+    """
+    spec = server.spec
+    return {
+        "apiVersion": INFERENCE_SERVICE.api_version,
+        "kind": INFERENCE_SERVICE.name,
+        "metadata": {
+            "name": server.name,
+            "namespace": server.site.namespace,
+            "labels": {**server.labels, **names.CLUSTER_LOCAL},
+            "annotations": {
+                _MODE: "Standard",
+                _SCALING: "none" if spec.most_replicas is None else "hpa",
+                names.MODEL: spec.model.address,
+                names.SPEC: names.spec_digest(spec),
+            },
+        },
+        "spec": {
+            "predictor": {
+                "minReplicas": spec.replicas,
+                "maxReplicas": spec.most_replicas or spec.replicas,
+                # for what changes a pod without us, an administrator's hand or KServe's next release
+                "deploymentStrategy": {
+                    "type": "RollingUpdate",
+                    "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+                },
+                **pod(server, container=CONTAINER),
+            }
+        },
+    }
+
+
+def seldon_deployment(server: Server) -> Document:
+    """Return the SeldonDeployment of a revision. It is never edited.
+
+    Its predictor's labels are those of its Deployment and pods, but not of its Service, which gets a name of
+    ours. A share of less than 100 is refused for a single predictor; which share of the users comes to it
+    is for the route to say.
+    """
+    spec = server.spec
+    component = {"spec": pod(server, container=spec.name), **_scaling(server)}
+    return {
+        "apiVersion": SELDON_DEPLOYMENT.api_version,
+        "kind": SELDON_DEPLOYMENT.name,
+        "metadata": {
+            "name": server.name,
+            "namespace": server.site.namespace,
+            "labels": server.labels,
+            "annotations": {names.MODEL: spec.model.address, names.SPEC: names.spec_digest(spec)},
+        },
+        "spec": {
+            "protocol": "v2",
+            "predictors": [
+                {
+                    "name": server.revision,
+                    "replicas": spec.replicas,
+                    "traffic": 100,
+                    "labels": server.labels,
+                    "annotations": {_NO_ENGINE: "true", _SERVICE_NAME: names.service_name(server.name)},
+                    "graph": {"name": spec.name, "type": "MODEL", "children": []},
+                    "componentSpecs": [component],
+                }
+            ],
+        },
+    }
+
+
+def _scaling(server: Server) -> Document:
+    """How many replicas there may be; a fixed number is the predictor's own."""
+    spec = server.spec
+    if spec.most_replicas is None:
+        return {}
+    cpu = {
+        "type": "Resource",
+        "resource": {
+            "name": "cpu",
+            "target": {"type": "Utilization", "averageUtilization": _UTILIZATION_PERCENT},
+        },
+    }
+    return {"hpaSpec": {"minReplicas": spec.replicas, "maxReplicas": spec.most_replicas, "metricsv2": [cpu]}}
+
+
+KSERVE = ServingPlatform(
+    title="KServe",
+    kind=INFERENCE_SERVICE,
+    manifest=inference_service,
+    condition="PredictorReady",
+    service_port=80,
+    release="0.20",
+)
+SELDON = ServingPlatform(
+    title="Seldon Core",
+    kind=SELDON_DEPLOYMENT,
+    manifest=seldon_deployment,
+    condition="DeploymentsReady",
+    service_port=PORT,  # without an orchestrator its Service has the container's own
+    release="1.17",
+)
+_PLATFORMS = {Platform.KSERVE: KSERVE, Platform.SELDON: SELDON}
+
+
+def platform_of(site: ClusterSite) -> ServingPlatform:
+    """Return the platform that a site names. :raises SpecError: it names none."""
+    if site.serving is None:
+        raise SpecError(f"nothing says who serves in namespace {site.namespace}: set serving")
+    return _PLATFORMS[site.serving]
+
+
+def check_platform(client: Client, site: ClusterSite, cluster: Cluster) -> None:
+    """Refuse a cluster that lacks what serving needs, naming what to install.
+
+    :raises SpecError: the platform, the Gateway API, the Gateway, or the claim is missing.
+    """
+    check_place(cluster, claim=site.claim)
+    platform = platform_of(site)
+    if platform.kind not in cluster.serving:
+        raise SpecError(
+            f"this cluster serves no {platform.kind.name} ({platform.kind.api_version}): install {platform.title} "
+            f"{platform.release} or newer, or take `serving` out of where the cluster is written down, to serve on "
+            "this machine"
+        )
+    if not site.gateway:
+        return
+    if not cluster.gateway_api:
+        raise SpecError(
+            f"Gateway {site.gateway} is named, and this cluster serves no HTTPRoute (gateway.networking.k8s.io/v1): "
+            "install the Gateway API with a Gateway, or name none: then a release moves all traffic at once"
+        )
+    namespace, _, name = site.gateway.partition("/")
+    try:
+        found = client.get(GATEWAY, name, namespace=namespace)
+    except Forbidden:
+        return  # whether the route is taken up is looked at anyway, when there is one
+    if found is None:
+        raise SpecError(f"namespace {namespace} has no Gateway {name}: name one that is there as gateway=")
+
+
+def card_classes(cluster: Cluster) -> tuple[str, ...] | None:
+    """Return the GPU classes of nodes with cards, to be kept off; None where no pod finds any other node."""
+    if cluster.nodes is None:
+        return ()  # nobody may look: what GPU feature discovery says of a node is all there is to go by
+    workers = [node for node in cluster.nodes if not node.control_plane]
+    without = {node.gpu_class for node in workers if not node.has_cards}
+    if workers and not without:
+        return None
+    return tuple(sorted({node.gpu_class for node in workers if node.gpu_class} - without))

@@ -1,0 +1,526 @@
+"""A third backend, complete: a queue in memory, and one forked process for each job, which starts its workers.
+
+Of one machine's backend it takes nothing but how Linux names and ends processes. What a job is, how it is entered,
+watched, cancelled and swept it takes from :mod:`muster.backends.jobs`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from muster.backends.deploying import Deploying
+from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
+from muster.backends.jobs.ending import decide, is_decided, record
+from muster.backends.jobs.lifecycle import Lifecycle
+from muster.backends.jobs.runner import Look
+from muster.backends.local.processes import MARK_VARIABLE, descendants, end_descendants, end_strays
+from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, SpecError
+from muster.core.job import JobSpec
+from muster.core.linux import adopt_orphans
+from muster.core.locks import locked
+from muster.core.masking import Masking
+from muster.core.progress import Told, heard
+from muster.core.replica import LOOPBACK, Replica, Report
+from muster.core.status import JobResult, JobState, JobStatus
+from muster.core.verdict import Cause, ExitCode, Verdict, first_of
+from muster.core.wire import dumps, loads
+from muster.images.environment import Environments
+from muster.images.worker_archive import worker_folder
+from muster.volumes.folder import FolderStore
+from muster.volumes.held import give_back
+
+_FORKS = multiprocessing.get_context(
+    "forkserver"
+)  # a process without threads is forked, not that of the caller
+_FORKS.set_forkserver_preload([__name__])
+_LOOK_SECONDS, _SETTLE_SECONDS, _PEERS_SECONDS, _MARGIN_SECONDS = 0.05, 0.5, 3.0, 2.0
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_AGAIN = "run it again"
+
+
+class ForkRunner:
+    """Runs jobs for as long as its own process lives; see :class:`muster.backends.jobs.runner.Runner`."""
+
+    pauses_seconds = (0.01, 0.1)
+    part_bytes = 1 << 20
+    margin_seconds = 10.0
+
+    def __init__(self, home: Path, cache: Path, store: FolderStore, *, memory_gib: float) -> None:
+        self._home, self._cache, self._store = home, cache, store
+        self._memory_gib = memory_gib
+        self._lock = threading.RLock()
+        self._waiting: dict[str, tuple[JobSpec, JobStatus]] = {}
+        self._running: dict[str, tuple[JobSpec, BaseProcess]] = {}
+
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        if _memory(job) > self._memory_gib:
+            raise CannotSchedule(
+                f"job {job.name} asks for {_memory(job):g} GiB, there are {self._memory_gib:g}"
+            )
+        if any(secret.source == "kubernetes" for secret in job.secrets.values()):
+            raise CannotSchedule(f"job {job.name}: there are no Kubernetes Secrets here")
+        secret_values(job, from_environment)
+        if not any(role.resources.gpus for role in job.roles):
+            return ()
+        if job.require_gpus:
+            raise CannotSchedule(f"job {job.name} requires GPUs, and there are none")
+        return ("there are no GPUs: the whole gang runs on CPUs",)
+
+    def start(self, job: JobSpec, status: JobStatus) -> None:
+        with self._lock:
+            if not self._works_on(status.job_id):
+                self._waiting.setdefault(status.job_id, (job, status))
+            self._admit()
+
+    def look(self, *, many: bool) -> Look:
+        self._admit()
+        return self._look
+
+    def stop(self, job: JobSpec, status: JobStatus, why: Verdict, *, owner: str | None) -> bool:
+        job_id, ledger = status.job_id, self._store.ledger
+        with _alone(self._store, job_id):
+            status = ledger.status(job_id)
+            if is_decided(status):
+                return owner in (None, status.owner)
+            if not decide(ledger, status, why, owner=owner):
+                return False
+        with self._lock:
+            self._waiting.pop(job_id, None)
+        self.end(job, job_id, late=False)
+        return True
+
+    def end(self, job: JobSpec, job_id: str, *, late: bool) -> str:
+        if self._works_on(job_id):
+            if late:
+                self._running[job_id][1].kill()
+            return "its process runs"
+        status = self._store.ledger.status(job_id)
+        if status.state is JobState.COMMITTING:
+            self.start(job, status)
+            return "it is committed"
+        end_strays(mark(self._store, job_id))
+        _record(self._store, job_id)
+        return ""
+
+    def clear(self, job: JobSpec, job_id: str) -> bool:
+        return False  # its end is recorded when nothing is left
+
+    def left(self) -> Sequence[str]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _works_on(self, job_id: str) -> bool:
+        with self._lock:
+            return job_id in self._running and self._running[job_id][1].is_alive()
+
+    def _admit(self) -> None:
+        """Start what has room, in order, and end what waited too long."""
+        with self._lock:
+            self._running = {one: each for one, each in self._running.items() if self._works_on(one)}
+            for job_id, (job, status) in list(self._waiting.items()):
+                if _memory(job) <= self._free():
+                    self._fork(job, job_id)
+                elif time.time() < status.submitted + job.queue_timeout_seconds:
+                    continue
+                else:
+                    waited = f"it waited longer than its queue_timeout of {job.queue_timeout_seconds:g} s"
+                    said = f"{waited}: {self._lacks(job)}"
+                    self._decide(job, job_id, Verdict(cause=Cause.QUEUE_TIMEOUT, message=said, advice=_AGAIN))
+                del self._waiting[job_id]
+
+    def _fork(self, job: JobSpec, job_id: str) -> None:
+        secrets = secret_values(job, from_environment)
+        given = (self._home, self._cache, job_id, secrets)
+        process = _FORKS.Process(target=_run, args=given, name=job_id, daemon=True)
+        process.start()
+        self._running[job_id] = job, process
+
+    def _decide(self, job: JobSpec, job_id: str, verdict: Verdict) -> None:
+        _decide(self._store, job_id, verdict.going_on(job.origin.again))
+        _record(self._store, job_id)
+
+    def _free(self) -> float:
+        return self._memory_gib - sum(_memory(job) for job, _ in self._running.values())
+
+    def _lacks(self, job: JobSpec) -> str:
+        return f"waiting for {_memory(job):g} GiB of memory: {self._free():g} of {self._memory_gib:g} free"
+
+    def _look(self, status: JobStatus) -> JobStatus:
+        job_id = status.job_id
+        if status.state.ended:
+            return status
+        with self._lock:
+            if job_id in self._waiting:
+                return replace(status, alive=True, reason=self._lacks(self._waiting[job_id][0]))
+            if self._works_on(job_id):
+                return replace(status, alive=True)
+        status = self._store.ledger.status(job_id)
+        if status.verdict is not None and not status.state.ended:
+            self.end(self._store.ledger.spec(job_id), job_id, late=False)
+            return self._store.ledger.status(job_id)
+        lost = "its process is gone; submit it again to go on from its checkpoint"
+        return status if status.state.ended else replace(status, alive=False, reason=lost)
+
+
+class ForkBackend(Lifecycle, Deploying):
+    """The backend of a :class:`ForkRunner`; nothing is deployed here."""
+
+    def __init__(self, home: Path, cache: Path, *, memory_gib: float) -> None:
+        store = FolderStore(home / "store")
+        super().__init__(store, ForkRunner(home, cache, store, memory_gib=memory_gib))
+
+    @property
+    def _deployments(self) -> Any:
+        raise NotImplementedError
+
+
+@dataclass
+class _Member:
+    """One replica's worker."""
+
+    replica: Replica
+    process: subprocess.Popen[bytes]
+    log: Callable[[bytes], None]
+    handle: int = -1
+    ended_at: float = 0.0
+    stopped: bool = False
+    used_gib: float = 0.0
+    reader: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.handle = os.pidfd_open(self.process.pid)
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as told:  # its end is seen later
+            told.write(dumps(self.replica).encode())
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        partial_line = b""
+        while data := os.read(self.process.stdout.fileno(), 1 << 16):
+            whole, newline, partial_line = (partial_line + data).rpartition(b"\n")
+            self.log(whole + newline)
+        self.log(partial_line)
+
+    @property
+    def runs(self) -> bool:
+        if self.process.poll() is None:
+            return True
+        self.ended_at = self.ended_at or time.time()
+        return False
+
+    def signal(self, number: int) -> None:
+        self.stopped = self.stopped or self.runs
+        self.process.send_signal(number)
+
+    def mind_memory(self) -> None:
+        """Kill a replica that uses more memory than it may; pages that its processes share count once for each."""
+        limit, pids = self.replica.job_role.resources.memory_gib, descendants(self.process.pid)
+        used = sum(map(_resident, pids)) / 2**30
+        if used > limit and not self.used_gib:
+            self.used_gib = used
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def fault(self) -> tuple[float, Verdict] | None:
+        """What went wrong here, and when."""
+        code, name, first = (
+            self.process.returncode,
+            f"{self.replica.role}-{self.replica.index}",
+            self.replica.first_rank,
+        )
+        if self.used_gib:
+            said = f"replica {name} used {self.used_gib:.2f} GiB, its limit is {self.replica.job_role.resources.memory_gib:g} GiB"
+            return 0.0, Verdict(
+                cause=Cause.OUT_OF_MEMORY, rank=first, message=said, advice="raise memory_gib"
+            )
+        if code == ExitCode.SEALED or (code == ExitCode.STOPPED and self.stopped):
+            return None
+        with suppress(FileNotFoundError, SpecError):
+            report = loads(Report, Path(self.replica.report).read_bytes())
+            if report.verdict is not None:
+                return report.at, report.verdict
+        if self.stopped:
+            return None
+        said = f"the worker of replica {name} ended with {code} and no report"
+        return self.ended_at, Verdict(
+            cause=Cause.RANK_LOST, rank=first, message=said, advice="see its last lines"
+        )
+
+    def close(self) -> None:
+        self.reader.join()
+        os.close(self.handle)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class _Decided(Exception):
+    """The job's end was decided from outside."""
+
+
+def _run(home: Path, cache: Path, job_id: str, secrets: Mapping[str, str]) -> None:
+    """Bring one job to its end: the whole program of its process."""
+    adopt_orphans()
+    _Job(FolderStore(home / "store"), home, cache, job_id, secrets).run()
+
+
+class _Job:
+    """One job in the process that runs it."""
+
+    def __init__(
+        self, store: FolderStore, home: Path, cache: Path, job_id: str, secrets: Mapping[str, str]
+    ) -> None:
+        self._store, self._ledger, self._cache, self._job_id = store, store.ledger, cache, job_id
+        self._spec, self._secrets, self._masking = (
+            store.ledger.spec(job_id),
+            secrets,
+            Masking(secrets.values()),
+        )
+        self._folder, self._told, self._restarts = home / "forked" / job_id, Told(), 0
+
+    def run(self) -> None:
+        end_strays(mark(self._store, self._job_id))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        verdict = self._verdict()
+        end_descendants()
+        if verdict is not None:
+            mask = self._masking.text
+            verdict = verdict.going_on(self._spec.origin.again)
+            _decide(self._store, self._job_id, replace(verdict, message=mask(verdict.message)))
+        _record(self._store, self._job_id)
+        self._store.release(self._job_id)
+        shutil.rmtree(self._folder)
+
+    def _verdict(self) -> Verdict | None:
+        """Run the job and commit it; say why it failed, None where it did not, or where that is decided."""
+        try:
+            verdict = None if self._store.sealed(self._job_id) is not None else self._attempts()
+            if verdict is None:
+                end_descendants()
+                self._commit()
+            return verdict
+        except _Decided:
+            return None
+        except ImageError as error:
+            return Verdict(cause=Cause.IMAGE_UNAVAILABLE, message=str(error), advice=_AGAIN)
+        except BadOutput as error:
+            return Verdict(cause=Cause.USER_ERROR, message=str(error), advice=_AGAIN)
+        except (MusterError, OSError) as error:
+            return Verdict(cause=Cause.BACKEND_ERROR, message=str(error), advice=_AGAIN)
+
+    def _attempts(self) -> Verdict | None:
+        spec, store = self._spec, self._store
+        self._note(state=JobState.PREPARING, reason=f"preparing image {spec.image}")
+        check_inputs(spec, store)
+        lease_inputs(spec, store, job_id=self._job_id)
+        python = Environments(self._cache).ensure(
+            spec.image, store.code(spec.image_digest), spec.image_digest
+        )
+        deadline = time.monotonic() + spec.run_timeout_seconds
+        while (verdict := self._attempt(python, deadline)) and verdict.cause.restarts_gang:
+            end_descendants()
+            if self._restarts == spec.max_restarts:
+                return verdict
+            self._restarts += 1
+            said = f"[muster] {verdict.cause.value}: {verdict.message}; the whole gang starts again"
+            self._log(f"{said} from its checkpoint\n".encode())
+            self._note(state=JobState.PREPARING, reason="starting again", restarts=self._restarts)
+        return verdict
+
+    def _attempt(self, python: Path, deadline: float) -> Verdict | None:
+        """Start all replicas, and return when none of them runs any more: why the gang failed."""
+        self._note(
+            state=JobState.RUNNING,
+            reason="",
+            started=self._ledger.status(self._job_id).started or time.time(),
+        )
+        with tempfile.TemporaryDirectory(prefix="muster-") as scratch:
+            members = [self._spawn(python, replica) for replica in self._replicas(Path(scratch))]
+            try:
+                return self._mind(members, deadline)
+            finally:
+                end_descendants()
+                for member in members:
+                    member.close()
+
+    def _mind(self, members: Sequence[_Member], deadline: float) -> Verdict | None:
+        never = float("inf")
+        ended: Verdict | None = None
+        stop_at = kill_at = never
+        while running := [member for member in members if member.runs]:
+            connection.wait([member.handle for member in running], _LOOK_SECONDS)
+            now = time.monotonic()
+            for member in running:
+                member.mind_memory()
+            if ended is None and (ended := self._ended(late=now > deadline)):
+                stop_at, kill_at = now, now + self._spec.grace_seconds + _MARGIN_SECONDS
+            if kill_at == never and any(member.process.returncode for member in members):
+                stop_at = now + _SETTLE_SECONDS
+                kill_at = stop_at + min(self._spec.grace_seconds, _PEERS_SECONDS)
+            number = signal.SIGKILL if now >= kill_at else signal.SIGTERM
+            for member in running if now >= stop_at else ():
+                member.signal(number)
+            stop_at = max(stop_at, kill_at) if now >= stop_at else stop_at
+        if ended is not None:
+            return ended  # where it was decided from outside, that stands
+        faults = [found for member in members if (found := member.fault())]
+        return first_of([verdict for _, verdict in sorted(faults, key=lambda found: found[0])])
+
+    def _replicas(self, scratch: Path) -> list[Replica]:
+        spec, store, staging = self._spec, self._store, self._store.stage(self._job_id)
+        ports = _free_ports(max(1, spec.world_size))
+        found = [
+            Replica(
+                job_id=self._job_id,
+                spec=spec,
+                attempt=staging.attempt,
+                role=role.name,
+                index=index,
+                code=str(store.code(spec.code)) if spec.code else None,
+                inputs={
+                    name: tuple(str(store.path(each.address)) for each in given.versions)
+                    for name, given in spec.inputs.items()
+                },
+                staging={name: str(staging.output(role.name, index, name)) for name in spec.outputs},
+                checkpoints=str(staging.checkpoints),
+                scratch=str(scratch / f"{role.name}-{index}"),
+                sealed=str(staging.sealed(role.name, index)),
+                report=str(self._report(staging.attempt, role.name, index)),
+                master_port=ports[0],
+                peers=tuple(f"{LOOPBACK}:{port}" for port in ports) if spec.launcher.listens else (),
+            )
+            for role in spec.roles
+            for index in range(role.replicas)
+        ]
+        for each in found:
+            for path in (
+                *each.staging.values(),
+                each.checkpoints,
+                each.scratch,
+                str(Path(each.sealed).parent),
+            ):
+                Path(path).mkdir(parents=True, exist_ok=True)
+        return found
+
+    def _report(self, attempt: int, role: str, index: int) -> Path:
+        return self._folder / f"{attempt}-{role}-{index}.json"
+
+    def _spawn(self, python: Path, replica: Replica) -> _Member:
+        kept = {name: os.environ[name] for name in ("HOME", "USER", "LD_LIBRARY_PATH") if name in os.environ}
+        marked = {MARK_VARIABLE: mark(self._store, self._job_id)}
+        path = {"PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        process = subprocess.Popen(
+            [str(python), str(worker_folder(self._cache)), "/dev/stdin"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**kept, **path, **self._spec.env, **self._secrets, **marked},
+        )
+        return _Member(replica, process, self._log)
+
+    def _log(self, lines: bytes) -> None:
+        lines = self._masking.log(lines)
+        self._ledger.append(self._job_id, lines)
+        self._told = self._told.then(heard(lines))
+
+    def _ended(self, *, late: bool) -> Verdict | None:
+        """Why a job is ended that runs; None where it goes on. What the ranks told is written down."""
+        told, status = self._told, self._ledger.status(self._job_id)
+        if status.verdict is not None:
+            return status.verdict
+        if late:
+            said = f"it ran longer than its run_timeout of {self._spec.run_timeout_seconds:g} s"
+            return Verdict(cause=Cause.RUN_TIMEOUT, message=said, advice="raise the timeout")
+        if (dict(status.progress), dict(status.links)) != (dict(told.progress), dict(told.links)):
+            self._note(progress=told.progress, links=told.links)
+        return None
+
+    def _note(self, **changes: Any) -> None:
+        with _alone(self._store, self._job_id):
+            status = self._ledger.status(self._job_id)
+            if is_decided(status) and status.state is not JobState.COMMITTING:
+                raise _Decided
+            self._ledger.update(replace(status, **changes))
+
+    def _commit(self) -> None:
+        staging, told = self._store.staging(self._job_id), self._told
+        assert staging is not None
+        self._note(state=JobState.COMMITTING, reason="", progress=told.progress, links=told.links)
+        report = loads(Report, self._report(staging.attempt, self._spec.roles[0].name, 0).read_bytes())
+        said: dict[str, Any] = {"metrics": report.metrics, "modules": report.modules}
+        made = self._store.commit(self._job_id, attempt=staging.attempt, **said)
+        outputs = {name: tuple(version.address for version in versions) for name, versions in made.items()}
+        links = self._ledger.status(self._job_id).links
+        result = JobResult(outputs=outputs, links=links, **said)
+        self._note(state=JobState.SUCCEEDED, ended=time.time(), result=result)
+
+
+def _memory(job: JobSpec) -> float:
+    return sum(role.replicas * role.resources.memory_gib for role in job.roles)
+
+
+def mark(store: Any, job_id: str) -> str:
+    """What the processes of a job are known by."""
+    return f"{job_id}.{store.layout.root.stat().st_ino}"
+
+
+def _alone(store: FolderStore, job_id: str) -> Any:
+    """What is read of a job's status and then written is one step: its process and a cancel may do that at once."""
+    folder = store.layout.root.parent / "forked"
+    folder.mkdir(exist_ok=True)
+    return locked(folder / f"{job_id}.lock")
+
+
+def _decide(store: FolderStore, job_id: str, verdict: Verdict) -> None:
+    with _alone(store, job_id):
+        status = store.ledger.status(job_id)
+        if not status.state.ended and status.verdict is None:
+            decide(store.ledger, status, verdict)
+
+
+def _record(store: FolderStore, job_id: str) -> None:
+    """Record a decided end, once."""
+    with _alone(store, job_id):
+        status = store.ledger.status(job_id)
+        if status.state.ended or status.verdict is None:
+            return
+        give_back(store, job_id, cause=status.verdict.cause)
+        record(store.ledger, status, status.verdict)
+    store.release(job_id)
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on; they are all open at once, so that each is another one."""
+    opened = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in opened]
+    finally:
+        for each in opened:
+            each.close()
