@@ -85,8 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8470, help="on which port (8470)")
     parser.add_argument(
-        "--advertise", metavar="HOST", help="this service's address for others: a second service passes
-        requests on to it"
+        "--advertise", metavar="HOST", help="this one's address: a second service passes requests on to it"
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--store", type=Path, help="the store's folder, created if it is not there")
