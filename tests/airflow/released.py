@@ -32,11 +32,11 @@ class Released:
 
     @property
     def status(self) -> DeploymentStatus:
-        return self.backend.deployment(NAME)
+        return self.backend.deployments.deployment(NAME)
 
     def share(self, address: str) -> int:
         """The percent that a version has now."""
-        found = self.status.revision(address) if NAME in self.backend.deployments() else None
+        found = self.status.revision(address) if NAME in self.backend.deployments.names() else None
         return found.percent if found else 0
 
     @property

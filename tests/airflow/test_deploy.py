@@ -67,11 +67,11 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
             raise Behind(refuses)
         return Revision(name="r2", model=version(2).pinned, state=RevisionState.STARTING)
 
-    backend = SimpleNamespace(deployment=lambda _: status(*revisions), prepare=prepare, only_whole="")
+    found = SimpleNamespace(deployment=lambda _: status(*revisions), prepare=prepare, only_whole="")
     patience = Patience(deadline=None)
     context = {"dag_run": SimpleNamespace(run_type=run_type), "task_state_store": Notes()}
     return SimpleNamespace(
-        backend=backend,
+        backend=SimpleNamespace(deployments=found),
         context=context,
         asked=asked,
         origin=Origin(dag_id="d", task_id="deploy", run_id="r"),
@@ -169,7 +169,7 @@ def test_what_a_trigger_saw_serve_has_served(deploy: Any) -> None:
 
 
 def test_what_takes_too_long_is_taken_back(deploy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = SimpleNamespace(revision="r2", spec=SPEC, step=lambda: None, given_up=[])
+    driver = SimpleNamespace(revision="r2", order=SimpleNamespace(spec=SPEC), step=lambda: None, given_up=[])
     driver.give_up = driver.given_up.append
     patience = Patience(deadline=time.time() - 1)
     deploy._hand_over(task(), driver, patience, waited=0.0)

@@ -466,6 +466,10 @@ def test_a_release_is_driven_until_it_has_ended(
     spec = DeploymentSpec(name="flights", model=model, image="serve", image_digest="b3:1")
 
     class Serving:
+        @property
+        def deployments(self) -> Any:
+            return self
+
         def deployment(self, name: str) -> DeploymentStatus:
             if fields is None:
                 raise NotFound(name)

@@ -11,9 +11,8 @@ import pytest
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.releases.figures import Seen, look_each
+from muster.backends.releases.figures import Seen
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
-from muster.core.errors import NotFound
 from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
 from muster.core.status import JobState, JobStatus
@@ -462,18 +461,18 @@ class TestWhatIsSaid:
         states = {"answers": RevisionState.SERVING, "said-no": RevisionState.REFUSED}
 
         def deployment(name: str) -> DeploymentStatus:
-            if name == "just-retired":
-                raise NotFound(name)
             percent = 100 if states[name] is RevisionState.SERVING else 0
             revision = Revision(name="r1", model=model, state=states[name], percent=percent)
             return DeploymentStatus(name=name, url="", ready=True, token="1", revisions=(revision,))
 
+        def look_at(names: list[str]) -> list[Seen]:
+            return [Seen(status=deployment(name)) for name in names if name in states]
+
         (mount,) = [route for route in api_server.routes if getattr(route, "path", "") == "/muster"]
         with mount.app.state.opening.lent() as site:
-            backend = site.backend
-        monkeypatch.setattr(backend, "deployments", lambda: [*states, "just-retired"])
-        monkeypatch.setattr(backend, "deployment", deployment)
-        monkeypatch.setattr(backend, "look_at", lambda names: look_each(backend, names))
+            served = site.backend.deployments
+        monkeypatch.setattr(served, "names", lambda: [*states, "just-retired"])
+        monkeypatch.setattr(served, "look_at", look_at)
         found = viewer.get("/muster/api/version?address=pages/report@1").json()
         assert found["served_by"] == ["answers"]
         listed = viewer.get("/muster/api/deployments").json()["deployments"]

@@ -255,7 +255,7 @@ def age(released: Released) -> None:
     assert status.release is not None
     older = replace(status.release, since=status.release.since - YOUNG_SECONDS)
     kept = {one.name: 0 for one in status.revisions if one.kept and not one.percent}
-    released.backend.shift(status.name, kept | status.shares, token=status.token, release=older)
+    released.backend.deployments.shift(status.name, kept | status.shares, token=status.token, release=older)
 
 
 def test_a_rollback_from_a_dag_goes_back_once_and_says_so(site: Site, released: Released) -> None:

@@ -121,14 +121,14 @@ def test_a_retry_means_the_version_that_was_asked_for_and_not_what_is_the_latest
 ) -> None:
     asked = task.begin()
     again = task.begin(latest=3)
-    assert (again.spec, again.revision) == (asked.spec, "r2")
+    assert (again.order.spec, again.revision) == (asked.order.spec, "r2")
     world.come_up("r2")
     assert driven(world, again).ending is Ending.DONE
     champion = world.deployment(NAME).champion
     assert champion is not None
     assert champion.model.address == "volume://lines/model@2"
     cleared = task.begin(max_tries=5, latest=3)
-    assert (cleared.revision, cleared.spec) == ("r3", spec(3))
+    assert (cleared.revision, cleared.order.spec) == ("r3", spec(3))
 
 
 def test_what_somebody_else_wrote_there_is_not_taken_for_ours(task: Task) -> None:

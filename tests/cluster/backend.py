@@ -15,7 +15,7 @@ from muster.backends.jobs.checks import from_environment
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.local.serving.deployments import LocalDeployments
+from muster.backends.local.serving.platform import local_deployments
 from muster.core.settings import Settings
 from muster.volumes.service.client import ServiceStore
 
@@ -64,6 +64,6 @@ def connected(
         client(connection(of)),
         site=site,
         store=service,
-        deployments=LocalDeployments(Settings(home=folder, cache=folder), service),
+        deployments=local_deployments(Settings(home=folder, cache=folder), service),
         resolve=from_environment,
     )

@@ -77,7 +77,7 @@ def served(of: Layout, folder: Path) -> Iterator[Served]:
         yield found
     finally:
         deployments = found.deployments()
-        for name in deployments.deployments():
+        for name in deployments.names():
             deployments.retire(name)
         found.store.close()
     eventually(lambda: left(of) == "")

@@ -37,7 +37,7 @@ class TestClusterDeployments(DeploymentsContract):
     def deployments(self, served: Served) -> Iterator[Deployments]:
         deployments = served.deployments()
         yield deployments
-        for name in deployments.deployments():
+        for name in deployments.names():
             deployments.retire(name)
         eventually(lambda: deploying.left(served.of) == "")
 

@@ -21,12 +21,12 @@ from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.waiting import eventually
 
-from muster.backends.base import Deployments
 from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
-from muster.backends.local.serving.deployments import LocalDeployments
 from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
@@ -186,7 +186,7 @@ class DeploymentsContract:
         assert (status.champion.ready, status.champion.wanted, status.champion.restarts) == (1, 1, 0)
         assert (status.shares, status.release) == ({status.champion.name: 100}, None)
         assert self.infer(deployments, name, 3) == (status.champion.name, 6.0)
-        assert deployments.deployments() == [name]
+        assert deployments.names() == [name]
         assert store.resolve(first.model.address)[0].pins == (f"deployment/{name}",)
 
     def test_a_revision_comes_up_without_traffic_and_is_asked_past_the_route(
@@ -518,7 +518,7 @@ class DeploymentsContract:
         for one, kind, words in wrong:
             with pytest.raises(kind, match=words):
                 deployments.prepare(one, by="test")
-        assert deployments.deployments() == []
+        assert deployments.names() == []
 
     @pytest.mark.parametrize("hostile", ["..", "a/b", "a\nb", "x" * 300, "", ".locks"])
     def test_a_hostile_name_is_refused(self, deployments: Any, hostile: str) -> None:
@@ -532,7 +532,7 @@ class DeploymentsContract:
         self.serve(deployments, second)
         deployments.retire(name)
         deployments.retire(name)
-        assert (deployments.deployments(), deployments.look_at(), deployments.look_at([name])) == ([], [], [])
+        assert (deployments.names(), deployments.look_at(), deployments.look_at([name])) == ([], [], [])
         for one in (first, second):
             assert store.resolve(one.model.address)[0].pins == ()
         for act in (
@@ -563,10 +563,10 @@ class TestLocalDeployments(DeploymentsContract):
         return put_image(store, shipped("images") / "serve")
 
     @pytest.fixture
-    def deployments(self, settings: Settings, store: FolderStore, name: str) -> Iterator[LocalDeployments]:
-        deployments = LocalDeployments(settings, store)
+    def deployments(self, settings: Settings, store: FolderStore, name: str) -> Iterator[Deployments]:
+        deployments = local_deployments(settings, store)
         yield deployments
-        for one in deployments.deployments():
+        for one in deployments.names():
             deployments.retire(one)
         eventually(lambda: not running(name), seconds=5)
 
@@ -660,7 +660,7 @@ class TestLocalDeployments(DeploymentsContract):
         passing = Settings(home=settings.home, cache=settings.home / "cache")
         (passing.cache / "images").mkdir(parents=True)
         (passing.cache / "uv").symlink_to(settings.cache / "uv")
-        deployments = LocalDeployments(passing, store)
+        deployments = local_deployments(passing, store)
         try:
             first = spec(2)
             self.serve(deployments, first)

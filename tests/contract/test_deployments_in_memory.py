@@ -133,4 +133,4 @@ class TestMemoryDeployments(DeploymentsContract):
                 each.ask()
             if (outcome := driver.step()) is not None:
                 return outcome
-        raise AssertionError(driver.spec)
+        raise AssertionError(driver.order.spec)

@@ -36,6 +36,12 @@ def deployment_asset(name: str) -> Asset:
     return Asset(f"{DEPLOYMENT}{name}")
 
 
+def add_deployment(task: Any) -> None:
+    """Add the asset of a task's deployment to its outlets, where the Dag file says its name."""
+    if is_known(task.name) and deployment_asset(task.name) not in task.outlets:
+        task.add_outlets([deployment_asset(task.name)])
+
+
 def announce_served(
     context: Context, status: DeploymentStatus, champion: Revision | None, *, rolled_back: str | None = None
 ) -> None:
@@ -57,7 +63,7 @@ def announce_served(
     )
 
 
-def outlets_of(outputs: Mapping[str, Mapping[str, Any]]) -> list[Asset]:
+def outlets_of(outputs: Mapping[str, Any]) -> list[Asset]:
     """The assets of all outputs whose volume stands in the Dag file."""
     volumes = {field["volume"] for field in outputs.values() if is_known(field["volume"])}
     return [asset_of(volume) for volume in sorted(volumes)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.backend import KubernetesBackend
-    from muster.backends.kubernetes.written import ClusterSettings
+    from muster.backends.kubernetes.cluster_file import ClusterSettings
     from muster.core.settings import Settings
 
 OURS = "muster"
@@ -67,7 +67,7 @@ def _connection(conn_id: str) -> Connection:
 
 def cluster_settings(connection: Connection, conn_id: str) -> ClusterSettings:
     """Read what muster needs of a connection. :raises SpecError: it names the connection and the setting."""
-    from muster.backends.kubernetes.written import read_settings
+    from muster.backends.kubernetes.cluster_file import read_settings
 
     where = f"connection {conn_id}"
     if connection.conn_type != TYPE:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from muster.backends.base import PATIENCE_SECONDS, Backend, Deployments
+from muster.backends.base import PATIENCE_SECONDS, Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.backend import KubernetesBackend
+    from muster.backends.kubernetes.cluster_file import ClusterSettings
     from muster.backends.kubernetes.site import ClusterSite
-    from muster.backends.kubernetes.written import ClusterSettings
+    from muster.backends.releases.deployments import Deployments
     from muster.volumes.service.client import ServiceStore
 
 LOOK_SECONDS = 5.0
@@ -44,7 +45,7 @@ def choose_backend(
     settings = settings or Settings.load()
     if settings.cluster is not None:
         from muster.backends.kubernetes.api.connection import connect
-        from muster.backends.kubernetes.written import read_file
+        from muster.backends.kubernetes.cluster_file import read_file
 
         file = read_file(settings.cluster)
         access = connect(kubeconfig=file.kubeconfig, context=file.context)
@@ -68,15 +69,15 @@ def open_deployments(
     """
     if settings.cluster is None:
         _check_system()
-        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.backends.local.serving.platform import local_deployments
         from muster.volumes.folder import FolderStore
 
         settings.make_home()
-        yield LocalDeployments(settings, FolderStore(settings.store))
+        yield local_deployments(settings, FolderStore(settings.store))
         return
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.api.connection import connect
-    from muster.backends.kubernetes.written import read_file
+    from muster.backends.kubernetes.cluster_file import read_file
 
     file = read_file(settings.cluster)
     access = connect(kubeconfig=file.kubeconfig, context=file.context)
@@ -109,7 +110,7 @@ def choose_store(
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.written import read_file
+        from muster.backends.kubernetes.cluster_file import read_file
 
         written = read_file(settings.cluster).settings
         return service_store(written, settings, patience_seconds=patience_seconds)
@@ -128,8 +129,8 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
     if settings.cluster is not None:
         from muster.backends.kubernetes.api.client import Client
         from muster.backends.kubernetes.api.connection import connect
+        from muster.backends.kubernetes.cluster_file import read_file
         from muster.backends.kubernetes.state.capacity import ClusterCapacity
-        from muster.backends.kubernetes.written import read_file
 
         file = read_file(settings.cluster)
         access = connect(kubeconfig=file.kubeconfig, context=file.context)
@@ -172,9 +173,9 @@ def _deployments(
     client: Client, site: ClusterSite, store: Callable[[], LocalStore], settings: Settings
 ) -> Deployments:
     if site.serving is None:
-        from muster.backends.local.serving.deployments import LocalDeployments
+        from muster.backends.local.serving.platform import local_deployments
 
-        return LocalDeployments(settings, store(), copies=True)
+        return local_deployments(settings, store(), copies=True)
     from muster.backends.kubernetes.serving.platform import cluster_deployments
 
     return cluster_deployments(client, site=site, store=store)

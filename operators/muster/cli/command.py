@@ -18,8 +18,9 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.backends.base import Backend, Deployments
+    from muster.backends.base import Backend
     from muster.backends.capacity import Capacity
+    from muster.backends.releases.deployments import Deployments
     from muster.volumes.protocols import LocalStore
 
 

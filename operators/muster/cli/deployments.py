@@ -16,7 +16,7 @@ from muster.core.names import check_label
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.figures import Figures, Seen
     from muster.core.deployment import DeploymentStatus, Revision
 
@@ -217,7 +217,7 @@ def repair(name: Name) -> None:
 def retire(name: Name) -> None:
     """Take a deployment away; its model versions stay."""
     deployments = open_deployments()
-    known = deployments.deployments()
+    known = deployments.names()
     if check_label("deployment", name) not in known:
         there = f"there is {', '.join(known)}" if known else "there are none yet"
         raise NotFound(f"no deployment {name!r}: {there}")

@@ -10,6 +10,7 @@ import typer
 from muster.cli.screen import digest, safe, say, size, when
 from muster.core.address import pinned
 from muster.core.job import Pinned
+from muster.core.text import shortened
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
@@ -67,8 +68,7 @@ def values(pairs: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return shortened(f"{value:.6g}" if isinstance(value, float) else str(value), LONGEST)
 
 
 def _amount(version: Version) -> str:

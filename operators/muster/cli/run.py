@@ -119,12 +119,12 @@ def execute(
 
 def finish(result: RunResult, *, as_json: bool = False) -> None:
     """Print how a run ended and leave with its exit code: 0, 1, or 130 where it was interrupted."""
-    from muster.cli import closing
+    from muster.cli import run_summary
 
     if as_json:
         emit(result)
     else:
-        closing.show(result)
+        run_summary.show(result)
     if not result.succeeded:
-        closing.complain_of(result)
+        run_summary.complain_of(result)
         raise typer.Exit(INTERRUPTED if result.state == "interrupted" else 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -21,9 +20,9 @@ from typing import TextIO
 import typer
 
 from muster.core.room import size as size
+from muster.core.text import escaped, shortened
 from muster.core.wire import plain
 
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _STDOUT, _STDERR = 1, 2
 _kept: list[TextIO] = []  # where the document goes while stdout is kept for it
 STATE_COLOURS = {
@@ -42,19 +41,8 @@ STATE_COLOURS = {
 
 
 def safe(text: object) -> str:
-    r"""Return `text` as one line that a terminal shows as it is: escapes become visible, colours go.
-
-    Whatever Python does not call printable (control, format and bidirectional characters, line
-    separators, half of a surrogate pair) is written as its escape, so ``\x1b`` cannot act.
-    """
-    line = _COLOUR.sub("", str(text)).replace("\t", "    ")
-    if line.isprintable():
-        return line
-    return "".join(char if char.isprintable() else _escaped(char) for char in line)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    """Return `text` as one line that a terminal shows as it is (:func:`muster.core.text.escaped`)."""
+    return escaped(str(text))
 
 
 def say(text: str = "", *, style: str | None = None, bold: bool | None = None) -> None:
@@ -158,7 +146,7 @@ class Table:
         room = None if width is None else max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 12)
         for row in table:
             cells = [self._set(row, i, wide) for i, wide in enumerate(widths[:-1])]
-            last = _painted(_cut(row[-1], room))
+            last = _painted(row[-1] if room is None else shortened(row[-1], room))
             if self.columns[-1].startswith(">"):
                 last = row[-1].rjust(widths[-1])
             yield "  ".join([*cells, last]).rstrip()
@@ -178,10 +166,6 @@ class Table:
         say(head, bold=True)
         for line in rows:
             say(line)
-
-
-def _cut(text: str, room: int | None) -> str:
-    return text if room is None or len(text) <= room else text[: room - 1] + "…"
 
 
 def _painted(cell: str) -> str:

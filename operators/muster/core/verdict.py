@@ -6,10 +6,11 @@ matches the same numbers as the supervisor on one machine.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+
+from muster.core.text import one_line
 
 
 class ExitCode(IntEnum):
@@ -96,9 +97,6 @@ _FINAL = frozenset(
     }
 )
 
-# what would end a line or steer a terminal, and surrogates that stand for bytes that are not UTF-8 (PEP 383)
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
-LINE_LENGTH = 400
 VERDICT_LINES = 4
 _RUN_AGAIN = "run again"
 
@@ -139,12 +137,6 @@ class Verdict:
 def full_log(job_id: str) -> str:
     """Return a verdict's last line: the command that shows the full log."""
     return f"full log: muster jobs logs {job_id}"
-
-
-def one_line(text: str) -> str:
-    """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
-    text = _CONTROL.sub(" ", text).strip()
-    return text if len(text) <= LINE_LENGTH else text[: LINE_LENGTH - 1] + "…"
 
 
 def first_of(verdicts: Sequence[Verdict]) -> Verdict | None:

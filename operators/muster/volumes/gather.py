@@ -11,15 +11,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.core.advice import one_replica
 from muster.core.errors import BadOutput, SpecError, StoreError
 from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
-from muster.core.wording import one_replica
+from muster.core.text import has_control
 from muster.volumes.base import Staging
 from muster.volumes.tree import copy_file, files_of, graft, held_files_of, make_folders, prune, unlock
 
-_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
 
 
@@ -88,7 +88,7 @@ def check_path(path: str, *, output: str) -> str:
     """
     if _NOT_PLAIN.search(path):
         raise BadOutput(f"output {output!r} holds {path!r:.200}, which is no plain path below it")
-    if _UNWRITABLE.search(path):
+    if has_control(path):
         raise BadOutput(
             f"output {output!r} holds {path!r:.200}: control characters and bytes that are not UTF-8 "
             "cannot be in a file's name; rename it"

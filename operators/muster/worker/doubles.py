@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
+from muster.core.advice import one_replica
 from muster.core.replica import Replica
-from muster.core.wording import one_replica
 
 EVERY_SECONDS = 20.0
 _SHARE = 100  # at most one part in this many of the time goes into it

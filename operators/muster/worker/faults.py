@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.core.advice import advice_on
 from muster.core.room import make_room
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.worker.last_words import LastWords, last_line, last_words, read_json, stack
@@ -59,16 +60,6 @@ _SHUTDOWN = " while Python was shutting down"
 _BARE_EXIT = re.compile(r"SystemExit: \d+\Z")
 _MODULE = "ModuleNotFoundError: No module named "
 
-_ADVICE = {
-    Cause.USER_ERROR: "mend the code{place} and run again; earlier stages are kept",
-    Cause.SPEC_ERROR: "mend the Dag or the entrypoint; asking again cannot help",
-    Cause.OUT_OF_MEMORY: "give the stage more memory_gib, or hold less at once{place}",
-    Cause.GPU_OUT_OF_MEMORY: "make the batch smaller{place}, or ask for a GPU class with more memory",
-    Cause.DISK_FULL: make_room(),
-    Cause.RANK_LOST: "it was started as often as max_restarts allows: look for who kills it (kill -9, too little memory)",
-    Cause.HANG: "every rank's stack is in the log; often one rank waits in a collective that another never enters",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -93,7 +84,8 @@ class Fault:
     @property
     def verdict(self) -> Verdict:
         """The verdict that ends a task's log."""
-        advice = self.advice or _ADVICE[self.cause].format(place=f" at {self.where}" if self.where else "")
+        usual = make_room() if self.cause is Cause.DISK_FULL else advice_on(self.cause, where=self.where)
+        advice = self.advice or usual
         if self.message.startswith(_MODULE):
             name = self.message.removeprefix(_MODULE).strip("'").split("'")[0].split(".")[0]
             advice = f"add {name} to the image's requirements.in and lock it again, or mend the import"

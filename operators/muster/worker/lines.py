@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from muster.core.text import as_shown
 
 LINE_BYTES = 64 * 1024
-
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-_BREAKS = (0x2028, 0x2029)  # ends of a line for str.splitlines, beside control characters
-_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they reorder the characters of a line on display
-_UNSAFE = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0), *_BREAKS, *_BIDI) if code != 0x09}
 
 
 class LineBuffer:
@@ -56,7 +51,4 @@ def clean(line: bytes) -> str:
 
     A carriage return starts the line over, so a progress bar leaves its last state.
     """
-    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
-    if text.isprintable():
-        return text
-    return _ESCAPE.sub("", text).translate(_UNSAFE)
+    return as_shown(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace"))

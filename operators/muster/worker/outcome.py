@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from muster.core.advice import advice_on
 from muster.core.masking import Masking
 from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -23,17 +24,11 @@ _CODES = {
     Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
     Cause.COMMIT_FAILED: ExitCode.SEAL_FAILED,
 }
-_ADVICE = {
-    Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
-    Cause.RANK_LOST: "it was started as often as max_restarts allows: look for who kills it",
-    Cause.OUT_OF_MEMORY: "raise memory_gib in its resources, or hold less at once (smaller batches, fewer ranks)",
-    Cause.COMMIT_FAILED: "see that the store service runs and what it says, then run again",
-}
 
 
 def failed(cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
     """Return a report that the worker did not write."""
-    verdict = Verdict(cause=cause, message=message, advice=_ADVICE[cause], rank=rank)
+    verdict = Verdict(cause=cause, message=message, advice=advice_on(cause), rank=rank)
     return Report(exit_code=_CODES[cause], verdict=verdict, at=at or time.time())
 
 

@@ -14,13 +14,13 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from muster.core.errors import SpecError
 from muster.core.linux import die_with
 from muster.core.masking import Masking
+from muster.core.patience import Patience
 from muster.core.replica import Replica, Report
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
@@ -39,8 +39,6 @@ _OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # a rank or its helper w
 _READ_BYTES = 1 << 20
 _LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +262,10 @@ class Pod:
         from muster.worker.store import Refused, Stale
 
         try:
-            _persist(lambda: self._service.seal(dumps(report), part), until)
+            patience = Patience(
+                until - time.monotonic(), first=_FIRST_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS
+            )
+            patience.persist(lambda: self._service.seal(dumps(report), part))
         except Stale as error:
             return self._fail(Cause.CANCELLED, f"this start of the gang is over: {error}")
         except (Refused, OSError) as error:
@@ -288,16 +289,3 @@ class Pod:
                 file.write(outcome.termination_message(report, self._masking))
         except OSError as error:
             self._say(f"no termination message can be left: {error}")
-
-
-def _persist(ask: Callable[[], T], until: float) -> T:
-    """Ask until there is an answer. :raises OSError: there was none in time."""
-    pause = _FIRST_PAUSE_SECONDS
-    while True:
-        try:
-            return ask()
-        except OSError:
-            if time.monotonic() + pause > until:
-                raise
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

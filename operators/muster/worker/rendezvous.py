@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
-from typing import TypeVar
 
+from muster.core.patience import Patience
 from muster.worker.ranks import say
 
 NAME_SECONDS = 60.0
 RETRY_SECONDS = 0.2
-
-T = TypeVar("T")
 
 
 def await_name(host: str) -> None:
@@ -22,18 +18,6 @@ def await_name(host: str) -> None:
     do not need it then.
     """
     try:
-        persist(lambda: socket.getaddrinfo(host, None), seconds=NAME_SECONDS)
+        Patience(NAME_SECONDS, first=RETRY_SECONDS).persist(lambda: socket.getaddrinfo(host, None))
     except OSError as error:
         say(f"rank 0's name {host} is not known after {NAME_SECONDS:g} s, going on: {error}")
-
-
-def persist(ask: Callable[[], T], *, seconds: float) -> T:
-    """Ask until there is an answer. :raises OSError: there was none in `seconds`."""
-    limit = time.monotonic() + seconds
-    while True:
-        try:
-            return ask()
-        except OSError:
-            if time.monotonic() > limit:
-                raise
-            time.sleep(RETRY_SECONDS)

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from muster.core.advice import advice_on
 from muster.core.errors import SpecError
 from muster.core.linux import die_with
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
+from muster.core.text import shortened
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
@@ -203,21 +205,11 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
 
 def _followed(fault: Fault) -> str:
     where = f" at {fault.where}" if fault.where else ""
-    text = f"rank {fault.rank} followed{where}: {fault.message}"
-    return text if len(text) <= FOLLOWER_LENGTH else text[: FOLLOWER_LENGTH - 1] + "…"
-
-
-_ADVICE = {
-    Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
-    Cause.SPEC_ERROR: "mend the Dag or the code; asking again cannot help",
-    Cause.USER_ERROR: "mend the code that writes it; asking again cannot help",
-    Cause.COMMIT_FAILED: "mend what the message names, then run again",
-    Cause.RANK_LOST: "look at the machine's processes and memory: it was tried as often as max_restarts allows",
-}
+    return shortened(f"rank {fault.rank} followed{where}: {fault.message}", FOLLOWER_LENGTH)
 
 
 def _refused(cause: Cause, message: str, *, advice: str = "") -> Report:
-    verdict = Verdict(cause=cause, message=message, advice=advice or _ADVICE[cause])
+    verdict = Verdict(cause=cause, message=message, advice=advice or advice_on(cause))
     say(verdict.message)
     return Report(exit_code=EXIT_CODES[cause], verdict=verdict, at=time.time())
 

@@ -16,7 +16,6 @@ from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.images.folders import put_image
 
 GO = "go"
 WAIT = (
@@ -35,7 +34,7 @@ def submit(backend: LocalBackend, folder: Path, job_id: str, address: str) -> st
     job = JobSpec(
         name="two.releases",
         image="python",
-        image_digest=put_image(backend.store, shipped("images") / "python"),
+        image_digest=backend.store.put(shipped("images") / "python", ["requirements.txt"]),
         roles=(role,),
         inputs={"rows": Input(versions=(backend.store.resolve(address)[0].pinned,))},
         outputs={"made": Output(volume="two/made")},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from both import roll_back
 
 from muster.backends.local.backend import LocalBackend
 from muster.backends.releases.driver import Driver, begin
@@ -21,17 +22,9 @@ NAME = "line"
 SECONDS = 60.0
 
 
-def either(name: str, module: str, before: str) -> Any:
-    """A function that this release has in another module than the earlier one."""
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError:
-        found = importlib.import_module(before)
-    return getattr(found, name)
-
-
-put_image = either("put_image", "muster.images.folders", "muster.backends.local.environments")
-roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
+def deployments(backend: Any) -> Any:
+    """The deployments of a backend; the earlier release's backend is that itself."""
+    return backend if hasattr(backend, "prepare") else backend.deployments
 
 
 def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
@@ -41,7 +34,7 @@ def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
         name=NAME,
         model=backend.store.resolve(address)[0].pinned,
         image="serve",
-        image_digest=put_image(backend.store, shipped("images") / "serve"),
+        image_digest=backend.store.put(shipped("images") / "serve", ["requirements.txt"]),
         smoke=(smoke,),
     )
 
@@ -49,32 +42,36 @@ def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
 def drive(backend: LocalBackend, _: Path, address: str, slope: str, steps: str) -> str:
     """Release a version, in steps such as ``20`` or ``20,100``, to the last of them; how that ended."""
     plan = Plan(steps=tuple(map(int, steps.split(","))), hold_seconds=(0.2,))
-    driver: Driver = begin(backend, spec(backend, address, float(slope)), plan=plan, by=f"test {address}")
+    driver: Driver = begin(
+        deployments(backend), spec(backend, address, float(slope)), plan=plan, by=f"test {address}"
+    )
     deadline = time.monotonic() + SECONDS
     while (outcome := driver.step()) is None:
         if time.monotonic() > deadline:
-            raise MusterError(f"no end after {SECONDS} s: {backend.deployment(NAME)}")
+            raise MusterError(f"no end after {SECONDS} s: {deployments(backend).deployment(NAME)}")
         time.sleep(0.1)
     return outcome.ending.value
 
 
 def state(backend: LocalBackend, _: Path) -> dict[str, object]:
     """Return whether it is ready, what each revision is and has, and where it answers."""
-    status = backend.deployment(NAME)
+    status = deployments(backend).deployment(NAME)
     shares = {each.name: f"{each.state.value} {each.percent}" for each in status.revisions}
     return {"ready": status.ready, "revisions": shares, "url": status.url}
 
 
 def back(backend: LocalBackend, _: Path) -> dict[str, object]:
     """Roll back by hand, and return the state."""
-    roll_back(backend, NAME, by="ada", reason="worse")
+    roll_back(deployments(backend), NAME, by="ada", reason="worse")
     return state(backend, _)
 
 
 def retire(backend: LocalBackend, _: Path) -> list[str]:
     """Take it away, and return what is left."""
-    backend.retire(NAME)
-    return backend.deployments()
+    found = deployments(backend)
+    found.retire(NAME)
+    names: list[str] = found.names() if hasattr(found, "names") else found.deployments()
+    return names
 
 
 ACTS = {each.__name__: each for each in (drive, state, back, retire)}

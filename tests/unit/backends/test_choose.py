@@ -15,8 +15,8 @@ from urllib3 import PoolManager
 
 from muster.backends.choose import cluster_backend
 from muster.backends.kubernetes.api.access import PlainAccess
+from muster.backends.kubernetes.cluster_file import ClusterSettings
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.written import ClusterSettings
 from muster.core.settings import Settings
 
 
@@ -35,9 +35,9 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
     access = PlainAccess(host="https://127.0.0.1:1", pool=PoolManager())
     backend = cluster_backend(written, access, settings=settings)
     try:
-        assert why in backend.only_whole
-        assert bool(backend.only_whole) == bool(why)
-        assert backend.servers == (("kserve", "seldon") if site.serving else ("kserve",))
+        assert why in backend.deployments.only_whole
+        assert bool(backend.deployments.only_whole) == bool(why)
+        assert backend.deployments.servers == (("kserve", "seldon") if site.serving else ("kserve",))
     finally:
         backend.close()
 

@@ -7,13 +7,12 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
-from muster.backends.base import Deployments
-from muster.backends.releases.figures import Seen, look_each
+from muster.backends.releases.figures import Seen, if_known, seen_with
 from muster.backends.releases.manual import promote
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Unreachable
@@ -46,7 +45,7 @@ class Serving:
             )
         }
 
-    def deployments(self) -> list[str]:
+    def names(self) -> list[str]:
         return sorted(self.known)
 
     def deployment(self, name: str) -> DeploymentStatus:
@@ -58,7 +57,12 @@ class Serving:
         return self.counted
 
     def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
-        return look_each(cast(Deployments, self), self.known if names is None else names)
+        wanted = self.known if names is None else names
+        return [
+            seen_with(self.known[name], if_known(lambda name=name: self.counts(name)))  # type: ignore[misc]
+            for name in wanted
+            if name in self.known
+        ]
 
     def retire(self, name: str) -> None:
         del self.known[name]

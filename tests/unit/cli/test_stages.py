@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from muster.airflow.embedded.result import Deployed, Instance, Listener, RunResult, Stage
-from muster.cli import closing
+from muster.cli import run_summary
 from muster.cli.progress import Seldom
 from muster.cli.run import finish, read_param
 from muster.cli.stages import LiveView, PlainView, versions
@@ -301,13 +301,13 @@ def test_the_verdict_of_a_mapped_task_names_the_instance(capsys: pytest.CaptureF
     good, bad = FITS.instances
     bad = replace(bad, state="failed", message=VERDICT)
     stage = replace(FITS, state="failed", message=VERDICT, instances=(good, bad))
-    closing.complain_of(replace(FAILURE, stages=(stage,)))
+    run_summary.complain_of(replace(FAILURE, stages=(stage,)))
     assert "muster: fit[1] rate=0.3: user error, rank 1" in capsys.readouterr().err.splitlines()
 
 
 def test_a_failed_run_without_a_job_names_airflow_s_log(capsys: pytest.CaptureFixture[str]) -> None:
     stage = Stage(task_id="gate", state="failed", message="auc is 0.61, need >= 0.7")
-    closing.complain_of(replace(FAILURE, stages=(stage,)))
+    run_summary.complain_of(replace(FAILURE, stages=(stage,)))
     assert capsys.readouterr().err.splitlines()[-2:] == [
         "muster: gate: auc is 0.61, need >= 0.7",
         "  full log: /home/airflow/logs/flights.log",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from muster.core.status import JobStatus
+from muster.core.text import shortened
 
 LONGEST_ARGUMENTS = 60
 # An operator's keywords that hold an author's own names; the names are what tells instances apart.
@@ -23,6 +27,35 @@ class LineListener(Protocol):
 
     def job(self, task: str, status: JobStatus) -> None:
         """Its job, which goes on, is in another state, or waits for something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """A ``muster run`` that runs tasks in this process.
+
+    :param stopping: whether the run was asked to end, perhaps before Airflow would have told the task.
+    """
+
+    listener: LineListener
+    stopping: Callable[[], bool]
+
+
+_WATCHER: ContextVar[Watcher | None] = ContextVar("muster_watcher", default=None)
+
+
+@contextmanager
+def watching(by: Watcher) -> Iterator[None]:
+    """Have all tasks that run inside this context watched."""
+    token = _WATCHER.set(by)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
+
+def watcher() -> Watcher | None:
+    """The watcher of this context. Not of an operator: a mapped task is built only when it runs."""
+    return _WATCHER.get()
 
 
 def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,9 +78,7 @@ def called(task_id: str, map_index: int | None, told_apart: Mapping[str, Any]) -
     if map_index is None or map_index < 0:
         return task_id
     text = " ".join(f"{name}={_short(value)}" for name, value in told_apart.items())
-    if len(text) > LONGEST_ARGUMENTS:
-        text = f"{text[: LONGEST_ARGUMENTS - 1]}…"
-    return f"{task_id}[{map_index}] {text}".rstrip()
+    return f"{task_id}[{map_index}] {shortened(text, LONGEST_ARGUMENTS)}".rstrip()
 
 
 def _short(value: Any) -> str:

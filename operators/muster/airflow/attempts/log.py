@@ -66,7 +66,7 @@ class TaskLog:
         """Write what waits: the last lines of a job that has ended."""
         while self._waiting:
             self._put(self._waiting.popleft())
-        self._confess()
+        self._report_left_out()
 
     def without_verdict(self, lines: Sequence[str]) -> Sequence[str]:
         """The lines but for the verdict, which the task that waits for the job raises."""
@@ -97,13 +97,13 @@ class TaskLog:
             self._put(line)
 
     def _put(self, line: str) -> None:
-        self._confess()
+        self._report_left_out()
         self._write(line)
         if line.startswith(_OF_A_RANK):
             self._lines -= 1
             self._bytes -= len(line.encode())
 
-    def _confess(self) -> None:
+    def _report_left_out(self) -> None:
         if self._left_out:
             left_out, self._left_out = self._left_out, 0
             s = "s" * (left_out > 1)

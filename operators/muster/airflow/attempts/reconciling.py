@@ -168,7 +168,7 @@ class Reconciler:
         """Take back the releases that no task watches, and take away what ended jobs left where they ran."""
         if (now := time.monotonic()) > self._releases_at:
             self._releases_at = now + RELEASES_EVERY_SECONDS
-            for one in take_back(self._opened(), self._instance(), self._state):
+            for one in take_back(self._opened().deployments, self._instance(), self._state):
                 log.info("%s of %s is taken back: %s (%s)", one.revision, one.deployment, one.reason, one.by)
         if now > self._leftovers_at:
             self._leftovers_at = now + LEFTOVERS_EVERY_SECONDS

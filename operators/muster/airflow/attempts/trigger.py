@@ -32,7 +32,7 @@ class JobTrigger(BaseTrigger):
     never raises, and what it fires with is only a hint.
 
     :param owner: the try in whose name the job runs.
-    :param cursor: behind the lines that the task has passed on itself.
+    :param cursor: the offset in the log, as text, behind the lines that the task has passed on itself.
     :param deadline: when the job has to have ended, in seconds since the epoch.
     :param limit_seconds: how long it may take from its own start.
     """
@@ -89,10 +89,10 @@ class JobTrigger(BaseTrigger):
 
         say, log = StateLog(self.log), TaskLog(lambda line: self.log.info("%s", line), job_id=self.job_id)
         try:
-            async with aclosing(hub().follow(self.job_id, after=self.cursor)) as looks:
+            async with aclosing(hub().follow(self.job_id, after=int(self.cursor or 0))) as looks:
                 async for news in looks:
                     log(news.lines)
-                    self.cursor = news.cursor
+                    self.cursor = str(news.offset)
                     if news.status is not None:
                         say(news.status)
                         left = _left(self.ends(news.status))
@@ -183,21 +183,19 @@ class DeploymentTrigger(BaseTrigger):
             return dumps(outcome)
 
     def _driver(self, backend: Backend) -> Driver:
-        from muster.backends.releases.driver import Driver
+        from muster.backends.releases.driver import Driver, Order
         from muster.backends.releases.plan import Plan
         from muster.core.deployment import DeploymentSpec
         from muster.core.job import Origin
         from muster.core.wire import loads
 
-        return Driver(
-            backend,
-            loads(DeploymentSpec, self.spec),
-            loads(Plan, self.plan),
-            revision=self.revision,
+        order = Order(
+            spec=loads(DeploymentSpec, self.spec),
+            plan=loads(Plan, self.plan),
             by=self.by,
             origin=loads(Origin, self.origin),
-            say=self._say,
         )
+        return Driver(backend.deployments, order, revision=self.revision, say=self._say)
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
@@ -216,7 +214,7 @@ class DeploymentTrigger(BaseTrigger):
         with closing(open_backend()) as backend:
             driver = self._driver(backend)
             driver.give_up("its task was ended by hand")
-            tidy(backend, loads(DeploymentSpec, self.spec).name)
+            tidy(backend.deployments, loads(DeploymentSpec, self.spec).name)
         return True
 
 

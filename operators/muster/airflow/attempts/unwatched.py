@@ -19,7 +19,7 @@ from muster.core.deployment import DeploymentStatus
 from muster.core.errors import MusterError
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,7 @@ def take_back(deployments: Deployments, instance: str, states: States) -> list[T
     :param states: is asked for the task of each release that is not young.
     """
     return [
-        taken
-        for name in deployments.deployments()
-        if (taken := _take_back(deployments, name, instance, states))
+        taken for name in deployments.names() if (taken := _take_back(deployments, name, instance, states))
     ]
 
 

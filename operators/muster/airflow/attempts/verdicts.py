@@ -26,7 +26,8 @@ from muster.core.errors import (
 )
 from muster.core.room import is_full, make_room
 from muster.core.status import JobStatus
-from muster.core.verdict import Cause, full_log, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, full_log
 
 _FINAL = (SpecError, NotFound, Corrupt)
 # What is said first and last of an error that no job has; the error itself names the thing.

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 
-from muster.airflow.attempts.listening import arguments, called
+from muster.airflow.attempts.listening import arguments, called, watcher
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.attempts.waiting import Wait
-from muster.airflow.authoring.keywords import AuthorKeywords, refusing
+from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
+from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
+from muster.airflow.authoring.references import Later
 from muster.airflow.operators.mapping import TaskPartial, begin
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context
     from airflow.triggers.base import BaseTrigger
 
     from muster.airflow.attempts.listening import LineListener
@@ -30,46 +32,111 @@ RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
 
 
+def default_queue(name: str | None = None) -> str:
+    """The executor's queue of a task: the one it names, or else the one of Airflow's configuration."""
+    from airflow.sdk.configuration import conf
+
+    return name or str(conf.get("operators", "default_queue"))
+
+
 class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     """The base of muster's operators.
 
     They retry twice by default: Airflow's own default of no retries would turn a lost heartbeat
     into a failed task, and what must not be retried (an author's error) never is.
 
-    :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
-    :cvar listener: who watches all tasks of this process, a ``muster run``. No process goes on with a job
-        when it is stopped, so the job is ended with it. Of the class, since a mapped task is built when it runs.
+    :cvar keywords: what the operator takes, by the author's word.
     :cvar runs_a_job: whether its work is one job, so that it has started when that has.
-    :cvar stopping: whether that run was asked to end, perhaps before Airflow would have told the task.
     """
 
-    listener: ClassVar[LineListener | None] = None
-    stopping: ClassVar[Callable[..., bool]] = staticmethod(lambda: False)
+    keywords: ClassVar[Mapping[str, Keyword]]
     runs_a_job: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        retries: int | None = RETRIES,
-        retry_delay: timedelta | float = RETRY_DELAY,
-        airflow_queue: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        # Given here so that a Dag's default_args, which may hold muster's `queue` and `resources`,
-        # do not reach the base class, to which these words mean something else.
-        kwargs["queue"] = airflow_queue or default_queue()
-        kwargs["resources"] = None
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+    retries: int | None = keyword(default=RETRIES, check=optional(check_retries), airflow="retries")
+    """How often a try that failed is repeated, unless its error would come again."""
+    retry_delay: timedelta | float = keyword(  # type: ignore[assignment]  # Airflow makes a timedelta of it
+        default=RETRY_DELAY, check=optional(check_delay), airflow="retry_delay"
+    )
+    """The pause before a retry, as a timedelta or in seconds."""
+    airflow_queue: str | None = keyword(
+        default=None, check=optional(check_executor_queue), read=default_queue, airflow="queue"
+    )
+    """The executor's queue, which Airflow itself calls ``queue``."""
+
+    if TYPE_CHECKING:
+        # Type checkers take Airflow's keywords from the fields of BaseOperator. Where its constructor takes
+        # something else, or an author's word means something else to muster, that is said here.
+        task_id: str = keyword()
+        params: Any = keyword(init=False)
+        queue: str = keyword(init=False)
+        resources: Any = keyword(init=False)
+        trigger_rule: Any = keyword(default="all_success")
+        on_execute_callback: Any = keyword(default=None)
+        on_failure_callback: Any = keyword(default=None)
+        on_retry_callback: Any = keyword(default=None)
+        on_skipped_callback: Any = keyword(default=None)
+        on_success_callback: Any = keyword(default=None)
+        inlets: Any = keyword(default=None)
+        outlets: Any = keyword(default=None)
+        _of: DAG | None = keyword(default=None, alias="dag")
+        _shown_as: str | None = keyword(default=None, alias="task_display_name")
+        _before: Any = keyword(default=None, alias="pre_execute")
+        _after: Any = keyword(default=None, alias="post_execute")
+
+    def construct(self, given: dict[str, Any]) -> None:
+        """Set the attributes from the author's keywords, have Airflow do the rest, and check what was given.
+
+        :param given: what Airflow's metaclass has completed from the Dag's ``default_args``.
+        :raises SpecError: a value is wrong whatever the task's context will be.
+        """
+        # `queue` and `resources` mean something else to Airflow: what a Dag's default_args hold never reaches it.
+        airflows: dict[str, Any] = {"resources": None}
+        late = set()
+        for each in self.keywords.values():
+            value = given.pop(each.parameter, each.default)
+            if isinstance(value, Later):
+                late.add(each.word)
+            if each.read is not None:
+                with refusing(given.get("task_id", ""), each.word):
+                    value = each.read(value)
+            if each.airflow:
+                airflows[each.airflow] = value
+            else:
+                setattr(self, each.attribute, value)
+        self.later = frozenset(late)
+        BaseOperator.__init__(self, **{**given, **airflows})
         self._wait: Wait | None = None
         self._news: Mapping[str, Any] = {}
         self._may_defer = True
         self._called = self.task_id
         self.given: Mapping[str, Any] = {}
+        self.check_keywords()
+        self.check_together()
 
-    @classmethod
+    def check_keywords(self) -> None:
+        """Check each keyword by itself. :raises SpecError: it names task, keyword, value and rule."""
+        for each in self.keywords.values():
+            if each.airflow:
+                continue
+            value = getattr(self, each.attribute)
+            if each.check is not None:
+                with self.refusing(each.word):
+                    each.check(value)
+            if each.each is not None:
+                for name, item in value.items():
+                    with self.refusing(f"{each.word}[{name!r:.60}]"):
+                        each.each(item)
+
+    def check_together(self) -> None:
+        """Check the keywords against each other, and announce the assets that the task will change.
+
+        :raises SpecError: they do not fit.
+        """
+
+    @classmethod  # type: ignore[misc]  # to type checkers Airflow's is a field
     def partial(cls, **kwargs: Any) -> TaskPartial:
         """Begin a mapped task; what is the same for all of its instances stands here."""
-        return begin(cls, kwargs, queue=default_queue())
+        return begin(cls, kwargs, default_queue=default_queue())
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
@@ -101,7 +168,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def _work(self, context: Context) -> Any:
         with translated():
             self._called = self.instance(context["ti"].map_index)
-            if self.stopping():
+            if (by := watcher()) is not None and by.stopping():
                 self.wait.stop()
             self.wait.check()
             result = self.perform(context)
@@ -128,6 +195,15 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     @abstractmethod
     def perform(self, context: Context) -> Any:
         """Do the operator's work and return what goes into XCom."""
+
+    @property
+    def listener(self) -> LineListener | None:
+        """The ``muster run`` of this process that hears what the task's jobs say; None under an Airflow of its own.
+
+        Under a ``muster run`` a job is ended with its process, since no other process goes on with it.
+        """
+        by = watcher()
+        return by.listener if by is not None else None
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - for those below
@@ -234,10 +310,3 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """Name task and field in front of what a value was refused for."""
         with refusing(self.task_id, field):
             yield
-
-
-def default_queue() -> str:
-    """The executor's queue of a task that names none."""
-    from airflow.sdk.configuration import conf
-
-    return str(conf.get("operators", "default_queue"))

@@ -59,25 +59,24 @@ class ReleasingOperator(MusterOperator):
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
         :raises SpecError: it would, and this is no backfill.
         """
-        from muster.backends.releases.driver import Driver, begin
+        from muster.backends.releases.driver import Driver, Order, begin
 
         by, origin, say, plan = asker(task.origin), task.origin, self.tell, self._plan()
         begun = Begun(task, "release")
         if text := begun.recall():  # never anew: it may have been refused by now, or rolled back by a person
             asked = loads(Asked, text)
-            return Driver(
-                task.backend, asked.spec, plan, revision=asked.revision, by=by, origin=origin, say=say
-            )
-        older = self.allow_older
+            order = Order(spec=asked.spec, plan=plan, by=by, origin=origin)
+            return Driver(task.backend.deployments, order, revision=asked.revision, say=say)
+        deployments, older = task.backend.deployments, self.allow_older
         try:
-            driver = begin(task.backend, wanted(), plan, by=by, origin=origin, allow_older=older, say=say)
+            driver = begin(deployments, wanted(), plan, by=by, origin=origin, allow_older=older, say=say)
         except Behind as error:
             if _backfills(task):
                 raise self._skipped(f"not deployed: {error}") from None
             raise SpecError(
                 f"{error}. A backfill must not do that; say allow_older=True if it is meant"
             ) from error
-        begun.remember(dumps(Asked(revision=driver.revision, spec=driver.spec)))
+        begun.remember(dumps(Asked(revision=driver.revision, spec=driver.order.spec)))
         return driver
 
     def _skipped(self, text: str) -> AirflowSkipException:
@@ -101,9 +100,9 @@ class ReleasingOperator(MusterOperator):
         except Stopped:
             if task.abandoned():
                 driver.give_up("its task was ended by hand")
-                tidy(task.backend, self.name)
+                tidy(task.backend.deployments, self.name)
             raise
-        return self._ended(task, driver.spec, outcome)
+        return self._ended(task, driver.order.spec, outcome)
 
     def _seen(self) -> Outcome | None:
         """How the trigger has seen the release end; by now another may have taken over."""
@@ -119,7 +118,7 @@ class ReleasingOperator(MusterOperator):
         from muster.backends.releases.decision import Ending
 
         try:
-            status = task.backend.deployment(spec.name)
+            status = task.backend.deployments.deployment(spec.name)
         except NotFound:
             status = None
         if outcome.ending in (Ending.DONE, Ending.HELD) and status is not None:
@@ -154,14 +153,14 @@ class ReleasingOperator(MusterOperator):
             reason = self._too_late()
             if patience.overdue(now - TAKING_BACK_SECONDS):
                 raise DeploymentError(
-                    f"deployment {self.name}: {driver.spec.model.address}: {reason}; see muster deployments show {self.name}"
+                    f"deployment {self.name}: {driver.order.spec.model.address}: {reason}; see muster deployments show {self.name}"
                 )
             driver.give_up(reason)
         elif task.defer is not None and patience.left(waited=waited, queued=False, now=now) == 0:
             self.log.info("the release goes on; the triggerer drives it")
             task.defer(
                 DeploymentTrigger(
-                    spec=dumps(driver.spec),
+                    spec=dumps(driver.order.spec),
                     plan=dumps(self._plan()),
                     revision=driver.revision,
                     by=asker(task.origin),

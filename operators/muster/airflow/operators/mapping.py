@@ -12,7 +12,7 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
 from muster.airflow.attempts.verdicts import translated
-from muster.airflow.authoring.keywords import check_words, in_task
+from muster.airflow.authoring.keywords import SHARED, check_words, in_task, keywords_of
 from muster.airflow.authoring.references import Later, VersionReference, Versions
 from muster.core.errors import SpecError
 
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 
     from muster.airflow.operators.base import MusterOperator
 
-SHARED = ("params", "queue", "resources")  # keywords that are Airflow's too, and mean something else there
 # So many instances are looked at while a Dag is parsed: for what is wrong with them, as each is again when
 # it runs, and for their volumes. One costs a millisecond; of the rest Airflow announces no other volume.
 SAMPLES = 32
 
 
-def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, queue: str) -> TaskPartial:
+def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, default_queue: str) -> TaskPartial:
     """Begin a mapped task; Airflow's scheduler reads what this keeps, and its own words there as its own.
 
-    :param queue: the executor's, where the task names none.
+    :param default_queue: the executor's, for a task that names none.
     """
     task_id = kwargs.get("task_id", "")
     check_words(operator, task_id, kwargs)
     authors = {f"job_{word}": kwargs.pop(word) for word in SHARED if word in kwargs}
-    queue = kwargs.pop("airflow_queue", None) or queue
+    queue = kwargs.pop("airflow_queue", None) or default_queue
     with in_task(task_id):
         begun = airflow_partial(operator, **kwargs, queue=queue, resources=None)
     begun._expand_called = True  # the one below goes on
@@ -168,8 +167,8 @@ def _instances(expanded: ExpandInput) -> Iterator[dict[str, Any]]:
 
 def _without_late(given: Mapping[str, Any], task: MappedOperator) -> dict[str, Any]:
     """Leave out what a run will bring, where an operator could make nothing of a stand-in."""
-    takes = {*task.template_fields, "image", "name"}
-    return {word: value for word, value in given.items() if word in takes or not isinstance(value, Later)}
+    late = {each.parameter for each in keywords_of(task.operator_class).values() if each.may_be_late}
+    return {word: value for word, value in given.items() if word in late or not isinstance(value, Later)}
 
 
 def _elements(value: Any) -> list[Any]:

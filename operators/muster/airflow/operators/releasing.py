@@ -13,11 +13,11 @@ from muster.airflow.authoring.code import DagFolder
 from muster.core.address import SCHEME
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import NotFound, SpecError
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
     from muster.backends.releases.decision import Outcome
+    from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.job import Origin
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce_served, deployment_asset
-from muster.airflow.authoring.checks import check_all, check_name, check_one, check_text, optional
-from muster.airflow.authoring.references import is_known
+from muster.airflow.assets import add_deployment, announce_served
+from muster.airflow.authoring.checks import check_name, check_one, check_text, optional
+from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, serving, short
@@ -27,32 +26,22 @@ class RollbackOperator(MusterOperator):
     In force with one write, in seconds. What is rolled back is refused and goes. A task does this once: its
     retry means the same revision, and goes back no further; one that is cleared looks anew. It returns
     ``version``, what serves now, and ``rolled_back``, what was taken back.
-
-    :param name: of the deployment.
-    :param model: take back this version, and only this one: where it is not on its way to serve, nor serves
-        while no other is, the task is skipped. Whatever does, where not given. (templated)
-    :param reason: one line; it is kept with the revision. (templated)
     """
 
-    template_fields: Sequence[str] = ("model", "reason")
     ui_color = "#fce8e6"
     operator_extra_links = (DeploymentLink(), EndpointLink())
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        model: str | VersionReference | None = None,
-        reason: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.name = name
-        self.model = model
-        self.reason = reason
-        super().__init__(**kwargs)
-        check_all(self, name=check_name, model=optional(check_one), reason=optional(check_text))
-        if is_known(name) and deployment_asset(name) not in self.outlets:
-            self.add_outlets([deployment_asset(name)])
+    name: str = keyword(check=check_name)
+    """The deployment."""
+    model: str | VersionReference | None = keyword(default=None, check=optional(check_one), templated=True)
+    """Take back this version, and only this one: where it is not on its way to serve, nor serves while no other is,
+    the task is skipped. Whatever does, where not given."""
+    reason: str | None = keyword(default=None, check=optional(check_text), templated=True)
+    """One line; it is kept with the revision."""
+
+    def check_together(self) -> None:
+        """Announce the deployment's asset."""
+        add_deployment(self)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Take it back, and return what serves from now on."""
@@ -61,18 +50,18 @@ class RollbackOperator(MusterOperator):
         from muster.backends.releases.manual import roll_back
 
         task = TaskRun.of(self, context)
-        backend, begun = task.backend, Begun(task, "rollback")
-        before = backend.deployment(self.name)
+        deployments, begun = task.backend.deployments, Begun(task, "rollback")
+        before = deployments.deployment(self.name)
         named = begun.recall()
-        meant = before.called(named) if named else self._meant(backend, before)
+        meant = before.called(named) if named else self._meant(task.backend, before)
         if meant is None:
             raise NotFound(
                 f"deployment {self.name} has no revision {named} any more, which was to be rolled back"
             )
         begun.remember(meant.name)
         by, why = asker(task.origin), self.reason or ""
-        roll_back(backend, self.name, by=by, reason=why, revision=meant.name, seen=before)
-        return self._told(context, backend.deployment(self.name), meant)
+        roll_back(deployments, self.name, by=by, reason=why, revision=meant.name, seen=before)
+        return self._told(context, deployments.deployment(self.name), meant)
 
     def _meant(self, backend: Backend, status: DeploymentStatus) -> Revision:
         """What is to be taken back. :raises AirflowSkipException: it is not there to be."""

@@ -38,7 +38,7 @@ class SweepOperator(MusterOperator):
         self.log.info("%d jobs that no task waits for were ended", len(swept))
         for job_id in backend.sweep():
             self.log.info("job %s has ended: what it left is taken away", job_id)
-        taken = take_back(backend, ours, ask)
+        taken = take_back(backend.deployments, ours, ask)
         for one in taken:
             self.log.info("%s of %s is taken back: %s (%s)", one.revision, one.deployment, one.reason, one.by)
         return {"swept": [each.job_id for each in swept], "taken_back": [one.deployment for one in taken]}

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.backends.base import Backend
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen, look
 from muster.core.deployment import DeploymentStatus
 from muster.core.wire import plain
@@ -39,8 +39,8 @@ class _Known:
 class Answering:
     """Every deployment of one backend. Any number of threads may ask."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, deployments: Deployments) -> None:
+        self._deployments = deployments
         self._known: dict[str, _Known] = defaultdict(_Known)
 
     def all(self) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ class Answering:
         known = self._known[name]
         with known.lock:  # a request that comes meanwhile is shown what this look finds
             if known.stale:
-                known.note(look(self._backend, name))
+                known.note(look(self._deployments, name))
         return _document(known)
 
     def statuses(self) -> list[DeploymentStatus]:
@@ -61,10 +61,10 @@ class Answering:
 
     def _looked(self) -> list[_Known]:
         """What is known of every deployment that there is; of those that are gone it is forgotten."""
-        known = {name: self._known[name] for name in self._backend.deployments()}
+        known = {name: self._known[name] for name in self._deployments.names()}
         self._known = defaultdict(_Known, known)
         stale = [name for name, each in known.items() if each.stale]
-        for seen in self._backend.look_at(stale):
+        for seen in self._deployments.look_at(stale):
             known[seen.status.name].note(seen)
         return [each for each in known.values() if each.looks]
 

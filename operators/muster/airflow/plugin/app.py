@@ -81,7 +81,7 @@ def open_site() -> Site:
     from muster.airflow.site import open_backend
 
     backend = open_backend(resolve=_no_secret)
-    return Site(backend, Board(backend), Answering(backend))
+    return Site(backend, Board(backend), Answering(backend.deployments))
 
 
 def _no_secret(secret: SecretRef) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
+from muster.core.text import as_shown
 from muster.core.wire import plain
 from muster.volumes.protocols import Ledger
 
@@ -23,11 +23,6 @@ LOG_BYTES = 128 << 10
 ROOM_SECONDS = 30.0
 UNREADABLE = "unreadable"
 STATES = (*(state.value for state in JobState), UNREADABLE)
-
-# what steers a terminal, and every other control character but the tab and the line's end
-_STEERING = re.compile(
-    "\x1b\\[[0-9;:?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +226,7 @@ def log(ledger: Ledger, job_id: str, *, after: int | None) -> dict[str, Any]:
     if after is None and start:  # begun in the middle of a line
         _, _, data = data.partition(b"\n")
     return {
-        "text": _STEERING.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")),
+        "text": as_shown(data.decode("utf-8", "replace").replace("\r\n", "\n")),
         "next": end,
         "skipped_bytes": end - len(data) if after is None else 0,
         "bytes": size,

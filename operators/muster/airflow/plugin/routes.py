@@ -155,7 +155,7 @@ def deployments(here: Here) -> Json:
 @api.get("/deployments/{name}", dependencies=[assets])
 def deployment(here: Here, name: str) -> Json:
     """One deployment, with its revisions and what they answered."""
-    if check_label("deployment", name) not in here.backend.deployments():
+    if check_label("deployment", name) not in here.backend.deployments.names():
         raise NotFound(f"no deployment {name!r}: `muster deployments ls` lists what there is")
     return Json(here.answering.one(name))
 

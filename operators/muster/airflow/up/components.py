@@ -15,6 +15,7 @@ from pathlib import Path
 from muster.backends.local.processes import Process, children, descendants
 from muster.core.errors import BackendError
 from muster.core.linux import die_with
+from muster.core.patience import Patience
 
 LOG_BYTES = 50 << 20
 LONGEST_PAUSE_SECONDS = 30.0
@@ -137,9 +138,8 @@ def stop(components: Sequence[Component], *, grace_seconds: float = 3.0) -> None
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+    patience = Patience(seconds, first=0.02)
     while not done():
-        if time.monotonic() > deadline:
+        if not patience.wait():
             return False
-        time.sleep(0.02)  # the pace of asking, until the deadline above
     return True

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from muster.backends.base import Deployments
-from muster.backends.deploying import Deploying
 from muster.backends.jobs.checks import Resolve
 from muster.backends.jobs.lifecycle import Lifecycle
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.runner import KubernetesRunner
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.releases.deployments import Deployments
 from muster.volumes.service.client import ServiceStore
 
 
-class KubernetesBackend(Lifecycle, Deploying):
+class KubernetesBackend(Lifecycle):
     """Where jobs run on one namespace of a cluster; see :class:`muster.backends.base.Backend`.
 
     Nothing is asked of the cluster before the first call. It may be shared between threads, and follows
@@ -32,8 +31,4 @@ class KubernetesBackend(Lifecycle, Deploying):
         resolve: Resolve,
     ) -> None:
         super().__init__(store, KubernetesRunner(client, site=site, store=store, resolve=resolve))
-        self._served = deployments
-
-    @property
-    def _deployments(self) -> Deployments:
-        return self._served
+        self.deployments = deployments

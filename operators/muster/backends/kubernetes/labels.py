@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from muster.core.job import JobSpec, Role
 from muster.core.names import check_job_id
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 PREFIX = "muster.dev/"
 JOB = f"{PREFIX}job"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from muster.backends.deploying import Deploying
 from muster.backends.jobs.checks import Resolve, from_environment
 from muster.backends.jobs.lifecycle import Lifecycle
 from muster.backends.local.machine import Machine
@@ -15,10 +15,10 @@ from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
 if TYPE_CHECKING:
-    from muster.backends.local.serving.deployments import LocalDeployments
+    from muster.backends.releases.deployments import Deployments
 
 
-class LocalBackend(Lifecycle, Deploying):
+class LocalBackend(Lifecycle):
     """Where jobs and deployments run on one machine; see :class:`muster.backends.base.Backend`.
 
     :param machine: what there is to claim; looked up where it is not given.
@@ -41,8 +41,9 @@ class LocalBackend(Lifecycle, Deploying):
         """Return the pids of a job's ranks that run now, in the order of the ranks; those of this user."""
         return ranks(Places(self._settings.home).mark(job_id))
 
-    @property
-    def _deployments(self) -> LocalDeployments:
-        from muster.backends.local.serving.deployments import LocalDeployments  # jobs need none of it
+    @cached_property
+    def deployments(self) -> Deployments:
+        """The deployments of this machine."""
+        from muster.backends.local.serving.platform import local_deployments  # jobs need none of it
 
-        return LocalDeployments(self._settings, self._store)
+        return local_deployments(self._settings, self._store)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from muster.backends.local.member import Member
+from muster.core.advice import advice_on
 from muster.core.replica import Report
 from muster.core.room import Room, make_room
 from muster.core.verdict import Cause, ExitCode, Verdict, first_of
@@ -64,7 +65,7 @@ def _out_of_memory(member: Member, report: Report | None) -> Verdict:
         cause=Cause.OUT_OF_MEMORY,
         rank=member.replica.first_rank if known is None else known,
         message=f"replica {member.name} used {overrun.used_gib:.2f} GiB, its limit is {overrun.limit_gib:g} GiB",
-        advice="raise memory_gib in its resources, or hold less at once (smaller batches, fewer ranks)",
+        advice=advice_on(Cause.OUT_OF_MEMORY),
     )
 
 
@@ -73,7 +74,7 @@ def _lost(member: Member, how: str) -> Verdict:
         cause=Cause.RANK_LOST,
         rank=member.replica.first_rank,
         message=f"the worker of replica {member.name} {how}",
-        advice="see the last lines of the log; if the machine ran out of memory, give the job less to hold",
+        advice=advice_on(Cause.RANK_LOST),
     )
 
 

@@ -8,24 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from muster.backends.local.places import JobFolder
+from muster.core.advice import advice_on, uncommitted
 from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, NotFound, SpecError
 from muster.core.replica import Report
 from muster.core.room import Room, is_full, make_room
 from muster.core.status import JobResult
-from muster.core.verdict import Cause, Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
 
 _MAKE_ROOM = "make room on the disk that the message names, then run again"
-_ADVICE = {
-    Cause.USER_ERROR: "mend the code that writes it and run again; what it wrote: muster jobs get {job_id}",
-    Cause.SPEC_ERROR: "mend the Dag; asking again cannot help",
-    Cause.UNSCHEDULABLE: "ask for less, or run it on a bigger machine",
-    Cause.IMAGE_UNAVAILABLE: "see uv's last lines in the log, mend the image and run again",
-    Cause.COMMIT_FAILED: "mend what the message names and run again; what it wrote: muster jobs get {job_id}",
-    Cause.BACKEND_ERROR: "run it again; if it happens again, report it with the lines above",
-}
 
 
 def commit(store: LocalStore, job_id: str, folder: JobFolder) -> JobResult:
@@ -59,7 +53,10 @@ def verdict_of(
     if is_full(error) or (isinstance(error, ImageError) and os.strerror(errno.ENOSPC) in message):
         return _full(error, message, job_id=job_id, store=store, cache=cache)
     cause = _cause(error, committing=committing)
-    return Verdict(cause=cause, message=message, advice=_ADVICE[cause].format(job_id=job_id))
+    sealed = cause in (Cause.USER_ERROR, Cause.COMMIT_FAILED)
+    return Verdict(
+        cause=cause, message=message, advice=uncommitted(cause, job_id) if sealed else advice_on(cause)
+    )
 
 
 def _full(error: Exception, message: str, *, job_id: str, store: FolderStore, cache: Path) -> Verdict:

@@ -188,6 +188,17 @@ def unknown(book: Book, name: str) -> NotFound:
     return NotFound(f"deployment {book.name} has no revision {name!r:.60}; there is {known}")
 
 
+def number(revision: str) -> int:
+    """Which revision of its deployment a name is of; 0 where it is not such a name."""
+    digits = revision.removeprefix("r")
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+
+def pin_reason(name: str) -> str:
+    """The reason under which a deployment pins the versions that it serves."""
+    return f"deployment/{name}"
+
+
 def older(model: Version, champion: Version) -> str:
     """Say in what way a version is older than the one that serves; empty if it is not.
 

@@ -18,7 +18,9 @@ from muster.backends.releases.book import (
     begin,
     behind,
     live_models,
+    number,
     past_models,
+    pin_reason,
     share,
     unknown,
     withdraw,
@@ -116,7 +118,7 @@ class Deployments:
         (seen,) = self.platform.observe([book])
         return status_of(book, seen)
 
-    def deployments(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the name of every deployment, sorted."""
         return self.platform.names()
 
@@ -319,14 +321,9 @@ class Deployments:
         """Return a deployment's book. :raises NotFound: no such deployment."""
         book = self._find(name)
         if book is None:
-            known = ", ".join(self.deployments()) or "none"
+            known = ", ".join(self.names()) or "none"
             raise NotFound(f"no deployment {name!r}; known are: {known}")
         return book
-
-
-def pin_reason(name: str) -> str:
-    """The reason under which a deployment pins the versions that it serves."""
-    return f"deployment/{name}"
 
 
 def status_of(book: Book, seen: Observed) -> DeploymentStatus:
@@ -342,12 +339,6 @@ def status_of(book: Book, seen: Observed) -> DeploymentStatus:
         drift=seen.drift,
     )
     return replace(status, reason=seen.drift or seen.trouble or _suffers(status) or _last_refusal(status))
-
-
-def number(revision: str) -> int:
-    """Which revision of its deployment a name is of; 0 where it is not such a name."""
-    digits = revision.removeprefix("r")
-    return int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
 def _suffers(status: DeploymentStatus) -> str:

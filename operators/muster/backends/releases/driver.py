@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS
@@ -40,7 +40,7 @@ from muster.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Plan
     from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus
     from muster.core.job import Origin
@@ -49,6 +49,19 @@ REVIVE_SECONDS = 5.0
 CAUSE_SECONDS = 5.0  # in which a platform says how a replica ended that fell silent; kubelets take one
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What was asked for: a version, the plan by which it gets the traffic, and in whose name.
+
+    :param by: the same for every process that drives this release; `origin` where it is a task.
+    """
+
+    spec: DeploymentSpec
+    plan: Plan
+    by: str
+    origin: Origin | None = None
 
 
 def begin(
@@ -76,16 +89,9 @@ def begin(
             deployments, spec.name, lambda status: _take_over(deployments, status, spec, by=by, origin=origin)
         )
     revision = deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
+    order = Order(spec=spec, plan=plan, by=by, origin=origin)
     return Driver(
-        deployments,
-        spec,
-        plan,
-        revision=revision.name,
-        by=by,
-        origin=origin,
-        restarts=revision.restarts,
-        say=say,
-        clock=clock,
+        deployments, order, revision=revision.name, restarts=revision.restarts, say=say, clock=clock
     )
 
 
@@ -120,9 +126,9 @@ def check_steps(deployments: Deployments, plan: Plan) -> None:
 class Driver:
     """Drives one release, call by call, from wherever it is to its end.
 
-    A successor in another process is built with what the first one was asked for, :attr:`spec` and :attr:`revision`.
+    Another process goes on with it: it builds a driver with the same order, and the same :attr:`revision`.
 
-    :param revision: what is released, as :func:`begin` was told by the backend.
+    :param revision: the revision that is released, as :func:`begin` was told by the platform.
     :param restarts: how many of its replicas had died before; None counts from the first look on.
     :param clock: seconds that only rise.
     """
@@ -130,22 +136,16 @@ class Driver:
     def __init__(
         self,
         deployments: Deployments,
-        spec: DeploymentSpec,
-        plan: Plan,
+        order: Order,
         *,
         revision: str,
-        by: str,
-        origin: Origin | None = None,
         restarts: int | None = None,
         say: Say = lambda _line: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.revision = revision
+        self.order = order
         self._deployments = deployments
-        self.spec = spec
-        self._plan = plan
-        self._by = by
-        self._origin = origin
         self._say = say
         self._clock = clock
         self._said = ""
@@ -154,7 +154,7 @@ class Driver:
         self._before: Mapping[str, Counts] | None = {}
         self._last: Mapping[str, Counts] = {}
         self._began = clock()
-        self._questions = Questions(deployments, spec, plan, revision=revision)
+        self._questions = Questions(deployments, order.spec, order.plan, revision=revision)
         self._trouble: float | None = None
         self._down: float | None = None
         self._silent: float | None = None
@@ -183,15 +183,15 @@ class Driver:
 
         :raises MusterError: the route cannot be written now.
         """
-        status = self._deployments.deployment(self.spec.name)
+        status = self._deployments.deployment(self.order.spec.name)
         release = status.release
-        if release and (release.revision, release.by) == (self.revision, self._by):
+        if release and (release.revision, release.by) == (self.revision, self.order.by):
             with suppress(Conflict):  # somebody else did something about it
                 give_up(self._deployments, status, reason=reason)
 
     def _step(self, trouble: float | None) -> Outcome | None:
         try:
-            status = self._deployments.deployment(self.spec.name)
+            status = self._deployments.deployment(self.order.spec.name)
         except NotFound:
             return Outcome(
                 ending=Ending.SUPERSEDED, revision=self.revision, reason="the deployment was retired"
@@ -211,7 +211,7 @@ class Driver:
             restarts=self._restarts or 0,
             now=time.time(),
         )
-        return decide(sight, self._plan, revision=self.revision, by=self._by)
+        return decide(sight, self.order.plan, revision=self.revision, by=self.order.by)
 
     def _count(self, status: DeploymentStatus, trouble: float | None) -> Mapping[str, Counts] | None:
         """Return what was counted until now, and begin a step where the share is another than the last time."""
@@ -231,10 +231,10 @@ class Driver:
     def _heard(self, share: int, trouble: float | None) -> Mapping[str, Counts] | None:
         """Return what was counted; None where that of the revision itself, which has a share, is not among it."""
         try:
-            counts = self._deployments.counts(self.spec.name)
+            counts = self._deployments.counts(self.order.spec.name)
             if share and self.revision not in counts:
                 raise BackendError(
-                    f"deployment {self.spec.name}: no replica of {self.revision} says what it has answered"
+                    f"deployment {self.order.spec.name}: no replica of {self.revision} says what it has answered"
                 )
         except BackendError as error:
             self._endure(error, trouble)
@@ -260,7 +260,7 @@ class Driver:
         if mine is None or release is None or mine.ready < mine.wanted or self._questions.found is not None:
             return False
         champion = status.called(str(release.champion))
-        if self._plan.comparison and champion and not champion.ready:
+        if self.order.plan.comparison and champion and not champion.ready:
             self._tell(f"{champion.name}, which it is to be compared with, does not answer now")
             return False
         self._questions.ask(champion=release.champion)
@@ -277,7 +277,9 @@ class Driver:
         elif isinstance(move, Withdraw):
             self._withdraw(move, status)
         else:
-            self._deployments.shift(self.spec.name, move.shares, token=status.token, release=move.release)
+            self._deployments.shift(
+                self.order.spec.name, move.shares, token=status.token, release=move.release
+            )
             self._tell(move.why)
             if move.release and not move.release.failed:  # what is answered from now on is the next step's
                 seen = self._since(counts) or {}
@@ -301,7 +303,7 @@ class Driver:
             if not cause and self._clock() < self._silent + CAUSE_SECONDS:
                 return
             reason += f"; {cause}" * (cause not in reason)
-        self._deployments.withdraw(self.spec.name, move.revision, state=move.state, reason=reason)
+        self._deployments.withdraw(self.order.spec.name, move.revision, state=move.state, reason=reason)
         if move.revision != self.revision:
             self._tell(f"{move.revision} is {move.state.value}: {reason}")
 
@@ -320,7 +322,9 @@ class Driver:
         elif now - self._down >= REVIVE_SECONDS:
             self._down = None
             token = status.token  # a release that somebody has begun since is not superseded
-            self._deployments.prepare(self.spec, by=self._by, origin=self._origin, token=token)
+            self._deployments.prepare(
+                self.order.spec, by=self.order.by, origin=self.order.origin, token=token
+            )
 
     def _tell(self, line: str) -> None:
         if line and line != self._said:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -18,11 +17,10 @@ from muster.core.deployment import Counts, DeploymentStatus
 from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
 
 _REQUESTS, _BUCKET, _FAILED = "muster_requests_total", "muster_request_seconds_bucket", "failed"
 _P95 = 0.95
-_AT_ONCE = 8  # one that does not answer must not hold up all others
 
 T = TypeVar("T")
 
@@ -79,25 +77,8 @@ def look(deployments: Deployments, name: str) -> Seen:
     """Look at one deployment. :raises NotFound: there is none."""
     for seen in deployments.look_at([name]):
         return seen
-    known = ", ".join(deployments.deployments()) or "none"
+    known = ", ".join(deployments.names()) or "none"
     raise NotFound(f"no deployment {name!r}; known are: {known}")
-
-
-def look_each(deployments: Deployments, names: Iterable[str]) -> list[Seen]:
-    """Look at several at once, each by itself; what is not there is left out."""
-
-    def seen(name: str) -> Seen | None:
-        try:
-            status = deployments.deployment(name)
-        except NotFound:
-            return None
-        except Corrupt as error:
-            return unreadable(name, error)
-        return seen_with(status, if_known(lambda: deployments.counts(name)))
-
-    wanted = list(names)
-    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted) or 1)) as pool:
-        return [each for each in pool.map(seen, wanted) if each is not None]
 
 
 def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Seen:

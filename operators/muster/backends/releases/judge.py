@@ -18,7 +18,7 @@ from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Plan
     from muster.core.deployment import DeploymentSpec
 

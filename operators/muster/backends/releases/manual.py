@@ -19,7 +19,7 @@ from muster.core.deployment import DeploymentStatus, Release, Revision, Revision
 from muster.core.errors import Conflict, DeploymentError, NotFound
 
 if TYPE_CHECKING:
-    from muster.backends.base import Deployments
+    from muster.backends.releases.deployments import Deployments
 
 _TRIES = 10
 _MOST = 100

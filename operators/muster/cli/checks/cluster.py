@@ -22,7 +22,7 @@ from muster.core.settings import Settings
 if TYPE_CHECKING:
     from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.cluster.facts import Cluster
-    from muster.backends.kubernetes.written import ClusterSettings
+    from muster.backends.kubernetes.cluster_file import ClusterSettings
     from muster.volumes.service.client import ServiceStore
 
 _DAY_SECONDS = 86_400.0
@@ -59,7 +59,7 @@ class _Site:
         from muster.backends.choose import LOOK_SECONDS
         from muster.backends.kubernetes.api.client import Client
         from muster.backends.kubernetes.api.connection import connect
-        from muster.backends.kubernetes.written import read_file
+        from muster.backends.kubernetes.cluster_file import read_file
 
         assert settings.cluster is not None
         file = read_file(settings.cluster)

@@ -17,12 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from muster.core.advice import uncommitted
 from muster.core.errors import BadOutput, MusterError, NotFound, StoreError
 from muster.core.progress import Told, heard
 from muster.core.replica import Report
 from muster.core.room import CLAIM, Room, is_full, make_room
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.core.verdict import Cause, Verdict, one_line
+from muster.core.text import one_line
+from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated
@@ -40,10 +42,6 @@ _LOCKS = 64
 _WITHOUT_SUCCESS = (JobState.FAILED, JobState.CANCELLED)
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-_ADVICE = {
-    Cause.USER_ERROR: "mend the code that writes it and run again; what it wrote: muster jobs get {job_id}",
-    Cause.COMMIT_FAILED: "mend what the message names and run again; what it wrote: muster jobs get {job_id}",
-}
 
 
 class Committer:
@@ -229,7 +227,7 @@ class Committer:
             advice = make_room(None if staging is None else staging.checkpoints)
             return Verdict(cause=Cause.DISK_FULL, message=said, advice=advice)
         cause = Cause.USER_ERROR if isinstance(error, BadOutput) else Cause.COMMIT_FAILED
-        return Verdict(cause=cause, message=str(error), advice=_ADVICE[cause].format(job_id=job_id))
+        return Verdict(cause=cause, message=str(error), advice=uncommitted(cause, job_id))
 
     def _result(self, job_id: str) -> JobResult:
         with translated(f"commit job {job_id}"):

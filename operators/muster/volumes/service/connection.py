@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-import random
 import ssl
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar
@@ -16,6 +14,7 @@ import httpx
 
 from muster.core.errors import SpecError, Unavailable
 from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, socket_options
+from muster.core.patience import Patience
 from muster.volumes.service.refusals import read
 
 PATIENCE_SECONDS = 60.0
@@ -103,10 +102,10 @@ class Connection:
                     for chunk in response.iter_bytes():
                         first += len(chunk)
                         yield chunk
-                        patience.over()
-                        patience = _Patience(self.url, self._patience)
+                        absence.over()
+                        absence = _Absence(self.url, self._patience)
             except (httpx.TransportError, _Away) as error:
-                patience.wait(error)
+                absence.wait(error)
 
     def lines(self, method: str, path: str, **query: object) -> Iterator[bytes]:
         """Yield the lines of an answer as they arrive; from the first again after a broken connection."""
@@ -114,11 +113,11 @@ class Connection:
         while True:
             try:
                 with self.sent(method, path, query=query, slow=True) as response:
-                    patience.over()
+                    absence.over()
                     yield from _lines(response.iter_bytes())
                 return
             except (httpx.TransportError, _Away) as error:
-                patience.wait(error)
+                absence.wait(error)
 
     @contextmanager
     def stream(self, path: str) -> Iterator[BinaryIO]:
@@ -140,10 +139,10 @@ class Connection:
         while True:
             try:
                 found = once()
-                patience.over()
+                absence.over()
                 return found
             except (httpx.TransportError, _Away) as error:
-                patience.wait(error)
+                absence.wait(error)
 
     @contextmanager
     def sent(
@@ -196,19 +195,15 @@ class _Patience:
     """The retries of one call while the service is away; a long wait is logged once."""
 
     def __init__(self, url: str, seconds: float) -> None:
-        self._url, self._seconds = url, seconds
-        self._began = time.monotonic()
-        self._deadline = self._began + seconds
-        self._pause = _FIRST_PAUSE_SECONDS
+        self._url = url
+        self._patience = Patience(seconds, first=_FIRST_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS)
         self._told = False
 
     def over(self) -> None:
         """Log that the service answers again, if its absence was logged."""
         if self._told:
             _LOG.warning(
-                "the store service at %s answers again, after %.1f s",
-                self._url,
-                time.monotonic() - self._began,
+                "the store service at %s answers again, after %.1f s", self._url, self._patience.waited
             )
 
     def wait(self, error: Exception) -> None:
@@ -216,18 +211,19 @@ class _Patience:
         if time.monotonic() + self._pause > self._deadline:
             raise Unavailable(
                 f"the store service at {self._url} does not answer ({str(error) or type(error).__name__}), and has "
-                f"not for {self._seconds:g} s: is it running, and is that its address?"
+                f"not for {self.seconds:g} s: is it running, and is that its address?"
             ) from error
         if not self._told and time.monotonic() - self._began >= SAID_AFTER_SECONDS:
             self._told = True
             _LOG.warning(
                 "the store service at %s does not answer (%s): asking again for up to %g s",
-                self._url,
-                str(error) or type(error).__name__,
-                self._seconds,
+                *(self._url, said, seconds),
             )
-        time.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        if not self._patience.wait():
+            raise Unavailable(
+                f"the store service at {self._url} does not answer ({said}), and has "
+                f"not for {seconds:g} s: is it running, and is that its address?"
+            ) from error
 
 
 class _Chunks(io.RawIOBase):

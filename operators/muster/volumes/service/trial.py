@@ -12,12 +12,12 @@ import argparse
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Output, Role
+from muster.core.patience import Patience
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.core.wire import dumps
@@ -106,13 +106,12 @@ class Trial:
         pod.request("PUT", f"{job}/{replica}/seal", content=seal)
 
     def _committed(self) -> Version:
-        deadline = time.monotonic() + _COMMIT_SECONDS
+        patience = Patience(_COMMIT_SECONDS, first=_LOOK_SECONDS)
         while not (status := self._store.ledger.status(self._job_id)).state.ended:
-            if time.monotonic() > deadline:
+            if not patience.wait():  # the service commits in the background
                 raise Failed(
                     f"job {self._job_id} has sealed, and is not committed {_COMMIT_SECONDS:.0f} s later"
                 )
-            time.sleep(_LOOK_SECONDS)  # the service commits in the background
         if status.result is None:
             why = status.verdict.message if status.verdict else status.reason
             raise Failed(

@@ -12,11 +12,12 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
+from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers.launcher import replica_number
-from muster.worker.rendezvous import persist
 
 TIMEOUT_SECONDS = 600
+RETRY_SECONDS = 0.2
 
 # It gets the open port as stdin, and dies with the worker (prctl 1 is PR_SET_PDEATHSIG).
 _SERVER = """
@@ -119,7 +120,7 @@ def _reached(host: str, port: int) -> str:
         return address
 
     try:
-        return persist(answering, seconds=TIMEOUT_SECONDS)
+        return Patience(TIMEOUT_SECONDS, first=RETRY_SECONDS).persist(answering)
     except OSError as error:
         raise OSError(
             f"rank 0 does not serve its meeting place at {host}:{port} "

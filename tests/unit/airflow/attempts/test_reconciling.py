@@ -83,6 +83,7 @@ class Machine:
         self.read: list[str] = []
         self.asked: list[set[str]] = []
         self.away: Exception | None = None
+        self.deployments: Any = object()  # nothing is asked of them here
         self.opened = self.closed = self.swept = self.full = 0
 
     def sweep(self) -> tuple[str, ...]:
@@ -256,8 +257,8 @@ def test_now_and_then_releases_and_leftovers_are_seen_to(
 ) -> None:
     stands: list[str | None] = []
 
-    def take_back(backend: object, instance: str, states: Callable[[Origin], str | None]) -> list[object]:
-        assert (backend, instance) == (machine, "i")
+    def take_back(found: object, instance: str, states: Callable[[Origin], str | None]) -> list[object]:
+        assert (found, instance) == (machine.deployments, "i")
         machine.stands["none"] = Standing(state="failed")
         stands.append(states(TASK))
         return []

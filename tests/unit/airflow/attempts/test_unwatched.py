@@ -113,7 +113,7 @@ def test_one_that_cannot_be_looked_at_keeps_no_other(caplog: pytest.LogCaptureFi
     class Two:
         """The world, and a deployment before it that is away."""
 
-        def deployments(self) -> list[str]:
+        def names(self) -> list[str]:
             return ["away", NAME]
 
         def deployment(self, name: str) -> Any:

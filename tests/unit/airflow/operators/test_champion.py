@@ -24,7 +24,7 @@ def deployments(**served: Any) -> Any:
         revision = Revision(name="r1", model=model, state=RevisionState.SERVING, percent=100)
         return DeploymentStatus(name=name, url="u", ready=True, token="1", revisions=(revision,))
 
-    return SimpleNamespace(deployment=deployment, deployments=lambda: sorted(served))
+    return SimpleNamespace(deployment=deployment, names=lambda: sorted(served))
 
 
 def test_the_champion_is_the_served_version_of_the_same_volume() -> None:

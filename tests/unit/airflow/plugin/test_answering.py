@@ -74,7 +74,7 @@ def test_one_that_comes_while_all_are_listed_is_shown(world: World, clock: Any) 
 
     def meanwhile(names: Any = None) -> Any:
         world.look_at = look_at  # type: ignore[method-assign]
-        world.deployments = list  # type: ignore[assignment,method-assign]
+        world.names = list  # type: ignore[assignment,method-assign]
         assert board.all() == []  # of a list that was made before there was any
         return look_at(names)
 

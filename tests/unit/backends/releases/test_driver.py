@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
-from muster.backends.base import PATIENCE_SECONDS, Deployments
+from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.releases import judge
 from muster.backends.releases.decision import Ending, Outcome
-from muster.backends.releases.driver import CAUSE_SECONDS, Driver, begin
+from muster.backends.releases.driver import CAUSE_SECONDS, Driver, Order, begin
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Comparison, Plan, Rules
 from muster.core.deployment import Answer, RevisionState, SmokeRequest
@@ -60,11 +60,6 @@ def until_share(world: World, driver: Driver, percent: int) -> None:
         if world.called(driver.revision).percent == percent:
             return
     raise AssertionError(world.deployment(NAME))
-
-
-def test_the_fake_is_a_backend() -> None:
-    backend: Deployments = World()
-    assert backend.only_whole == ""
 
 
 def test_a_first_release_is_put_in_force_by_its_smoke_requests_alone() -> None:
@@ -967,7 +962,7 @@ def _drive_once(
     except Killed:
         dead = running.pop(by, None)
         if dead is not None:
-            running[by] = Driver(world, spec(number), STEPS, revision=dead.revision, by=by, clock=world.clock)
+            running[by] = Driver(world, dead.order, revision=dead.revision, clock=world.clock)
     except (Conflict, Unreachable):
         return
 
@@ -1020,7 +1015,7 @@ def test_the_one_before_hears_that_another_goes_on_with_its_release(world: World
 def test_what_is_held_and_dies_is_taken_back_by_who_looks_next(world: World) -> None:
     released(world, 2, plan=CANARY)
     world.change("r2", state=RevisionState.FAILED, ready=0, reason="exit code 139")
-    again = Driver(world, spec(2), CANARY, revision="r2", by="task", clock=world.clock)
+    again = Driver(world, Order(spec=spec(2), plan=CANARY, by="task"), revision="r2", clock=world.clock)
     outcome = drive(world, again)
     assert outcome == Outcome(
         ending=Ending.ROLLED_BACK, revision="r2", reason="at 5 % of the traffic, exit code 139"

@@ -102,6 +102,11 @@ class World(Deployments):
         store: Any = Lines()
         super().__init__(self.played, lambda: store, sleep=lambda _: None)
 
+    @property
+    def deployments(self) -> World:
+        """Itself, where a backend's are asked for."""
+        return self
+
     # what users and time do
 
     def clock(self) -> float:

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.backends.serving.states import new, prepared, shifted
 
 from muster.backends.local.serving import keeping
-from muster.backends.local.serving.deployments import LocalDeployments
-from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.state import DeploymentState
+from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
+from muster.backends.local.serving.platform import local_deployments
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
+from muster.volumes.base import Version
 
 OLD = """{"kind":"DeploymentState","schema":1,"name":"old","port":8089,"wanted":null,"serving":{"name":"old",
 "model":{"address":"volume://f/model@7","digest":"b3:7","partition":null}},"revisions":[],"reason":""}"""
@@ -32,18 +34,31 @@ def spec(number: int, **more: Any) -> DeploymentSpec:
 
 
 class Pins:
-    """A store of which only the pins are asked."""
+    """A store that holds every version and one image; what is unpinned is remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: Path) -> None:
         self.given_back: list[tuple[str, str]] = []
+        self._image = image
+        image.mkdir()
+        (image / "requirements.txt").touch()
+
+    def resolve(self, address: str) -> tuple[Version, ...]:
+        number = int(address.rpartition("@")[2])
+        digest = f"b3:{number:064}"
+        return (Version(volume="f/model", number=number, digest=digest, size_bytes=1, files=1, created=0.0),)
+
+    def code(self, digest: str) -> Path:
+        return self._image
+
+    def pin(self, address: str, *, reason: str) -> None: ...
 
     def unpin(self, address: str, *, reason: str) -> None:
         self.given_back.append((address, reason))
 
 
 @pytest.fixture
-def store() -> Pins:
-    return Pins()
+def store(tmp_path: Path) -> Pins:
+    return Pins(tmp_path / "image")
 
 
 @pytest.fixture
@@ -53,15 +68,9 @@ def started() -> list[str]:
 
 
 @pytest.fixture
-def local(
-    tmp_path: Path, store: Any, started: list[str], monkeypatch: pytest.MonkeyPatch
-) -> LocalDeployments:
-    local: Any = LocalDeployments(Settings(home=tmp_path, cache=tmp_path), store)
-    (tmp_path / "lock").mkdir()
-    monkeypatch.setattr(local, "_check", lambda _: None)
-    monkeypatch.setattr(local, "_lock", lambda _: tmp_path / "lock")
+def local(tmp_path: Path, store: Any, started: list[str], monkeypatch: pytest.MonkeyPatch) -> Deployments:
     monkeypatch.setattr(keeping, "start", lambda _, folder, *__: started.append(folder.name))
-    return local  # type: ignore[no-any-return]
+    return local_deployments(Settings(home=tmp_path, cache=tmp_path), store)
 
 
 @pytest.fixture
@@ -79,14 +88,14 @@ def write(tmp_path: Path) -> Callable[[DeploymentState], DeploymentFolder]:
 
 def two() -> DeploymentState:
     """@2 serves, and @1 is kept for a rollback."""
-    state = DeploymentState(name="f", port=1).prepared(spec(1), by="task")[0].up("r1", port=9001)
-    state = state.shifted({"r1": 100}, token=state.token, release=None)
-    state = state.prepared(spec(2), by="task")[0].up("r2", port=9001)
-    return state.shifted({"r1": 0, "r2": 100}, token=state.token, release=None)
+    state = prepared(new(), spec(1), by="task")[0].up("r1", port=9001)
+    state = shifted(state, {"r1": 100})
+    state = prepared(state, spec(2), by="task")[0].up("r2", port=9001)
+    return shifted(state, {"r1": 0, "r2": 100})
 
 
 def test_who_cannot_write_a_route_keeps_nobody_from_keeping_it(
-    local: LocalDeployments, write: Any, monkeypatch: pytest.MonkeyPatch
+    local: Deployments, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(two())
 
@@ -112,7 +121,7 @@ def test_who_only_looks_keeps_nobody_from_keeping_it(write: Any, tmp_path: Path)
     os.close(handle)
 
 
-def test_what_nobody_keeps_is_repaired(local: LocalDeployments, write: Any, started: list[str]) -> None:
+def test_what_nobody_keeps_is_repaired(local: Deployments, write: Any, started: list[str]) -> None:
     write(two())
     status = local.deployment("f")
     assert status.drift == status.reason == "its keeper is gone: `muster deployments repair f` brings it back"
@@ -122,7 +131,7 @@ def test_what_nobody_keeps_is_repaired(local: LocalDeployments, write: Any, star
 
 @pytest.mark.parametrize("act", [roll_back, promote])
 def test_what_nobody_keeps_is_brought_back_by_whoever_moves_traffic(
-    local: LocalDeployments, write: Any, started: list[str], act: Any
+    local: Deployments, write: Any, started: list[str], act: Any
 ) -> None:
     write(two())
     status = local.deployment("f")
@@ -139,7 +148,7 @@ def test_what_nobody_keeps_is_brought_back_by_whoever_moves_traffic(
 
 
 def test_what_another_release_wrote_is_told_and_can_be_retired(
-    local: LocalDeployments, write: Any, store: Pins, tmp_path: Path
+    local: Deployments, write: Any, store: Pins, tmp_path: Path
 ) -> None:
     write(two())
     folder = tmp_path / "deployments" / "old"
@@ -150,7 +159,7 @@ def test_what_another_release_wrote_is_told_and_can_be_retired(
     (folder.parent / "lost+found").mkdir()
     (folder.parent / "note.txt").touch()
     (folder.parent / "note").touch()
-    assert local.deployments() == ["f", "old"]
+    assert local.names() == ["f", "old"]
     words = r"state.json cannot be read \(.*another release of muster.*muster deployments retire old and deploy it"
     for act in (lambda: local.deployment("old"), lambda: local.prepare(spec(1, name="old"), by="task")):
         with pytest.raises(Corrupt, match=words):
@@ -161,6 +170,6 @@ def test_what_another_release_wrote_is_told_and_can_be_retired(
     local.prepare(spec(1, name="new"), by="task")  # the others are none of its business
     local.retire("old")
     assert store.given_back == [("volume://f/model@7", "deployment/old")]
-    assert local.deployments() == ["f", "new"]
+    assert local.names() == ["f", "new"]
     with pytest.raises(NotFound):
         local.deployment("old")

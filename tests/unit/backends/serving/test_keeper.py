@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -14,15 +13,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 
-from muster.backends.local.serving import deployments, keeping
 from muster.backends.local.serving import keeper as room
-from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.state import DeploymentState
+from muster.backends.local.serving import keeping
+from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
+from muster.backends.local.serving.platform import local_deployments
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.errors import BackendError, Conflict, DeploymentError
 from muster.core.job import Pinned
 from muster.core.settings import Settings
+from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
 NOTHING: Any = None
@@ -35,10 +36,15 @@ def spec(number: int, **more: Any) -> DeploymentSpec:
     return DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}", **more)
 
 
+def version(number: int) -> Version:
+    digest = f"b3:{number:064}"
+    return Version(volume="f/model", number=number, digest=digest, size_bytes=1, files=1, created=0.0)
+
+
 def served() -> DeploymentState:
     """The state of a deployment where @1 serves."""
-    state = DeploymentState(name="f", port=1).prepared(spec(1), by="task")[0].up("r1", port=9001)
-    return state.shifted({"r1": 100}, token=state.token, release=None)
+    state = prepared(new(), spec(1), by="task")[0].up("r1", port=9001)
+    return shifted(state, {"r1": 100})
 
 
 class Unguarded:
@@ -55,6 +61,14 @@ class Elsewhere:
         self.folder = folder
         self.pins: set[tuple[str, str]] = set()
 
+    def resolve(self, address: str) -> tuple[Version, ...]:
+        return (version(int(address.rpartition("@")[2])),)
+
+    def code(self, digest: str) -> Path:
+        (self.folder / "image").mkdir(exist_ok=True)
+        (self.folder / "image" / "requirements.txt").touch()
+        return self.folder / "image"
+
     def pin(self, address: str, *, reason: str) -> None:
         self.pins.add((address, reason))
 
@@ -65,52 +79,41 @@ class Elsewhere:
         return self.folder / address[-1]
 
 
-def test_a_model_from_elsewhere_is_served_from_a_copy(tmp_path: Path) -> None:
+def test_a_model_from_elsewhere_is_served_from_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store: Any = Elsewhere(tmp_path)
-    local: Any = deployments.LocalDeployments(
-        Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True
-    )
+    monkeypatch.setattr(keeping, "start", lambda *_: None)
+    local = local_deployments(Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True)
     folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
-    keeper = room.Keeper(folder, own, NOTHING, NOTHING)
-    state = DeploymentState(name="f", port=1)
+    keeper: Any = room.Keeper(folder, own, NOTHING, NOTHING)
     for number in (1, 2, 3):
         (tmp_path / str(number) / "deep").mkdir(parents=True)
         (tmp_path / str(number) / "deep" / "model.onnx").write_text(f"model {number}")
         (tmp_path / str(number) / "deep").chmod(0o555)  # as in a store
-        local._copy(folder, spec(number))
-        state, one = state.prepared(spec(number), by="task")
-        with folder.changing():
-            folder.write(state)
+        one = local.prepare(spec(number), by="task")
         assert (keeper._model(spec(number)) / "deep" / "model.onnx").read_text() == f"model {number}"
-        state = state.up(one.name, port=9000)
-        state = state.shifted({one.name: 100}, token=state.token, release=None)
-        for past in state.live[1:]:
-            state = state.withdrawn(past.name, state=RETIRED, reason=f"{one.name} serves")
-        keeper._unpin_past(state)
-        with folder.changing():
-            folder.write(state)
+        folder.change(lambda now, name=one.name: now.up(name, port=9000))  # type: ignore[misc]
+        local.shift("f", {one.name: 100}, token=local.deployment("f").token, release=None)
+        for past in range(1, number):
+            local.withdraw("f", f"r{past}", state=RETIRED, reason=f"{one.name} serves")
+        keeper._unpin_past(folder.read())
         assert [path.name for path in (folder.path / "models").iterdir()] == [f"{number:064}"]
-    assert store.pins == {(f"volume://f/model@{number}", "deployment/f") for number in (2, 3)}
-    local._remove(folder, folder.named())
+    assert store.pins == {("volume://f/model@3", "deployment/f")}
+    local.retire("f")
     assert store.pins == set()
     assert not folder.path.exists()
 
 
-def test_a_model_that_is_refused_is_neither_pinned_nor_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_refused_is_neither_pinned_nor_copied(tmp_path: Path) -> None:
     store: Any = Elsewhere(tmp_path)
-    local: Any = deployments.LocalDeployments(
-        Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True
-    )
+    local = local_deployments(Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True)
     folder = DeploymentFolder(tmp_path / "home", "f")
     with folder.changing():
-        folder.write(served())
-    monkeypatch.setattr(local, "_check", lambda wanted: wanted.model)
-    monkeypatch.setattr(deployments, "behind", lambda *_: "@1 serves")
-    with pytest.raises(Conflict, match="back in time: @1 serves"):
-        local.prepare(spec(2), by="task", allow_older=False)
+        folder.write(shifted(prepared(new(), spec(2))[0].up("r1", port=9001), {"r1": 100}))
+    with pytest.raises(Conflict, match="back in time: @2 serves"):
+        local.prepare(spec(1), by="task", allow_older=False)
     assert store.pins == set()
     assert not (folder.path / "models").exists()
 
@@ -208,7 +211,7 @@ def looks(keeper: Any, folder: DeploymentFolder, times: int = 8) -> DeploymentSt
 def test_whatever_a_revision_meets_what_serves_goes_on(keep: Any, folder: DeploymentFolder) -> None:
     server = Server(KeyError("shape"))
     server.loaded.add("r1")
-    state = looks(keep(served().prepared(spec(2), by="task")[0], server), folder)
+    state = looks(keep(prepared(served(), spec(2), by="task")[0], server), folder)
     assert (state.called("r2").state, state.called("r2").reason) == (FAILED, "KeyError: 'shape'")
     assert (state.called("r1").state, state.shares) == (SERVING, {"r1": 100})
 
@@ -230,7 +233,7 @@ def test_what_serves_is_tried_again_and_again_and_clients_are_refused_meanwhile(
 def test_what_has_the_traffic_is_brought_back_before_what_has_none(
     keep: Any, folder: DeploymentFolder
 ) -> None:
-    begun = served().prepared(spec(2), by="task")[0]
+    begun = prepared(served(), spec(2), by="task")[0]
     server = Server()
     keeper = keep(begun.down(["r1"], reason="gone"), server)
     for _ in range(20):
@@ -380,13 +383,13 @@ def test_the_same_is_said_once_a_minute(keep: Any, capsys: pytest.CaptureFixture
 def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> None:
     server = Server()
     server.loaded.add("r1")
-    state = served().prepared(spec(2), by="task")[0]
+    state = prepared(served(), spec(2), by="task")[0]
     keeper = keep(state, server)
     looks(keeper, folder, 1)
     assert "r2" in keeper._arriving
-    state = state.shifted({"r1": 100}, token=state.token, release=None)
+    state = shifted(state, {"r1": 100})
     with folder.changing():
-        folder.write(state.withdrawn("r2", state=RETIRED, reason="by hand"))
+        folder.write(withdrawn(state, "r2", state=RETIRED, reason="by hand"))
     state = looks(keeper, folder)
     assert (keeper._arriving, server.loaded, state.called("r2").state) == ({}, {"r1"}, RETIRED)
 
@@ -395,12 +398,9 @@ def test_a_deployment_is_asked_for_while_it_is_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "RETIRE_SECONDS", 2.0)
-    local: Any = deployments.LocalDeployments(Settings(home=tmp_path, cache=tmp_path), NOTHING)
+    store: Any = Elsewhere(tmp_path)
+    local = local_deployments(Settings(home=tmp_path, cache=tmp_path), store)
     started: list[bool] = []
-    monkeypatch.setattr(local, "_check", lambda _: None)
-    monkeypatch.setattr(local, "_lock", lambda _: tmp_path / "lock")
-    (tmp_path / "lock").mkdir()
-    monkeypatch.setattr(local, "_remove", lambda folder, _: shutil.rmtree(folder.path))
     monkeypatch.setattr(keeping, "start", lambda *_: started.append(True))
     folder = DeploymentFolder(tmp_path, "f")
     with folder.changing():
@@ -419,7 +419,7 @@ def test_a_deployment_is_asked_for_while_it_is_retired(
     keeper.start()
     local.prepare(spec(1), by="task")
     keeper.join()
-    assert started == [True]
+    assert started
     state = folder.read()
     assert state is not None
     assert (state.specs, state.retired) == ({"r1": spec(1)}, False)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 
 from muster.backends.local.serving import process
 from muster.backends.local.serving import server as room
 from muster.backends.local.serving.server import ModelServer
 from muster.backends.local.serving.servers import ModelServers
-from muster.backends.local.serving.state import DeploymentState
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.job import Pinned
 from muster.core.resources import Resources
@@ -106,9 +106,9 @@ def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
 ) -> None:
     limits: list[float] = []
     monkeypatch.setattr(room, "limit_memory", lambda _, memory_gib: limits.append(memory_gib))
-    state = DeploymentState(name="f", port=1).prepared(spec(1, memory_gib=1.5), by="task")[0].up("r1", port=1)
-    state = state.shifted({"r1": 100}, token=state.token, release=None)
-    begun = state.prepared(spec(2, memory_gib=4), by="task")[0]
+    state = prepared(new(), spec(1, memory_gib=1.5), by="task")[0].up("r1", port=1)
+    state = shifted(state, {"r1": 100})
+    begun = prepared(state, spec(2, memory_gib=4), by="task")[0]
     played, servers = play(), ModelServers(tmp_path, NOTHING)
     servers._running[state.server_key("r1")] = played.server
     servers.limit_memory(state)
@@ -116,8 +116,8 @@ def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
     servers.limit_memory(begun)
     played.load("r2")
     assert limits == [1.5, 5.5]
-    refused = begun.shifted({"r1": 100}, token=begun.token, release=None)
-    refused = refused.withdrawn("r2", state=RevisionState.REFUSED, reason="wrong")
+    refused = shifted(begun, {"r1": 100})
+    refused = withdrawn(refused, "r2", state=RevisionState.REFUSED, reason="wrong")
     servers.limit_memory(refused)
     assert limits == [1.5, 5.5]  # users of r1 are asked to do without nothing
     played.server.unload("r2")

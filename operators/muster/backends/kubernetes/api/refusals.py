@@ -18,7 +18,7 @@ from muster.core.errors import (
     SpecError,
     Unreachable,
 )
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 # Answers that a later try may not get: a server that starts, is overloaded, or has lost its leader.
 _PASSING = frozenset({429, 500, 502, 503, 504})

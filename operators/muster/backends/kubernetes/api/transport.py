@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -21,6 +21,7 @@ from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
 from muster.core.errors import BackendError, Forbidden, MusterError, Unreachable
+from muster.core.patience import Patience
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -51,9 +52,16 @@ class Transport:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._access = access
-        self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
+        self._patience = partial(
+            Patience,
+            patience_seconds,
+            first=_FIRST_PAUSE_SECONDS,
+            longest=_LONGEST_PAUSE_SECONDS,
+            clock=clock,
+            sleep=sleep,
+        )
 
     @property
     def host(self) -> str:
@@ -71,19 +79,19 @@ class Transport:
         :raises Unreachable: there was none for as long as patience lasts.
         :raises MusterError: it is refused: see :mod:`~muster.backends.kubernetes.api.refusals`.
         """
-        started, pause, sure = self._clock(), _FIRST_PAUSE_SECONDS, False
+        patience, sure = self._patience(), False
         while True:
             try:
                 return bytes(self._send(request, **how).data)
             except (Unreachable, Forbidden) as error:
-                waited, forbidden = self._clock() - started, isinstance(error, Forbidden)
-                if waited + pause > self._patience_seconds or (sure and forbidden):
-                    raise _given_up(error, waited) from error
+                forbidden = isinstance(error, Forbidden)
+                if patience.spent or (sure and forbidden):
+                    raise _given_up(error, patience.waited) from error
                 sure = forbidden and self._is_ready()
-                if sure:  # and it may have become so just now: it is asked once more
-                    continue
-                self._sleep(pause * random.uniform(0.7, 1.0))  # noqa: S311  # spread, not secret
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                if (
+                    not sure and not patience.wait()
+                ):  # it may have become ready just now: it is asked once more
+                    raise _given_up(error, patience.waited) from error
 
     def proxied(
         self, request: Request, *, path: str, body: bytes | None = None, seconds: float

@@ -15,7 +15,7 @@ from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests import pods, secrets
-from muster.backends.kubernetes.manifests.given import items, mapping, name_of, only, refused, texts
+from muster.backends.kubernetes.manifests.override_fields import items, mapping, name_of, only, refused, texts
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import SpecError

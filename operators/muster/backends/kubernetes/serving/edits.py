@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from muster.backends.kubernetes.api.kinds import Document
+from muster.core.text import shortened
 
 _NARROWS = ("externalName", "headers", "method", "namespace", "port", "queryParams", "sectionName")
 # Of a rule: who is served is served otherwise.
@@ -101,5 +102,4 @@ def _beside(written: Any, found: Any, place: str) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return shortened(json.dumps(value, sort_keys=True), _MOST_CHARACTERS)

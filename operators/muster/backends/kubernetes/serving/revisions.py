@@ -19,8 +19,7 @@ from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.serving.status import Objects, revision_status
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.releases.book import Entry
-from muster.backends.releases.deployments import number
+from muster.backends.releases.book import Entry, number
 from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 

@@ -18,7 +18,7 @@ from muster.backends.kubernetes.cluster.facts import condition, holds
 from muster.backends.kubernetes.serving.kinds import ServingPlatform
 from muster.backends.releases.book import Entry
 from muster.core.deployment import Revision, RevisionState
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 _STUCK = {
     "ImagePullBackOff": "its image cannot be pulled",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from muster.backends.kubernetes.labels import MAIN
 from muster.backends.kubernetes.state.seen import Container, SeenPod
+from muster.core.advice import advice_on
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.replica import Report
@@ -23,18 +24,8 @@ CAUSES: dict[int, Cause] = {
     ExitCode.SEAL_FAILED: Cause.COMMIT_FAILED,
     ExitCode.STOPPED: Cause.RANK_LOST,
 }
-ADVICE = {
-    Cause.USER_ERROR: "mend the code; its last lines in the log say where it failed",
-    Cause.SPEC_ERROR: "mend the Dag or the image; asking again cannot help",
-    Cause.HANG: "look at where each rank stood in the log; if it was busy, raise hang_timeout_seconds",
-    Cause.OUT_OF_MEMORY: "raise memory_gib in its resources, or hold less at once (smaller batches, fewer ranks)",
-    Cause.RANK_LOST: "see the last lines of the log; it was started again as often as max_restarts allows",
-    Cause.COMMIT_FAILED: "make room on the store's claim, then run again",
-    Cause.RUN_TIMEOUT: "raise the timeout, or find what takes so long in its log",
-    Cause.EVICTED: "it goes on from its checkpoint at the next try; a higher priority is preempted less often",
-    Cause.NODE_LOST: "it goes on from its checkpoint at the next try, on another node",
-    Cause.BACKEND_ERROR: "see its last lines in the log, and `kubectl describe pod` for what the node says",
-}
+
+SEE_POD = "see its last lines in the log, and `kubectl describe pod` for what the node says"
 
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 _DISRUPTIONS = {
@@ -76,6 +67,11 @@ class Fault:
     hopeless: bool = False
 
 
+def pod_advice(cause: Cause) -> str:
+    """What to do about a cause that a pod's end shows."""
+    return SEE_POD if cause is Cause.BACKEND_ERROR else advice_on(cause)
+
+
 def fault(pod: SeenPod, job: JobSpec) -> Fault | None:
     """Return what went wrong in a pod; None where nothing did, or nothing can be told yet."""
     for look in (_out_of_memory, _overfull, _disrupted, _kubelet, _ended):
@@ -93,7 +89,7 @@ def _fault(
         cause=cause,
         rank=pod.first_rank(job),
         message=message,
-        advice=advice or ADVICE.get(cause, ADVICE[Cause.BACKEND_ERROR]),
+        advice=advice or pod_advice(cause),
     )
     return Fault(at=max(ended, default=pod.created), verdict=verdict, hopeless=hopeless)
 

@@ -14,7 +14,7 @@ from muster.backends.kubernetes.labels import GPU_CLASS
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
-from muster.core.verdict import one_line
+from muster.core.text import one_line
 
 _MORE_NEEDED = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+?), (\S+) more needed")
 _TOO_MUCH = re.compile(

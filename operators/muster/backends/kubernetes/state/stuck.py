@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition
-from muster.backends.kubernetes.state.faults import ADVICE, overfull
+from muster.backends.kubernetes.state.faults import SEE_POD, overfull
 from muster.backends.kubernetes.state.observe import plain_reason, usable
 from muster.backends.kubernetes.state.resource_quota import never_within
 from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds, uid_of
+from muster.core.advice import advice_on
 from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
 
@@ -98,7 +99,7 @@ def _deactivated(said: str) -> Verdict:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
             message="it ran longer than its run_timeout, counted by Kueue",
-            advice=ADVICE[Cause.RUN_TIMEOUT],
+            advice=advice_on(Cause.RUN_TIMEOUT),
         )
     if "queuing retries" in said:
         return Verdict(
@@ -232,9 +233,7 @@ def _config(pod: SeenPod, container: Container, waited: float) -> Verdict | None
     return Verdict(
         cause=Cause.BACKEND_ERROR if ours else Cause.SPEC_ERROR,
         message=f"replica {pod.replica} cannot be made: {said}",
-        advice=ADVICE[Cause.BACKEND_ERROR]
-        if ours
-        else "make what is missing in the namespace, or name another",
+        advice=SEE_POD if ours else "make what is missing in the namespace, or name another",
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
-from muster.backends.kubernetes.state.faults import ADVICE, CAUSES, Fault, fault
+from muster.backends.kubernetes.state.faults import CAUSES, Fault, fault, pod_advice
 from muster.backends.kubernetes.state.observe import completed, failed, failure
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
+from muster.core.advice import advice_on
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
 from muster.core.status import JobState
@@ -73,7 +74,7 @@ def overdue(
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
             message=f"it ran longer than its run_timeout of {job.run_timeout_seconds:g} s",
-            advice=ADVICE[Cause.RUN_TIMEOUT],
+            advice=advice_on(Cause.RUN_TIMEOUT),
         )
     return None
 
@@ -118,7 +119,7 @@ def _failed(seen: Seen, job: JobSpec) -> Verdict:
         return Verdict(
             cause=Cause.RUN_TIMEOUT,
             message=f"it ran longer than it may: {deadline.get('message')}",
-            advice=ADVICE[Cause.RUN_TIMEOUT],
+            advice=advice_on(Cause.RUN_TIMEOUT),
         )
     found = first_fault([each for pod in seen.replicas() if (each := fault(pod, job)) is not None])
     return found or _told(seen)
@@ -151,11 +152,11 @@ def _told(seen: Seen) -> Verdict:
         if ended:
             cause = CAUSES.get(int(ended[2]), Cause.BACKEND_ERROR)
             words = f"pod {ended[1]} ended with exit code {ended[2]}"
-            return Verdict(cause=cause, message=words, advice=ADVICE[cause])
+            return Verdict(cause=cause, message=words, advice=pod_advice(cause))
         gone = _DISRUPTED.search(message)
         if gone:
             words = f"the cluster took pod {gone[1]} away"
-            return Verdict(cause=Cause.EVICTED, message=words, advice=ADVICE[Cause.EVICTED])
+            return Verdict(cause=Cause.EVICTED, message=words, advice=advice_on(Cause.EVICTED))
     return Verdict(
         cause=Cause.BACKEND_ERROR,
         message=f"it failed and none of its pods is left: {said[0] if said else 'no reason is given'}",

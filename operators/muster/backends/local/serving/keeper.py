@@ -20,11 +20,17 @@ from pathlib import Path
 
 from muster.backends.local.processes import Process
 from muster.backends.local.serving.door import Door
-from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.local.serving.folder import (
+    Change,
+    DeploymentFolder,
+    DeploymentState,
+    ServerKey,
+    past_models,
+)
 from muster.backends.local.serving.keeping import Guardian
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.servers import ModelServers
-from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models, pin_reason
+from muster.backends.releases.book import pin_reason
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
@@ -270,7 +276,7 @@ class Keeper:
             if model in self._unpinned:
                 continue
             if (copy := self._folder.model(model.digest)).is_dir():
-                shutil.rmtree(copy)  # its pin goes with the next release: only that sees the store
+                shutil.rmtree(copy)  # whoever withdrew it gave its pin back: only that process sees the store
             else:
                 with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
                     self._store.unpin(model.address, reason=pin_reason(self._folder.name))

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from muster.backends.local.serving.door import Door
+from muster.backends.local.serving.folder import DeploymentState, ServerKey
 from muster.backends.local.serving.server import STOP_SECONDS, ModelServer
-from muster.backends.local.serving.state import DeploymentState, ServerKey
 from muster.backends.local.serving.traffic import front, in_force
 
 DRAIN_SECONDS = 5.0

@@ -20,7 +20,8 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
 from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.backends.releases.deployments import Deployments, number
+from muster.backends.releases.book import number
+from muster.backends.releases.deployments import Deployments
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.job import Pinned
 from muster.images.folders import put_image

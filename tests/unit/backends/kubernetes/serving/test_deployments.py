@@ -191,7 +191,7 @@ class TestPrepare:
         ):
             with pytest.raises(kind, match=words):
                 there.deployments().prepare(wrong, by="ti-1")
-        assert there.deployments().deployments() == []
+        assert there.deployments().names() == []
         assert there.cluster.made == []
 
     def test_objects_of_a_retired_deployment_are_not_taken_for_its_own(self, there: World) -> None:
@@ -542,7 +542,7 @@ class TestShares:
     def test_a_gateway_that_is_down_is_told_and_what_was_written_stands(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(routes, "_TAKEN_UP_SECONDS", 0.1)
+        monkeypatch.setattr(routes, "TAKEN_UP_SECONDS", 0.1)
         serve(there)
         there.cluster.gateway_down = True
         deployments = there.deployments()
@@ -603,7 +603,7 @@ class TestWithdraw:
     def test_nothing_is_deleted_while_the_gateway_does_not_say_that_it_let_go(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(routes, "_TAKEN_UP_SECONDS", 0.1)
+        monkeypatch.setattr(routes, "TAKEN_UP_SECONDS", 0.1)
         serve(there, 1)
         serve(there, 2)
         there.cluster.gateway_down = True
@@ -687,7 +687,7 @@ class TestRetire:
         there.cluster.forbidden.add(("delete", there.platform.kind.plural))
         with pytest.raises(Forbidden):
             there.deployments().retire("lines")
-        assert there.deployments().deployments() == ["lines"]
+        assert there.deployments().names() == ["lines"]
         assert there.weights() == {}
         there.cluster.forbidden.clear()
         there.deployments().retire("lines")
@@ -794,7 +794,7 @@ class TestCounts:
     def test_one_that_hangs_is_left_out_and_the_others_are_counted(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(replicas, "_METRICS_SECONDS", 0.2)
+        monkeypatch.setattr(replicas, "METRICS_SECONDS", 0.2)
         serve(there)
         there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
         there.deployments().prepare(there.spec(2), by="ti-2")
@@ -932,7 +932,7 @@ def test_deployments_are_named(there: World) -> None:
         there.deployments().prepare(there.spec(1, name=name), by="ti-1")
     copy = json.loads(json.dumps(there.cluster.objects[HTTP_ROUTE.plural, "a"]))
     there.cluster.put({**copy, "metadata": {**copy["metadata"], "name": "somebodys-copy"}})
-    assert there.deployments().deployments() == ["7", "a", "b"]
+    assert there.deployments().names() == ["7", "a", "b"]
 
 
 @pytest.mark.parametrize("spoiled", [{names.NOTES: json.dumps({"kind": "Notes"})}, {}])

@@ -98,7 +98,7 @@ def test_a_retirement_killed_at_any_request_is_done_by_the_next(
         release(there, 2)
         with at_request(monkeypatch, step, die, after=after), suppress(Cut):
             there.deployments().retire("lines")
-        if there.deployments().deployments():
+        if there.deployments().names():
             there.deployments().retire("lines")
         for kind in (HTTP_ROUTE, INFERENCE_SERVICE, CONFIG_MAP):
             assert there.cluster.all(kind) == []

@@ -30,8 +30,7 @@ from muster.backends.kubernetes.serving.kinds import inference_service, platform
 from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Route, read_route, write_route
 from muster.backends.kubernetes.serving.server import archive, code
 from muster.backends.kubernetes.site import Platform
-from muster.backends.releases.book import begin, withdraw
-from muster.backends.releases.deployments import number
+from muster.backends.releases.book import begin, number, withdraw
 from muster.core.deployment import RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from muster.backends.kubernetes.cluster_file import read_file, read_settings
 from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.backends.kubernetes.written import read_file, read_settings
 from muster.core.errors import SpecError
 
 TOKEN = "abc.def"

@@ -6,18 +6,21 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.backends.serving.states import new, prepared, read, shifted
 
-from muster.backends.local.serving import asking
-from muster.backends.local.serving.state import DeploymentState
-from muster.core.deployment import DeploymentSpec, SmokeRequest
-from muster.core.errors import NotFound
+from muster.backends.local.serving import platform
+from muster.backends.local.serving.folder import DeploymentState
+from muster.backends.local.serving.platform import LocalPlatform
+from muster.core.deployment import Answer, Counts, DeploymentSpec, SmokeRequest
 from muster.core.job import Pinned
+from muster.core.settings import Settings
 
 PAGE = """# TYPE muster_requests counter
 muster_requests_total{model="f",outcome="answered",revision="r1"} 3.0
@@ -60,34 +63,50 @@ def serving(answer: Any) -> Iterator[int]:
 
 def state(*ports: int) -> DeploymentState:
     """A deployment whose first revision serves, and whose others are kept."""
-    found = DeploymentState(name="f", port=1)
+    found = new()
     for number, port in enumerate(ports, 1):
         model = Pinned(address=f"volume://f/model@{number}", digest=f"b3:{number:064}")
         spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=f"b3:{1:064}")
-        found = found.prepared(spec, by="task")[0].up(f"r{number}", port=port)
-        found = found.shifted({"r1": 100}, token=found.token, release=None)
+        found = prepared(found, spec, by="task")[0].up(f"r{number}", port=port)
+        found = shifted(found, {"r1": 100})
     return found
+
+
+def here() -> LocalPlatform:
+    """A platform that needs neither its home nor a store."""
+    nothing: Any = None
+    return LocalPlatform(Settings(home=Path("/nowhere"), cache=Path("/nowhere")), nothing)
+
+
+def counts(state: DeploymentState) -> Mapping[str, Counts]:
+    return here().counts(read(state))
+
+
+def ask(state: DeploymentState) -> tuple[Answer, ...]:
+    """Ask the first revision."""
+    book = read(state)
+    return here().ask(book, book.live[-1], ASKED)
 
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a server that accepts and never answers."""
-    monkeypatch.setattr(asking, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(asking, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(platform, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(platform, "ASK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 def test_what_has_no_traffic_and_does_not_answer_is_left_out(silent: int) -> None:
     with serving(None) as port:
-        counted = asking.counts(state(port, silent))
+        counted = counts(state(port, silent))
     assert {name: each.requests for name, each in counted.items()} == {"r1": 3}
 
 
 def test_what_has_traffic_and_does_not_answer_is_not_taken_for_one_that_was_not_asked(silent: int) -> None:
     with serving(None) as port:
-        assert asking.counts(state(silent, port)).keys() == {"r2"}
-        assert asking.counts(state(port, port).down(["r1"], reason="it is being loaded")).keys() == {
+        assert counts(state(silent, port)).keys() == {"r2"}
+        assert counts(state(port, port).down(["r1"], reason="it is being loaded")).keys() == {
             "r1",
             "r2",
         }
@@ -105,17 +124,15 @@ def test_what_has_traffic_and_does_not_answer_is_not_taken_for_one_that_was_not_
 )
 def test_an_answer_is_told_as_it_is(answer: Any, outputs: Any, error: str) -> None:
     with serving(answer) as port:
-        (found,) = asking.ask(state(port), "r1", ASKED)
+        (found,) = ask(state(port))
     assert (found.outputs, found.replica) == (outputs, f"127.0.0.1:{port}")
     assert found.error.endswith(error)
     assert bool(found.error) == bool(error)
 
 
 def test_what_is_not_there_to_be_asked_says_why(silent: int) -> None:
-    (found,) = asking.ask(state(silent), "r1", ASKED)
+    (found,) = ask(state(silent))
     assert "no answer (TimeoutError: timed out)" in found.error
     down = replace(state(silent).down(["r1"], reason="it is being loaded"))
-    (found,) = asking.ask(down, "r1", ASKED)
+    (found,) = ask(down)
     assert found.error == "it is not loaded: it is being loaded"
-    with pytest.raises(NotFound, match="r9"):
-        asking.ask(state(silent), "r9", ASKED)

@@ -1,0 +1,360 @@
+"""Deployments on one machine: a name, a port of 127.0.0.1, a book in a file, and a keeper that puts it in force."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from muster.backends.local.serving import keeping, ports
+from muster.backends.local.serving.folder import Change, DeploymentFolder, DeploymentState
+from muster.backends.releases.book import Book, Entry, pin_reason
+from muster.backends.releases.deployments import Deployments
+from muster.backends.releases.figures import added, if_known, read_counts
+from muster.backends.releases.inference import infer_request, read_answer
+from muster.backends.releases.platform import Limits, Observed
+from muster.core.deployment import Answer, Counts, SmokeRequest
+from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound, SpecError
+from muster.core.locks import locked
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.images.lock import LOCK
+from muster.volumes.protocols import LocalStore
+
+ASK_SECONDS = 10.0
+LOOK_SECONDS = 2.0
+_AT_ONCE = 8  # one that does not answer must not hold up all others
+_LIMITS = Limits(place="on one machine", servers=("kserve",), history=50)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBook(Book):
+    """A book as it was read, with what the keeper saw.
+
+    :param state: the document; None where there is none yet.
+    :param alive: whether a keeper lives.
+    """
+
+    state: DeploymentState | None = None
+    alive: bool = False
+
+    @classmethod
+    def of(cls, state: DeploymentState, *, alive: bool) -> LocalBook:
+        """Return the book of a state."""
+        book = state.book
+        return cls(**{each.name: getattr(book, each.name) for each in fields(book)}, state=state, alive=alive)
+
+    @property
+    def down(self) -> DeploymentState | None:
+        """The state as it is now: without a keeper no server runs, and what it saw is not so any more."""
+        if self.state is None or self.alive:
+            return self.state
+        return self.state.down([one.name for one in self.state.live], reason="its keeper is gone")
+
+
+def local_deployments(settings: Settings, store: LocalStore, *, copies: bool = False) -> Deployments:
+    """Return the deployments of one MUSTER_HOME on one machine.
+
+    :param copies: the store is elsewhere and the keepers cannot reach it: they are given copies of the models.
+    """
+    return Deployments(LocalPlatform(settings, store, copies=copies), lambda: store)
+
+
+class LocalPlatform:
+    """Implements :class:`muster.backends.releases.platform.Platform` with one keeper for each deployment."""
+
+    def __init__(self, settings: Settings, store: LocalStore, *, copies: bool = False) -> None:
+        self._settings = settings
+        self._store = store
+        self._copies = copies
+        self._root = settings.home / "deployments"
+
+    @property
+    def limits(self) -> Limits:
+        """The model servers that run as processes of this machine; they share the traffic out among themselves."""
+        return _LIMITS
+
+    def names(self) -> list[str]:
+        """Return the name of every deployment, sorted."""
+        if not self._root.is_dir():
+            return []
+        return sorted(path.name for path in self._root.iterdir() if self._is_one(path.name))
+
+    def load(self, names: Collection[str] | None = None) -> Mapping[str, LocalBook | Corrupt]:
+        """Return the books of these deployments, or of all; leave out what does not exist or is being retired."""
+        found: dict[str, LocalBook | Corrupt] = {}
+        for name in self.names() if names is None else names:
+            folder = self._folder(name)
+            # Asked first: a keeper takes its lock after what the last one saw is forgotten.
+            alive = folder.kept()
+            try:
+                state = folder.read()
+            except Corrupt as error:
+                found[name] = error
+            else:
+                if state and not state.retired:
+                    found[name] = LocalBook.of(state, alive=alive)
+        return found
+
+    def blank(self, name: str) -> LocalBook:
+        """Return a book for a deployment that does not exist yet; end a retirement of it that was interrupted."""
+        folder = self._folder(name)
+        state = folder.read()
+        if state and state.retired:
+            self._take_away(folder, folder.named(), self._unpin(name))
+        return LocalBook(name=name)
+
+    def admit(self, book: LocalBook, entry: Entry) -> None:
+        """Refuse an image without a lock; copy the model where the keeper cannot reach the store.
+
+        :raises SpecError: this installation lacks its servers, or the image's snapshot holds no lock.
+        """
+        spec = entry.spec
+        shipped("serving")
+        if not (self._lock(entry) / LOCK).is_file():
+            raise SpecError(f"image {spec.image!r}: its snapshot {spec.image_digest:.20}… holds no {LOCK}")
+        if self._copies:
+            self._store.pin(spec.model.address, reason=pin_reason(book.name))
+            self._folder(book.name).keep_model(spec.model.digest, self._store.path(spec.model.address))
+
+    def save(self, book: LocalBook, *, in_force: bool = False) -> LocalBook:  # noqa: ARG002 a moment later
+        """Write a book, and have it kept; it is in force a moment later.
+
+        Where its keeper is gone, what was ready when that one last looked is brought up again.
+        """
+        folder = self._folder(book.name)
+        first = None if book.state else DeploymentState(name=book.name, port=0)
+
+        def write(state: DeploymentState) -> DeploymentState:
+            if book.token != ("" if state is first else state.book.token):
+                raise _stale(book.name)
+            for entry in book.live:
+                if entry.name not in state.specs:
+                    folder.keep_lock(entry.spec.image_digest, self._lock(entry))
+            return state.with_book(book)
+
+        state = self._change(folder, write, first=first)
+        if state is None:
+            raise _stale(book.name)
+        return LocalBook.of(state, alive=True)
+
+    def bring_up(self, book: LocalBook, entry: Entry) -> None:  # noqa: ARG002 a keeper brings up all of them
+        """See that a keeper lives: it brings up what the book names."""
+        folder = self._folder(book.name)
+        if not folder.kept():
+            self._change(folder, lambda now: now, first=None)
+
+    def clear(self, name: str) -> LocalBook | None:
+        """Return the book: the keeper takes away what is over when it has answered what it was asked."""
+        book = self.load([name]).get(name)
+        return book if isinstance(book, LocalBook) else None
+
+    def retire(self, name: str, unpin: Callable[[Iterable[str]], None]) -> None:
+        """Take a deployment away, let its requests finish, and leave no process.
+
+        :raises BackendError: its keeper does not end even when it is killed.
+        """
+        folder = self._folder(name)
+        with folder.changing():
+            named = folder.named()
+            try:
+                state = folder.read()
+            except Corrupt:
+                state = DeploymentState(name=name, port=0)  # one that cannot be read is ended all the same
+            if state is None:
+                return
+            folder.write(replace(state, retired=True))
+        self._take_away(folder, named, unpin)
+
+    def observe(self, books: Sequence[LocalBook], *, counts: bool = False) -> list[Observed]:
+        """Report what the keepers saw last, and whether each deployment answers."""
+        if len(books) == 1:
+            return [self._observed(books[0], counts=counts)]
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(books) or 1)) as pool:
+            return list(pool.map(lambda book: self._observed(book, counts=counts), books))
+
+    def counts(self, book: LocalBook) -> Mapping[str, Counts]:
+        """Return what each revision has answered since its server came up."""
+        state = book.down
+        if state is None:
+            return {}
+        pages = {port: _page(port, "/metrics") for port in sorted(set(state.ports.values()))}
+        counted = added(read_counts(page, name=state.name) for page in pages.values() if page is not None)
+        silent = [name for name, port in state.ports.items() if pages[port] is None]
+        return {one.name: counted.get(one.name, Counts()) for one in state.live if one.name not in silent}
+
+    def ask(self, book: LocalBook, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
+        """Send one real request to the server that holds a revision, past the route."""
+        state, revision = book.down, entry.name
+        port = state.ports.get(revision) if state else None
+        if state is None or port is None:
+            one = state.called(revision) if state else None
+            why = (one.reason or f"it is {one.state.value}") if one else "it is not written down"
+            return (Answer(replica=revision, outputs=None, error=f"it is not loaded: {why}"),)
+        replica, path = f"127.0.0.1:{port}", f"/v2/models/{state.name}/versions/{revision}"
+        try:
+            metadata = _call(port, "GET", path)
+            answer = _call(port, "POST", f"{path}/infer", infer_request(request, metadata))
+        except DeploymentError as error:
+            return (Answer(replica=replica, outputs=None, error=str(error)),)
+        return (read_answer(replica, answer),)
+
+    def repair(self, book: LocalBook) -> tuple[str, ...]:
+        """Bring a keeper up where it is gone, and with it the servers of all live revisions."""
+        if book.alive or not book.live:
+            return ()
+        self.bring_up(book, book.live[0])
+        return ("its keeper is brought up again",)
+
+    def _observed(self, book: LocalBook, *, counts: bool) -> Observed:
+        state = book.down
+        assert state is not None
+        assert book.state is not None
+        gone = not book.alive and bool(state.live)
+        return Observed(
+            url=state.url,
+            answers=book.alive and bool(state.shares) and _answers(state),
+            revisions=state.live,
+            # What was ready when the last keeper looked may have traffic: it is brought up for it.
+            resumable=frozenset(one.name for one in book.state.live if one.ready and not book.alive),
+            trouble=state.reason,
+            drift=f"its keeper is gone: `muster deployments repair {state.name}` brings it back"
+            if gone
+            else "",
+            counts=if_known(lambda: self.counts(book)) if counts else None,
+        )
+
+    def _is_one(self, name: str) -> bool:
+        """Whether a folder is a deployment's that is not being retired; also one whose state cannot be read."""
+        try:
+            state = self._folder(name).read()
+        except SpecError:
+            return False  # no deployment has such a name
+        except Corrupt:
+            return True
+        return state is not None and not state.retired
+
+    def _change(
+        self, folder: DeploymentFolder, change: Change, *, first: DeploymentState | None
+    ) -> DeploymentState | None:
+        """Write the state, see that a keeper lives if there is anything to keep, and return what stands then.
+
+        :param first: what is changed where there is nothing yet.
+        :returns: None where the deployment is being retired, or does not exist.
+        """
+        with locked(self._root / ".locks" / "ports"), folder.changing(), contextlib.ExitStack() as opened:
+            before = folder.read()
+            known = before or first
+            if known is None or known.retired:
+                return None
+            state = change(known)
+            if before and state.live and not folder.kept():
+                # For those who see that a keeper lives, as in its `claim`.
+                folder.write(before.down([one.name for one in before.live], reason="it is being brought up"))
+            handle = folder.claim_keeper() if state.live else None
+            if handle is not None:  # what the last keeper saw is not so any more
+                opened.callback(os.close, handle)
+                state = state.down([one.name for one in state.live], reason="it is being brought up")
+            door = self._bind(state) if handle is not None and not state.shares else None
+            if door:
+                opened.enter_context(door)
+                state = replace(state, port=door.getsockname()[1])
+            if state != before:
+                folder.write(state)
+            if handle is not None:
+                keeping.start(self._settings, folder, handle, door)
+            return state
+
+    def _take_away(
+        self, folder: DeploymentFolder, named: Collection[str], unpin: Callable[[Iterable[str]], None]
+    ) -> None:
+        """Return when nothing of a deployment runs, and remove its folder."""
+        keeping.await_end(folder)
+        with folder.changing():
+            state = folder.read()
+            if state and state.retired:
+                unpin(named)
+                shutil.rmtree(folder.path)
+
+    def _unpin(self, name: str) -> Callable[[Iterable[str]], None]:
+        def unpin(addresses: Iterable[str]) -> None:
+            for address in addresses:
+                with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
+                    self._store.unpin(address, reason=pin_reason(name))
+
+        return unpin
+
+    def _lock(self, entry: Entry) -> Path:
+        """The image's lock and recipe: the deployment's own copy, or what the store holds."""
+        kept = self._folder(entry.spec.name).lock(entry.spec.image_digest)
+        return kept if kept.is_dir() else self._store.code(entry.spec.image_digest)
+
+    def _bind(self, state: DeploymentState) -> socket.socket:
+        """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
+        taken = {self._port(name) for name in self.names() if name != state.name}
+        return ports.bind(self._settings.home, before=state.port, taken=taken)
+
+    def _port(self, name: str) -> int:
+        """The port of another deployment; 0 where its state cannot be read: its servers hold the port themselves."""
+        with contextlib.suppress(Corrupt):
+            state = self._folder(name).read()
+            return state.port if state else 0
+        return 0
+
+    def _folder(self, name: str) -> DeploymentFolder:
+        return DeploymentFolder(self._settings.home, name)
+
+
+def _stale(name: str) -> Conflict:
+    return Conflict(f"deployment {name}: its route was written by somebody else meanwhile: look again")
+
+
+def _answers(state: DeploymentState) -> bool:
+    """Ask at the public port whether it is ready."""
+    return _page(state.port, f"/v2/models/{state.name}/ready") is not None
+
+
+def _call(port: int, method: str, path: str, body: object = None) -> dict[str, Any]:
+    """Ask for JSON. :raises DeploymentError: there is no answer, or another than 200."""
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=ASK_SECONDS)) as connection:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            text = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise DeploymentError(f"{method} {path}: no answer ({type(error).__name__}: {error})") from error
+    if response.status != http.HTTPStatus.OK:
+        raise DeploymentError(f"HTTP {response.status}: {_error_of(text)}")
+    try:
+        answer: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise DeploymentError(f"{method} {path}: the answer is not JSON ({text[:60]!r})") from error
+    return answer
+
+
+def _page(port: int, path: str) -> str | None:
+    """Return a page; None where it cannot be had now."""
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_SECONDS)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            text = response.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    return text if response.status == http.HTTPStatus.OK else None
+
+
+def _error_of(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200].decode(errors="replace")

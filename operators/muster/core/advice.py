@@ -1,0 +1,48 @@
+"""What to do next about each cause of a job's end, so that one cause gets one advice wherever it is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.core.verdict import Cause
+
+if TYPE_CHECKING:
+    from muster.core.job import JobSpec
+
+_ADVICE = {
+    Cause.USER_ERROR: "mend the code{place} and run again; earlier stages are kept",
+    Cause.SPEC_ERROR: "mend the Dag, or the code or image that the message names; asking again cannot help",
+    Cause.OUT_OF_MEMORY: "raise memory_gib in its resources, or hold less at once{place} (smaller batches, fewer ranks)",
+    Cause.GPU_OUT_OF_MEMORY: "make the batch smaller{place}, or ask for a GPU class with more memory",
+    Cause.RANK_LOST: "it was started as often as max_restarts allows: look for who kills it (kill -9, too little memory); "
+    "the log's last lines may say",
+    Cause.HANG: "every rank's stack is in the log: often one waits in a collective that another never enters; if all were "
+    "busy, raise hang_timeout",
+    Cause.RUN_TIMEOUT: "raise the timeout, or find what takes so long in its log",
+    Cause.EVICTED: "it goes on from its checkpoint at the next try; a higher priority is preempted less often",
+    Cause.NODE_LOST: "it goes on from its checkpoint at the next try, on another node",
+    Cause.UNSCHEDULABLE: "ask for less, or run it on a bigger machine",
+    Cause.IMAGE_UNAVAILABLE: "see uv's last lines in the log, mend the image and run again",
+    Cause.CANCELLED: "nothing was sealed; what was saved to checkpoints is kept",
+    Cause.COMMIT_FAILED: "mend what the message or the log's last lines name, then run again",
+    Cause.BACKEND_ERROR: "run it again; if it happens again, report it with its last lines in the log",
+}
+
+
+def advice_on(cause: Cause, *, where: str = "") -> str:
+    """Return what to do about a cause.
+
+    :param where: in the code, such as ``train.py:3``.
+    """
+    return _ADVICE[cause].format(place=f" at {where}" if where else "")
+
+
+def uncommitted(cause: Cause, job_id: str) -> str:
+    """Return what to do where a job sealed what it wrote, and that was not committed."""
+    what = "the code that writes it" if cause is Cause.USER_ERROR else "what the message names"
+    return f"mend {what} and run again; what it wrote: muster jobs get {job_id}"
+
+
+def one_replica(spec: JobSpec) -> str:
+    """Return what a script wants that lets the first rank of each machine write."""
+    return f"a script that lets LOCAL_RANK 0 write wants `ranks={spec.world_size}` in one replica"
