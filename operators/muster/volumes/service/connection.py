@@ -23,7 +23,7 @@ SLOW_SECONDS = 3600.0
 
 _AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
-SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away about as long
+SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A connection to a store service. Any number of threads may use it.
+    """One store service, as its clients reach it. It may be used by any number of threads.
 
-    Every request may be sent twice without being done twice, so each is retried: on a broken or refused
-    connection; on 502, 503 and 504, with which a proxy reports the same; and on 408, which means that
-    too little of it arrived in time.
+    Every request may be sent twice without being done twice, so each is: on a broken or refused
+    connection and on 502, 503 and 504, which are a proxy's words for the same; and on 408, which says that
+    too little of it came in time.
 
     :param patience_seconds: how long the service may be away before a call fails.
     """
@@ -62,7 +62,7 @@ class Connection:
                 socket_options=socket_options(small=small),
                 trust_env=False,
             ),
-            trust_env=False,  # a proxy must not see tokens
+            trust_env=False,  # no proxy may see a token
         )
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Connection:
 
     def stretch(self, path: str, *, first: int, end: int, **query: object) -> Iterator[bytes]:
         """Yield the bytes from `first` to before `end`, and resume after a broken connection."""
-        patience = _Patience(self.url, self._patience)
+        absence = _Absence(self.url, self._patience)
         while first < end:
             try:
                 headers = {"range": f"bytes={first}-{end - 1}"}
@@ -109,7 +109,7 @@ class Connection:
 
     def lines(self, method: str, path: str, **query: object) -> Iterator[bytes]:
         """Yield the lines of an answer as they arrive; from the first again after a broken connection."""
-        patience = _Patience(self.url, self._patience)
+        absence = _Absence(self.url, self._patience)
         while True:
             try:
                 with self.sent(method, path, query=query, slow=True) as response:
@@ -121,10 +121,7 @@ class Connection:
 
     @contextmanager
     def stream(self, path: str) -> Iterator[BinaryIO]:
-        """Yield an answer as a file, read as it arrives.
-
-        :raises Unavailable: the service is away, or goes away.
-        """
+        """Yield an answer as a file, read as it arrives. :raises Unavailable: the service is away, or goes away."""
         try:
             with self.sent("GET", path, slow=True) as response:
                 yield io.BufferedReader(_Chunks(response.iter_bytes()))
@@ -135,7 +132,7 @@ class Connection:
 
     def patiently(self, once: Callable[[], T]) -> T:
         """Call `once`, and retry while the service is away. :raises Unavailable: it stays away."""
-        patience = _Patience(self.url, self._patience)
+        absence = _Absence(self.url, self._patience)
         while True:
             try:
                 found = once()
@@ -179,7 +176,7 @@ class Connection:
 
 
 def _trusted(url: str) -> ssl.SSLContext | bool:
-    """Return the certificates to trust, from ``SSL_CERT_FILE``; loading them takes 40 ms, so only for TLS."""
+    """Whom a service with TLS is certified by, as ``SSL_CERT_FILE`` says; without TLS it takes 40 ms for nothing."""
     if not url.startswith("https://"):
         return False
     try:
@@ -191,8 +188,8 @@ def _trusted(url: str) -> ssl.SSLContext | bool:
         ) from error
 
 
-class _Patience:
-    """The retries of one call while the service is away; a long wait is logged once."""
+class _Absence:
+    """The absence of the service during one call; a long one is logged once."""
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url = url
@@ -207,13 +204,9 @@ class _Patience:
             )
 
     def wait(self, error: Exception) -> None:
-        """Wait before the next try. :raises Unavailable: the patience is over."""
-        if time.monotonic() + self._pause > self._deadline:
-            raise Unavailable(
-                f"the store service at {self._url} does not answer ({str(error) or type(error).__name__}), and has "
-                f"not for {self.seconds:g} s: is it running, and is that its address?"
-            ) from error
-        if not self._told and time.monotonic() - self._began >= SAID_AFTER_SECONDS:
+        """Wait before the next try. :raises Unavailable: the patience is spent."""
+        said, seconds = str(error) or type(error).__name__, self._patience.seconds
+        if not self._told and not self._patience.spent and self._patience.waited >= SAID_AFTER_SECONDS:
             self._told = True
             _LOG.warning(
                 "the store service at %s does not answer (%s): asking again for up to %g s",
