@@ -112,7 +112,7 @@ class TrackingLink(_JobsLink):
     def of_job(self, job_id: str) -> str:
         """Return the first link under a title that begins with MLflow, or where the job's run is shown here."""
         from muster.airflow.site import mlflow_url
-        from muster.backends.local.tracked import shown_run
+        from muster.backends.tracking import shown_run
         from muster.core.settings import Settings
 
         links = _store().ledger.status(job_id).links
