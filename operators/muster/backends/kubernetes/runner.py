@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from pathlib import Path
 
 from muster.backends.capacity import Place
 from muster.backends.jobs.checks import Resolve
@@ -91,6 +92,9 @@ class KubernetesRunner:
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run here, as far as the cluster and a dry run tell; nothing is made."""
         return self._admission.check(job)
+
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        """Do nothing: an image is a container, which was pushed to its registry before."""
 
     def start(self, job: JobSpec, status: JobStatus) -> None:
         """Make the job's objects, as far as they are not there; one that was cancelled meanwhile is ended."""
