@@ -23,8 +23,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from muster.backends.deploying import Deploying
-
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
 from muster.backends.jobs.lifecycle import Lifecycle
@@ -175,7 +173,7 @@ class ForkRunner:
         return status if status.state.ended else replace(status, alive=False, reason=lost)
 
 
-class ForkBackend(Lifecycle, Deploying):
+class ForkBackend(Lifecycle):
     """The backend of a :class:`ForkRunner`; nothing is deployed here."""
 
     def __init__(self, home: Path, cache: Path, *, memory_gib: float) -> None:
@@ -183,7 +181,7 @@ class ForkBackend(Lifecycle, Deploying):
         super().__init__(store, ForkRunner(home, cache, store, memory_gib=memory_gib))
 
     @property
-    def _deployments(self) -> Any:
+    def deployments(self) -> Any:
         raise NotImplementedError
 
 
