@@ -800,7 +800,11 @@ class Served:
 
     def close(self) -> None: ...
 
-    def deployments(self) -> list[str]:
+    @property
+    def deployments(self) -> Served:
+        return self
+
+    def names(self) -> list[str]:
         return []
 
     def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
