@@ -167,12 +167,12 @@ class Place:
         digest = put_image(FolderStore(settings.store), lock)
         python = Environments(settings.cache).ensure("python", lock, digest)
         place = cls(root=root, python=python)
-        place._write()
+        place.write()
         EmbeddedHome(settings=settings, dags=root / "dags").enter()
         shutil.copytree(root / ".muster" / "airflow", root / "plain-home")
         return place
 
-    def _write(self) -> None:
+    def write(self) -> None:
         for name, text in (
             ("dags/stages/dag.py", MUSTER_DAG.format(flag=str(self.flag))),
             ("dags/stages/stage.py", STAGE),

@@ -289,13 +289,3 @@ def test_other_fields_name_a_tasks_own_params(dag: DAG) -> None:
 
 
 def _write(model: Path, where: str) -> None: ...
-
-
-def test_type_checkers_know_every_keyword_that_there_is(dag: DAG) -> None:
-    from muster.airflow.authoring.keywords import words_of
-    from muster.airflow.operators.decorators import AirflowKeywords, JobKeywords
-
-    own = getattr(m.JobOperator.__init__, "_BaseOperatorMeta__param_names")  # noqa: B009 - Airflow's own, not ours
-    written = {word.removeprefix("job_") for word in own} - {"entrypoint", "command", "roles"}
-    assert set(JobKeywords.__annotations__) - set(AirflowKeywords.__annotations__) == written
-    assert set(AirflowKeywords.__annotations__) <= words_of(m.JobOperator)

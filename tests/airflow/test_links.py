@@ -95,7 +95,7 @@ def test_a_run_that_was_tracked_here_is_where_mlflow_is_found(
     home: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str | None, address: str
 ) -> None:
     from muster.airflow.links import TrackingLink
-    from muster.backends.local.tracked import tracking_database
+    from muster.backends.tracking import tracking_database
 
     if setting is not None:
         monkeypatch.setenv("AIRFLOW__MUSTER__MLFLOW_URL", setting)

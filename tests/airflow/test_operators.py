@@ -13,7 +13,7 @@ import pytest
 
 # Airflow may be imported only once the home is there, so the operators are named through the package.
 import muster.airflow as m
-from muster.airflow.authoring.output import Output
+from muster.airflow.authoring.values import Output
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role, SecretRef
@@ -76,8 +76,8 @@ def gate(**changes: Any) -> m.GateOperator:
         (lambda: job(resources={"cpus": 2}), r"task 'a', resources: expected Resources\("),
         (lambda: job(launcher="mpirun"), "task 'a', launcher: 'mpirun': expected plain, torchrun, horovod"),
         (lambda: job(replicas=0), "replicas of role main is 0"),
-        (lambda: job(run_timeout=3600), "run_timeout is 3600: expected a timedelta"),
-        (lambda: job(run_timeout=timedelta(0)), "run_timeout is 0.0 seconds: need more than 0"),
+        (lambda: job(run_timeout=3600), "task 'a', run_timeout: 3600: expected a timedelta above 0"),
+        (lambda: job(run_timeout=timedelta(0)), "run_timeout: .*: expected a timedelta above 0"),
         (lambda: job(inputs={"x": "Flights"}), r"task 'a', inputs\['x'\]: volume 'Flights'"),
         (lambda: job(inputs={"x": "f/x@7/part.csv"}), "names a file; an input is a whole version"),
         (lambda: job(inputs={"x": 7}), r"inputs\['x'\]: 7: expected an address"),
@@ -255,7 +255,7 @@ def test_what_the_backend_refuses_of_a_job_is_not_put_down_to_another_keyword(
 
 
 def test_secrets_say_where_the_value_is(dag: DAG) -> None:
-    from muster.airflow.operators.fields import secret_of
+    from muster.airflow.authoring.values import secret_of
 
     assert secret_of("connection:mlflow#login") == SecretRef(source="connection", name="mlflow#login")
     assert secret_of("environment:TOKEN") == SecretRef(source="environment", name="TOKEN")

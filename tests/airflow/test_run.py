@@ -427,12 +427,11 @@ def test_a_mapped_task_is_a_job_for_each(
 
 
 def test_a_run_that_has_ended_hears_nothing_more(write_dag: Write, run: Run) -> None:
-    from muster.airflow.operators.base import MusterOperator
+    from muster.airflow.attempts.listening import watcher
 
     write_dag('JobOperator(task_id="a", image="python", command=["true"], resources=SMALL)')
     assert run().succeeded
-    assert MusterOperator.listener is None
-    assert not MusterOperator.stopping()
+    assert watcher() is None
 
 
 def test_a_plain_task_may_return_what_it_likes(write_dag: Write, run: Run) -> None:

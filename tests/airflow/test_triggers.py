@@ -49,7 +49,7 @@ class Machine:
     async def follow(self, job_id: str, *, after: str | None) -> AsyncGenerator[Any, None]:
         await self.clock.sleep(self.ends)
         status = JobStatus(job_id=job_id, state=JobState.SUCCEEDED, submitted=1.0)
-        yield SimpleNamespace(status=status, lines=(), cursor="7")
+        yield SimpleNamespace(status=status, lines=(), offset=7)
 
     @property
     def deployments(self) -> Machine:

@@ -325,7 +325,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "image on two lines": ({"image": "a:1\nb"}, "need an image with its tag"),
     "keys that any job may read": (
         {"store": {"existingSecret": "keys"}},
-        "store.existingSecret is keys: its keys sign for everybody, and a job may read any Secret of its namespace",
+        "store.existingSecret is keys: its keys sign all tokens, and a job may read any Secret of its namespace",
     ),
     "an unknown value": (
         {"store": {"replica": 2}},
@@ -438,7 +438,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "serving that nobody reaches": (
         {"serving": {"enabled": True}},
-        "networkPolicy.gateway is empty, so nobody could reach a model server",
+        "networkPolicy.gateway is empty, so no client could reach a model server",
     ),
     "serving that cannot be tried": (
         {"serving": {"enabled": True}, "networkPolicy": {"gateway": [{"podSelector": {}}]}},

@@ -16,8 +16,8 @@ from tests.waiting import GUARD_SECONDS, until
 
 from muster.backends.local import processes
 from muster.backends.local.processes import MARK_VARIABLE
-from muster.backends.local.tracked import shown_run, tracking_database
 from muster.backends.local.variables import variables
+from muster.backends.tracking import shown_run, tracking_database
 from muster.core.job import JobSpec, Role
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from muster.backends.deploying import Deploying
-
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
 from muster.backends.jobs.lifecycle import Lifecycle
@@ -70,9 +68,7 @@ class ForkRunner:
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         if _memory(job) > self._memory_gib:
-            raise CannotSchedule(
-                f"job {job.name} asks for {_memory(job):g} GiB, there are {self._memory_gib:g}"
-            )
+            raise CannotSchedule(f"{job.name} asks for {_memory(job):g} GiB of {self._memory_gib:g}")
         if any(secret.source == "kubernetes" for secret in job.secrets.values()):
             raise CannotSchedule(f"job {job.name}: there are no Kubernetes Secrets here")
         secret_values(job, from_environment)
@@ -81,6 +77,9 @@ class ForkRunner:
         if job.require_gpus:
             raise CannotSchedule(f"job {job.name} requires GPUs, and there are none")
         return ("there are no GPUs: the whole gang runs on CPUs",)
+
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        Environments(self._cache).ensure(image, lock, digest, say)
 
     def start(self, job: JobSpec, status: JobStatus) -> None:
         with self._lock:
@@ -143,19 +142,15 @@ class ForkRunner:
                 else:
                     waited = f"it waited longer than its queue_timeout of {job.queue_timeout_seconds:g} s"
                     said = f"{waited}: {self._lacks(job)}"
-                    self._decide(job, job_id, Verdict(cause=Cause.QUEUE_TIMEOUT, message=said, advice=_AGAIN))
+                    verdict = Verdict(cause=Cause.QUEUE_TIMEOUT, message=said, advice=_AGAIN)
+                    _record(self._store, job_id, verdict.going_on(job.origin.again))
                 del self._waiting[job_id]
 
     def _fork(self, job: JobSpec, job_id: str) -> None:
-        secrets = secret_values(job, from_environment)
-        given = (self._home, self._cache, job_id, secrets)
+        given = (self._home, self._cache, job_id, secret_values(job, from_environment))
         process = _FORKS.Process(target=_run, args=given, name=job_id, daemon=True)
         process.start()
         self._running[job_id] = job, process
-
-    def _decide(self, job: JobSpec, job_id: str, verdict: Verdict) -> None:
-        _decide(self._store, job_id, verdict.going_on(job.origin.again))
-        _record(self._store, job_id)
 
     def _free(self) -> float:
         return self._memory_gib - sum(_memory(job) for job, _ in self._running.values())
@@ -165,13 +160,11 @@ class ForkRunner:
 
     def _look(self, status: JobStatus) -> JobStatus:
         job_id = status.job_id
-        if status.state.ended:
-            return status
         with self._lock:
             if job_id in self._waiting:
                 return replace(status, alive=True, reason=self._lacks(self._waiting[job_id][0]))
-            if self._works_on(job_id):
-                return replace(status, alive=True)
+            if status.state.ended or self._works_on(job_id):
+                return status
         status = self._store.ledger.status(job_id)
         if status.verdict is not None and not status.state.ended:
             self.end(self._store.ledger.spec(job_id), job_id, late=False)
@@ -180,7 +173,7 @@ class ForkRunner:
         return status if status.state.ended else replace(status, alive=False, reason=lost)
 
 
-class ForkBackend(Lifecycle, Deploying):
+class ForkBackend(Lifecycle):
     """The backend of a :class:`ForkRunner`; nothing is deployed here."""
 
     def __init__(self, home: Path, cache: Path, *, memory_gib: float) -> None:
@@ -188,7 +181,7 @@ class ForkBackend(Lifecycle, Deploying):
         super().__init__(store, ForkRunner(home, cache, store, memory_gib=memory_gib))
 
     @property
-    def _deployments(self) -> Any:
+    def deployments(self) -> Any:
         raise NotImplementedError
 
 
@@ -244,16 +237,11 @@ class _Member:
 
     def fault(self) -> tuple[float, Verdict] | None:
         """What went wrong here, and when."""
-        code, name, first = (
-            self.process.returncode,
-            f"{self.replica.role}-{self.replica.index}",
-            self.replica.first_rank,
-        )
+        code, name = self.process.returncode, f"replica {self.replica.role}-{self.replica.index}"
         if self.used_gib:
-            said = f"replica {name} used {self.used_gib:.2f} GiB, its limit is {self.replica.job_role.resources.memory_gib:g} GiB"
-            return 0.0, Verdict(
-                cause=Cause.OUT_OF_MEMORY, rank=first, message=said, advice="raise memory_gib"
-            )
+            limit = self.replica.job_role.resources.memory_gib
+            said = f"{name} used {self.used_gib:.2f} GiB, its limit is {limit:g} GiB"
+            return 0.0, self._verdict(Cause.OUT_OF_MEMORY, said, "raise memory_gib")
         if code == ExitCode.SEALED or (code == ExitCode.STOPPED and self.stopped):
             return None
         with suppress(FileNotFoundError, SpecError):
@@ -262,10 +250,11 @@ class _Member:
                 return report.at, report.verdict
         if self.stopped:
             return None
-        said = f"the worker of replica {name} ended with {code} and no report"
-        return self.ended_at, Verdict(
-            cause=Cause.RANK_LOST, rank=first, message=said, advice="see its last lines"
-        )
+        said = f"the worker of {name} ended with {code} and no report"
+        return self.ended_at, self._verdict(Cause.RANK_LOST, said, "see its last lines")
+
+    def _verdict(self, cause: Cause, message: str, advice: str) -> Verdict:
+        return Verdict(cause=cause, rank=self.replica.first_rank, message=message, advice=advice)
 
     def close(self) -> None:
         self.reader.join()
@@ -291,12 +280,9 @@ class _Job:
         self, store: FolderStore, home: Path, cache: Path, job_id: str, secrets: Mapping[str, str]
     ) -> None:
         self._store, self._ledger, self._cache, self._job_id = store, store.ledger, cache, job_id
-        self._spec, self._secrets, self._masking = (
-            store.ledger.spec(job_id),
-            secrets,
-            Masking(secrets.values()),
-        )
-        self._folder, self._told, self._restarts = home / "forked" / job_id, Told(), 0
+        self._spec, self._secrets = store.ledger.spec(job_id), secrets
+        self._masking, self._told, self._restarts = Masking(secrets.values()), Told(), 0
+        self._folder, self._telling = home / "forked" / job_id, threading.Lock()
 
     def run(self) -> None:
         end_strays(mark(self._store, self._job_id))
@@ -304,10 +290,9 @@ class _Job:
         verdict = self._verdict()
         end_descendants()
         if verdict is not None:
-            mask = self._masking.text
             verdict = verdict.going_on(self._spec.origin.again)
-            _decide(self._store, self._job_id, replace(verdict, message=mask(verdict.message)))
-        _record(self._store, self._job_id)
+            verdict = replace(verdict, message=self._masking.text(verdict.message))
+        _record(self._store, self._job_id, verdict)
         self._store.release(self._job_id)
         shutil.rmtree(self._folder)
 
@@ -321,21 +306,18 @@ class _Job:
             return verdict
         except _Decided:
             return None
-        except ImageError as error:
-            return Verdict(cause=Cause.IMAGE_UNAVAILABLE, message=str(error), advice=_AGAIN)
-        except BadOutput as error:
-            return Verdict(cause=Cause.USER_ERROR, message=str(error), advice=_AGAIN)
         except (MusterError, OSError) as error:
-            return Verdict(cause=Cause.BACKEND_ERROR, message=str(error), advice=_AGAIN)
+            causes = {ImageError: Cause.IMAGE_UNAVAILABLE, BadOutput: Cause.USER_ERROR}
+            cause = causes.get(type(error), Cause.BACKEND_ERROR)
+            return Verdict(cause=cause, message=str(error), advice=_AGAIN)
 
     def _attempts(self) -> Verdict | None:
         spec, store = self._spec, self._store
         self._note(state=JobState.PREPARING, reason=f"preparing image {spec.image}")
         check_inputs(spec, store)
         lease_inputs(spec, store, job_id=self._job_id)
-        python = Environments(self._cache).ensure(
-            spec.image, store.code(spec.image_digest), spec.image_digest
-        )
+        digest = spec.image_digest
+        python = Environments(self._cache).ensure(spec.image, store.code(digest), digest)
         deadline = time.monotonic() + spec.run_timeout_seconds
         while (verdict := self._attempt(python, deadline)) and verdict.cause.restarts_gang:
             end_descendants()
@@ -349,11 +331,8 @@ class _Job:
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         """Start all replicas, and return when none of them runs any more: why the gang failed."""
-        self._note(
-            state=JobState.RUNNING,
-            reason="",
-            started=self._ledger.status(self._job_id).started or time.time(),
-        )
+        started = self._ledger.status(self._job_id).started or time.time()
+        self._note(state=JobState.RUNNING, reason="", started=started)
         with tempfile.TemporaryDirectory(prefix="muster-") as scratch:
             members = [self._spawn(python, replica) for replica in self._replicas(Path(scratch))]
             try:
@@ -413,16 +392,12 @@ class _Job:
             for index in range(role.replicas)
         ]
         for each in found:
-            for path in (
-                *each.staging.values(),
-                each.checkpoints,
-                each.scratch,
-                str(Path(each.sealed).parent),
-            ):
+            for path in (*each.staging.values(), each.checkpoints, each.scratch):
                 Path(path).mkdir(parents=True, exist_ok=True)
+            Path(each.sealed).parent.mkdir(exist_ok=True)
         return found
 
-    def _report(self, attempt: int, role: str, index: int) -> Path:
+    def _report(self, attempt: int, role: str, index: int = 0) -> Path:
         return self._folder / f"{attempt}-{role}-{index}.json"
 
     def _spawn(self, python: Path, replica: Replica) -> _Member:
@@ -442,7 +417,8 @@ class _Job:
     def _log(self, lines: bytes) -> None:
         lines = self._masking.log(lines)
         self._ledger.append(self._job_id, lines)
-        self._told = self._told.then(heard(lines))
+        with self._telling:
+            self._told = self._told.then(heard(lines))
 
     def _ended(self, *, late: bool) -> Verdict | None:
         """Why a job is ended that runs; None where it goes on. What the ranks told is written down."""
@@ -467,12 +443,11 @@ class _Job:
         staging, told = self._store.staging(self._job_id), self._told
         assert staging is not None
         self._note(state=JobState.COMMITTING, reason="", progress=told.progress, links=told.links)
-        report = loads(Report, self._report(staging.attempt, self._spec.roles[0].name, 0).read_bytes())
+        report = loads(Report, self._report(staging.attempt, self._spec.roles[0].name).read_bytes())
         said: dict[str, Any] = {"metrics": report.metrics, "modules": report.modules}
         made = self._store.commit(self._job_id, attempt=staging.attempt, **said)
         outputs = {name: tuple(version.address for version in versions) for name, versions in made.items()}
-        links = self._ledger.status(self._job_id).links
-        result = JobResult(outputs=outputs, links=links, **said)
+        result = JobResult(outputs=outputs, links=told.links, **said)
         self._note(state=JobState.SUCCEEDED, ended=time.time(), result=result)
 
 
@@ -492,17 +467,13 @@ def _alone(store: FolderStore, job_id: str) -> Any:
     return locked(folder / f"{job_id}.lock")
 
 
-def _decide(store: FolderStore, job_id: str, verdict: Verdict) -> None:
+def _record(store: FolderStore, job_id: str, verdict: Verdict | None = None) -> None:
+    """Decide an end if it is not yet decided, and record it, once."""
     with _alone(store, job_id):
         status = store.ledger.status(job_id)
-        if not status.state.ended and status.verdict is None:
+        if verdict is not None and not status.state.ended and status.verdict is None:
             decide(store.ledger, status, verdict)
-
-
-def _record(store: FolderStore, job_id: str) -> None:
-    """Record a decided end, once."""
-    with _alone(store, job_id):
-        status = store.ledger.status(job_id)
+            status = store.ledger.status(job_id)
         if status.state.ended or status.verdict is None:
             return
         give_back(store, job_id, cause=status.verdict.cause)

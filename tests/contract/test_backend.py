@@ -54,7 +54,7 @@ WRITE_BY_RANK = "import os; open('{outputs.made}/' + os.environ['MUSTER_RANK'], 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
 
-async def events(backend: Backend, job_id: str, *, after: str | None = None) -> list[JobEvent]:
+async def events(backend: Backend, job_id: str, *, after: int = 0) -> list[JobEvent]:
     return [event async for event in backend.watch(job_id, after=after)]
 
 
@@ -460,7 +460,7 @@ class BackendContract:
                     return
 
         asyncio.run(cut())
-        rest = asyncio.run(events(backend, numbers, after=first[-1].cursor))
+        rest = asyncio.run(events(backend, numbers, after=first[-1].offset))
         lines = [line for event in (*first, *rest) for line in event.lines]
         assert [line for line in lines if line.startswith("[rank")] == [f"[rank 0] {i}" for i in range(5000)]
         assert rest[-1].status is not None

@@ -6,7 +6,8 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,13 @@ def _section(title: str, module: str, name: str, *, source: str) -> Iterator[str
     if source:
         yield f"`from {source} import {name}`\n"
     yield said.prose + "\n"
-    keywords = [] if source in FURTHER.values() else list(_keywords(node))
+    declared = list(_declared(module, node).values()) if isinstance(node, ast.ClassDef) else []
+    keywords = [] if source in FURTHER.values() else [*map(str, declared or _fields(node))]
     if keywords:
         yield "```python\n" + "\n".join(keywords) + "\n```\n"
+    for each in declared:
+        if each.text:
+            yield f"- `{each.word}`: {each.text}{' (templated)' * each.templated}"
     for param, text in said.params.items():
         yield f"- `{param}`: {text}"
     for error, text in said.raises.items():
@@ -85,6 +90,70 @@ def _section(title: str, module: str, name: str, *, source: str) -> Iterator[str
     for method in _methods(node):
         yield f"- `{_call(method)}`: {' '.join(Docstring.of(method).prose.split())}"
     yield ""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A keyword as its declaration says it: ``hang_timeout: timedelta | None = keyword(default=None, …)``."""
+
+    word: str
+    type: str
+    default: str
+    text: str
+    templated: bool
+
+    @classmethod
+    def of(cls, target: ast.AnnAssign, call: ast.Call, after: ast.stmt | None) -> Declared:
+        """Read a declaration and the text that stands below it."""
+        said = {option.arg: option.value for option in call.keywords}
+        parts = ast.unparse(target.annotation).split(" | ")
+        unset = "default" in said and ast.unparse(said["default"]) == "None"
+        optional = " | None" if unset and not {"None", "Any"} & {*parts} else ""
+        text = ast.unparse(after) if isinstance(after, ast.Expr) else "''"
+        return cls(
+            word=str(ast.literal_eval(said["alias"])) if "alias" in said else ast.unparse(target.target),
+            type=ast.unparse(target.annotation) + optional,
+            default=ast.unparse(said["default"]) if "default" in said else "",
+            text=_inline(" ".join(str(ast.literal_eval(text)).split())),
+            templated="templated" in said,
+        )
+
+    def __str__(self) -> str:
+        default = f" = {self.default}" if self.default else ""
+        return f"{self.word}: {self.type}{default}"
+
+
+def _declared(module: str, node: ast.ClassDef) -> dict[str, Declared]:
+    """The keywords of an operator by attribute: its own, then those of bases that have no section of their own."""
+    base = _base(module, node)
+    inherited = _declared(*base) if base else {}
+    own = {}
+    for each, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Call):
+            if ast.unparse(each.value.func) == "keyword":
+                own[ast.unparse(each.target)] = Declared.of(each, each.value, after)
+        elif isinstance(each, ast.Assign) and (name := ast.unparse(each.targets[0])) in inherited:
+            own[name] = replace(inherited[name], default=ast.unparse(each.value))
+    has_section = base is None or base[1].name in {*muster.airflow.__all__, BASE[1]}
+    return own if has_section else own | {name: one for name, one in inherited.items() if name not in own}
+
+
+def _base(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:
+    """The base of a class and its module, if it is one of muster's."""
+    if not node.bases:
+        return None
+    name, tree = ast.unparse(node.bases[0]), _tree(module)
+    imported = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
+    places = [each.module for each in imported if name in {alias.name for alias in each.names}]
+    place = places[0] if places else module
+    if place is None or not place.startswith("muster.") or (not places and not _defines(tree, name)):
+        return None
+    found = _find(place, name)
+    return (place, found) if isinstance(found, ast.ClassDef) else None
+
+
+def _defines(tree: ast.Module, name: str) -> bool:
+    return any(isinstance(each, ast.ClassDef) and each.name == name for each in tree.body)
 
 
 def _options() -> Iterator[str]:
@@ -95,28 +164,24 @@ def _options() -> Iterator[str]:
         yield f"- `{name}`, or `AIRFLOW__MUSTER__{name.upper()}`, unless set {default}: {option['description']}"
 
 
-def _find(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
+@cache
+def _tree(module: str) -> ast.Module:
     path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef)) and n.name == name]
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _find(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
+    found = [
+        n for n in _tree(module).body if isinstance(n, (ast.ClassDef, ast.FunctionDef)) and n.name == name
+    ]
     return found[-1]  # what follows its overloads
 
 
-def _keywords(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
-    """The keywords of a constructor, or the fields of a dataclass: ``name: type = default``."""
-    if isinstance(node, ast.FunctionDef):
-        return
-    made = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-    if made is None:
-        yield from (
-            ast.unparse(n)
-            for n in node.body
-            if isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n)
-        )
-        return
-    for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True):
-        value = f" = {ast.unparse(default)}" if default is not None else ""
-        yield f"{argument.arg.removeprefix('job_')}: {ast.unparse(argument.annotation or ast.Constant(None))}{value}"
+def _fields(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
+    """The fields of a dataclass: ``name: type = default``."""
+    for each in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each):
+            yield ast.unparse(each)
 
 
 def _methods(node: ast.ClassDef | ast.FunctionDef) -> Iterator[ast.FunctionDef]:

@@ -36,7 +36,7 @@ labels: {{- include "muster.labels" (index . 0) | nindent 2 }}
 {{- .Values.claim.name | default (include "muster.name" (list . "store")) -}}
 {{- end }}
 
-{{/* The Secret with the store's keys. No pod of a job may name one that is called muster-…, whatever the release is called. */}}
+{{/* The Secret with the store's keys. No pod of a job may name one that is called muster-…, whatever the release's name. */}}
 {{- define "muster.keys" -}}
 {{- $own := include "muster.name" (list . "store") -}}
 {{- .Values.store.existingSecret | default (hasPrefix "muster-" $own | ternary $own (printf "muster-%s" $own)) -}}

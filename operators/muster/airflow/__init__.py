@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.airflow.authoring.output import Output
     from muster.airflow.authoring.triggering import triggering
+    from muster.airflow.authoring.values import Output
     from muster.airflow.operators.decorators import gang, job
     from muster.airflow.operators.deploy import DeployOperator
     from muster.airflow.operators.gate import GateOperator
@@ -48,7 +48,7 @@ _MODULES = {
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
     "JobOperator": "muster.airflow.operators.job",
-    "Output": "muster.airflow.authoring.output",
+    "Output": "muster.airflow.authoring.values",
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",
     "Role": "muster.core.job",

@@ -28,7 +28,7 @@ def asset_of(volume: str) -> Asset:
 
 
 def deployment_asset(name: str) -> Asset:
-    """The asset of a deployment, what is served under a name: the same as ``Asset("deployment://flights")``.
+    """The asset of a deployment: the same as ``Asset("deployment://flights")``.
 
     Each release and each rollback is an event: its ``extra`` holds ``version``, ``digest``, ``partition`` and
     ``revision`` of what serves from then on, and ``rolled_back``, the version that was taken away, or None.
@@ -36,10 +36,16 @@ def deployment_asset(name: str) -> Asset:
     return Asset(f"{DEPLOYMENT}{name}")
 
 
+def add_deployment(task: Any) -> None:
+    """Add the asset of a task's deployment to its outlets, where the Dag file says its name."""
+    if is_known(task.name) and deployment_asset(task.name) not in task.outlets:
+        task.add_outlets([deployment_asset(task.name)])
+
+
 def announce_served(
     context: Context, status: DeploymentStatus, champion: Revision | None, *, rolled_back: str | None = None
 ) -> None:
-    """Tell Dags that are scheduled by a deployment what serves now; tell nothing where that did not change (None)."""
+    """Announce the version that serves now to Dags that are scheduled by a deployment; None: it did not change."""
     asset, task = deployment_asset(status.name), context["task"]
     if champion is None:
         task.outlets = [each for each in task.outlets if each != asset]
@@ -57,14 +63,14 @@ def announce_served(
     )
 
 
-def outlets_of(outputs: Mapping[str, Mapping[str, Any]]) -> list[Asset]:
+def outlets_of(outputs: Mapping[str, Any]) -> list[Asset]:
     """The assets of all outputs whose volume stands in the Dag file."""
     volumes = {field["volume"] for field in outputs.values() if is_known(field["volume"])}
     return [asset_of(volume) for volume in sorted(volumes)]
 
 
 def announce(context: Context, store: Store, status: JobStatus) -> None:
-    """Give each volume's event what a consumer needs; one event a volume, its newest version on top.
+    """Fill in each volume's event for consumers: one event a volume, with its newest version on top.
 
     A volume that got no version has no event: a mapped task names the volumes of all its instances,
     and Airflow would announce every one of them for each.

@@ -6,7 +6,8 @@ One Protocol, and contract tests (``tests/contract``) that both implementations 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from muster.core.cancelling import UNKNOWN
@@ -38,6 +39,13 @@ class Backend(Protocol):
         :raises CannotSchedule: more memory than the machine has, GPUs that are required and missing …
         """
 
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        """Have an image ready before a job asks for it, where images are built here; else do nothing.
+
+        :param say: takes each line that tells how far it is.
+        :raises ImageError: it cannot be built.
+        """
+
     def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
         """Start every replica or none, now or when there is room.
 
@@ -54,10 +62,10 @@ class Backend(Protocol):
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         """Report many jobs at once for little more than the cost of one; leave out what cannot be found or read."""
 
-    def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+    def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event.
 
-        :param after: the cursor of the last event that was seen, to go on after a disconnect.
+        :param after: the offset of the last event that was seen, to go on after a disconnect.
         """
 
     def cancel(

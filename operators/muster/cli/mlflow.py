@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from muster.backends.local.tracked import PORT, tracking_database, tracking_uri
+from muster.backends.tracking import PORT, tracking_database, tracking_uri
 from muster.cli.foreground import python_of_image, serve
 from muster.cli.screen import say
 from muster.core.errors import NotFound

@@ -87,10 +87,10 @@ class JobStatus:
 class JobEvent:
     """A change of state, or lines of the job's log.
 
-    :param cursor: pass it as ``after=`` to continue from here after a disconnect.
+    :param offset: in the log; pass it as ``after=`` to continue from here after a disconnect.
     """
 
-    cursor: str
+    offset: int
     status: JobStatus | None = None
     lines: tuple[str, ...] = ()
 

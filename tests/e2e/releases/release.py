@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from both import roll_back
 
 from muster.backends.local.backend import LocalBackend
 from muster.backends.releases.driver import Driver, begin
@@ -19,19 +20,6 @@ from muster.core.shipped import shipped
 
 NAME = "line"
 SECONDS = 60.0
-
-
-def either(name: str, module: str, before: str) -> Any:
-    """A function that this release has in another module than the earlier one."""
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError:
-        found = importlib.import_module(before)
-    return getattr(found, name)
-
-
-put_image = either("put_image", "muster.images.folders", "muster.backends.local.environments")
-roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
 
 
 def deployments(backend: Any) -> Any:

@@ -1,147 +1,30 @@
-"""The release before this one and this one on one store, one ledger and one machine, each in processes of its own.
-
-The earlier one is built from the repository's history, once, into the cache.
-"""
+"""An earlier release and this one on one store, one ledger and one machine, each in processes of its own."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
+from tests.e2e.releases.machine import ROOT, Machine
+from tests.e2e.releases.table import EARLIER, PAIRS, tried
 from tests.serving import onnx_graph
 from tests.waiting import eventually
 
-from muster.core.settings import Settings
-
-ROOT = Path(__file__).parents[3]
-ACT = Path(__file__).with_name("act.py")
-EARLIER = "3c73ecb"
-PAIRS = [("earlier", "this"), ("this", "earlier")]
+Serve = Callable[[str], tuple[str, str]]
 
 pytestmark = pytest.mark.slow
-
-
-def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def earlier() -> Path:
-    """The folder into which the earlier release's wheel is installed, without what it needs, which is the same."""
-    from uv import find_uv_bin
-
-    found = git("rev-parse", "--verify", "--quiet", f"{EARLIER}^{{commit}}")
-    if found.returncode:
-        pytest.skip(f"commit {EARLIER} is not in this checkout's history: git fetch --unshallow brings it")
-    home = Settings.load().cache / "releases" / found.stdout.decode().strip()
-    if not home.is_dir():
-        home.parent.mkdir(exist_ok=True)
-        source, made = (home.with_name(f"{home.name}.{os.getpid()}.{part}") for part in ("source", "made"))
-        source.mkdir()
-        subprocess.run(["tar", "-x", "-C", source], input=git("archive", EARLIER).stdout, check=True)
-        python = ["--python", sys.executable]
-        build = [find_uv_bin(), "build", "--quiet", "--wheel", "--no-build-isolation", *python, "--out-dir"]
-        subprocess.run([*build, source / "dist", source], check=True)
-        (wheel,) = (source / "dist").glob("*.whl")
-        install = [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", *python, "--target", made, wheel]
-        subprocess.run(install, check=True)
-        subprocess.run(["rm", "-r", source], check=True)
-        try:
-            made.rename(home)
-        except OSError:  # another process of these tests was first
-            subprocess.run(["rm", "-r", made], check=True)
-    return home
-
-
-class Machine:
-    """A home that both releases use."""
-
-    def __init__(self, folder: Path, earlier: Path) -> None:
-        self.folder = folder
-        self._paths = {"earlier": str(earlier), "this": str(ROOT / "operators")}
-
-    def act(self, release: str, act: str, *words: str) -> Any:
-        """Have a release do something; see act.py."""
-        done = self.run(release, [str(ACT), str(self.folder), act, *words])
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    def release(self, release: str, act: str, *words: str) -> Any:
-        """Have a release do something with the deployment; see release.py."""
-        done = self.run(release, [str(ACT.with_name("release.py")), str(self.folder), act, *words])
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    def command(self, release: str, *words: str) -> str:
-        """Run ``muster`` of a release; what it printed."""
-        done = self.run(release, ["-m", "muster", *words])
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def put(self, release: str, text: str) -> str:
-        """Commit a version of two/rows that holds `text`; its address."""
-        source = self.folder / f"source-{text}"
-        source.mkdir()
-        (source / "rows.csv").write_text(text)
-        self.command(release, "volumes", "put", str(source), "two/rows")
-        return str(self.act(release, "versions", "two/rows")[-1])
-
-    def ask(self, release: str, url: str, token: str, act: str) -> Any:
-        """Have a release ask a store service; see ask.py."""
-        done = self.run(release, [str(ACT.with_name("ask.py")), url, token, str(self.folder), act])
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    def run(self, release: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run Python with a release on its import path."""
-        return subprocess.run(
-            [sys.executable, *words],
-            env=self._environment(release),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def start(self, release: str, words: list[str]) -> subprocess.Popen[bytes]:
-        """The same, not waited for; its output is in service.log."""
-        with (self.folder / "service.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, *words],
-                env=self._environment(release),
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-            )
-
-    def _environment(self, release: str) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PYTHONPATH": self._paths[release],
-            "MUSTER_HOME": str(self.folder / "home"),
-            "MUSTER_CACHE": str(Settings.load().cache),
-        }
-
-
-@pytest.fixture
-def machine(tmp_path: Path, earlier: Path) -> Machine:
-    return Machine(tmp_path, earlier)
 
 
 def test_these_are_two_releases(machine: Machine) -> None:
     where = "import muster, sys; print(muster.__file__, file=sys.stdout)"
     found = {name: machine.run(name, ["-c", where]).stdout for name in ("earlier", "this")}
-    assert EARLIER in found["earlier"]
+    assert any(f"/{commit}" in found["earlier"] for commit in EARLIER)
     assert found["this"].startswith(str(ROOT))
 
 
+@tried("commits a version", "reads it, commits the next; `fsck --deep` of both finds nothing")
 @pytest.mark.parametrize(("writes", "reads"), PAIRS)
 def test_what_one_commits_the_other_reads_and_checks(machine: Machine, writes: str, reads: str) -> None:
     address = machine.put(writes, "first")
@@ -152,6 +35,7 @@ def test_what_one_commits_the_other_reads_and_checks(machine: Machine, writes: s
         machine.command(release, "volumes", "fsck", "--deep")
 
 
+@tried("starts a gang on one machine", "follows it to its end; reads its log, its verdict and its version")
 @pytest.mark.parametrize(("begins", "goes_on"), PAIRS)
 def test_a_gang_that_one_started_is_followed_to_its_end_by_the_other(
     machine: Machine, begins: str, goes_on: str
@@ -169,6 +53,7 @@ def test_a_gang_that_one_started_is_followed_to_its_end_by_the_other(
     assert machine.act(begins, "look", "gang-1") == "succeeded"
 
 
+@tried("starts a gang on one machine", "cancels it")
 @pytest.mark.parametrize(("begins", "ends"), PAIRS)
 def test_a_gang_that_one_started_is_cancelled_by_the_other(machine: Machine, begins: str, ends: str) -> None:
     machine.act(begins, "submit", "gang-2", machine.put(begins, "rows"))
@@ -177,23 +62,21 @@ def test_a_gang_that_one_started_is_cancelled_by_the_other(machine: Machine, beg
     assert machine.act(begins, "versions", "two/rows") == ["volume://two/rows@1"]
 
 
+@tried(
+    "keeps triggers of jobs and releases in Airflow's database",
+    "makes them again, and reads the specs and plans that they hold",
+)
 @pytest.mark.parametrize(("writes", "reads"), PAIRS)
 def test_a_trigger_that_one_kept_is_made_by_the_other(machine: Machine, writes: str, reads: str) -> None:
     """The triggerer may be upgraded, or rolled back, while tasks wait."""
-    keep = (
-        "import json; from muster.airflow.attempts.trigger import JobTrigger; "
-        "print(json.dumps(JobTrigger(job_id='a-1', owner='o', cursor='7', deadline=5.0).serialize()))"
-    )
-    kept = machine.run(writes, ["-c", keep])
-    path, given = json.loads(kept.stdout.splitlines()[-1])
-    module, _, name = path.rpartition(".")
-    make = f"import json; from {module} import {name} as T; print(json.dumps(T(**{given!r}).serialize()))"
-    made = machine.run(reads, ["-c", make])
-    assert made.returncode == 0, made.stderr
-    again = json.loads(made.stdout.splitlines()[-1])
-    assert {name: value for name, value in again[1].items() if value is not None} == given
+    kept = machine.act(writes, "keep", of="triggers.py")
+    assert machine.act(reads, "make", json.dumps(kept), of="triggers.py") == kept
 
 
+@tried(
+    "begins a release, to 20 %",
+    "goes on with it to 100 %; the first one rolls it back; the other one takes it away",
+)
 @pytest.mark.parametrize(("begins", "goes_on"), PAIRS)
 def test_a_release_that_one_began_is_finished_and_rolled_back_by_the_other(
     machine: Machine, begins: str, goes_on: str
@@ -203,58 +86,31 @@ def test_a_release_that_one_began_is_finished_and_rolled_back_by_the_other(
         line = onnx_graph.write_line(machine.folder / f"line-{slope:g}", slope=slope)
         machine.command(begins, "volumes", "put", str(line), "two/line")
     try:
-        assert machine.release(begins, "drive", "two/line@1", "2", "100") == "done"
-        first = machine.release(goes_on, "state")
+        assert machine.act(begins, "drive", "two/line@1", "2", "100", of="release.py") == "done"
+        first = machine.act(goes_on, "state", of="release.py")
         assert (first["ready"], first["revisions"]) == (True, {"r1": "serving 100"})
-        assert machine.release(begins, "drive", "two/line@2", "3", "20") == "held"
-        canary = machine.release(goes_on, "state")
+        assert machine.act(begins, "drive", "two/line@2", "3", "20", of="release.py") == "held"
+        canary = machine.act(goes_on, "state", of="release.py")
         assert canary == {**first, "revisions": {"r1": "serving 80", "r2": "serving 20"}}
-        assert machine.release(goes_on, "drive", "two/line@2", "3", "20,100") == "done"
-        assert machine.release(begins, "state")["revisions"] == {"r1": "ready 0", "r2": "serving 100"}
-        assert machine.release(begins, "back")["revisions"]["r1"] == "serving 100"
-        assert machine.release(goes_on, "state")["revisions"]["r1"] == "serving 100"
+        assert machine.act(goes_on, "drive", "two/line@2", "3", "20,100", of="release.py") == "done"
+        assert machine.act(begins, "state", of="release.py")["revisions"] == {
+            "r1": "ready 0",
+            "r2": "serving 100",
+        }
+        assert machine.act(begins, "back", of="release.py")["revisions"]["r1"] == "serving 100"
+        assert machine.act(goes_on, "state", of="release.py")["revisions"]["r1"] == "serving 100"
     finally:
-        left = machine.release(goes_on, "retire")
+        left = machine.act(goes_on, "retire", of="release.py")
     assert left == []
 
 
-@pytest.fixture
-def serve(machine: Machine) -> Iterator[Callable[[str], tuple[str, str]]]:
-    """Start the store service of a release, in place of the one before; its URL and an operator's token."""
-    key = machine.folder / "key"
-    key.write_text("k" * 32)
-    running: list[subprocess.Popen[bytes]] = []
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    def go(release: str) -> tuple[str, str]:
-        stop()
-        service = ["-m", "muster.volumes.service", "--key", str(key)]
-        token = machine.run(release, [*service, "--print-token", "1"]).stdout.strip()
-        served = ["--store", str(machine.folder / "store"), "--port", str(port)]
-        running.append(machine.start(release, [*service, *served]))
-
-        def answers() -> bool:
-            assert running[0].poll() is None
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", port)) == 0
-
-        eventually(answers, seconds=30)
-        return f"http://127.0.0.1:{port}", token
-
-    def stop() -> None:
-        for process in running:
-            process.kill()
-            process.wait()
-        running.clear()
-
-    yield go
-    stop()
-
-
+@tried(
+    "runs the store service",
+    "asks it for versions, pins, records, ledger, log, attempts, gc; then takes the service over",
+)
 @pytest.mark.parametrize(("serves", "asks"), PAIRS)
 def test_a_service_of_one_is_asked_by_the_other(
-    machine: Machine, serve: Callable[[str], tuple[str, str]], serves: str, asks: str
+    machine: Machine, serve: Serve, serves: str, asks: str
 ) -> None:
     """The chart may be upgraded before Airflow, and Airflow before the chart; then the service changes."""
     whole = {
@@ -275,3 +131,85 @@ def test_a_service_of_one_is_asked_by_the_other(
     assert machine.ask(asks, *where, "read") == whole
     assert machine.ask(serves, *where, "read") == whole
     assert machine.ask(serves, *serve(asks), "read") == whole
+    cluster = machine.folder / "cluster.toml"
+    (machine.folder / "token").write_text(where[1])
+    cluster.write_text(f'namespace = "n"\nclaim = "c"\nstore_url = "{where[0]}"\ntoken_file = "token"\n')
+    told = machine.command(asks, "volumes", "log", "two/rows", "--json", MUSTER_CLUSTER=str(cluster))
+    assert [each["record"]["note"] for each in json.loads(told)] == ["by hand"]
+
+
+@tried("runs the pods of a gang", "runs the store service: lines, seal and commit")
+@pytest.mark.parametrize(("serves", "runs"), PAIRS)
+def test_pods_of_one_run_against_a_service_of_the_other(
+    machine: Machine, serve: Serve, serves: str, runs: str
+) -> None:
+    """The chart is upgraded, or rolled back, before Airflow: the next gang has pods of another release."""
+    where = serve(serves)
+    pods = started(machine, runs, machine.ask(runs, *where, "enter", of="pod.py"))
+    (machine.folder / "go").touch()
+    ended(machine, pods)
+    assert_made(machine, runs, where)
+    assert_made(machine, serves, where)
+
+
+@tried(
+    "runs the pods of a gang, and the store service",
+    "takes the store service over while the gang runs, and hands it back",
+)
+@pytest.mark.parametrize(("begins", "goes_on"), PAIRS)
+def test_the_service_is_replaced_while_a_gang_runs(
+    machine: Machine, serve: Serve, begins: str, goes_on: str
+) -> None:
+    """An upgrade of the chart in the middle of a running gang, and its rollback."""
+    where = serve(begins)
+    pods = started(machine, begins, machine.ask(begins, *where, "enter", of="pod.py"))
+    both_up = lambda: len(machine.ask(begins, *where, "log", of="pod.py")) == 2  # noqa: E731
+    eventually(both_up, seconds=60)
+    serve(goes_on)
+    assert len(machine.ask(goes_on, *where, "log", of="pod.py")) == 2
+    (machine.folder / "go").touch()
+    ended(machine, pods)
+    assert_made(machine, goes_on, where)
+    serve(begins)
+    assert_made(machine, begins, where)
+
+
+def started(
+    machine: Machine, release: str, pods: list[tuple[list[str], list[str], dict[str, str]]]
+) -> list[subprocess.Popen[bytes]]:
+    """Run the init container's program of each pod, then start its worker."""
+    for first, _, variables in pods:
+        done = machine.run(release, first, **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return [machine.start(release, worker, **variables) for _, worker, variables in pods]
+
+
+def ended(machine: Machine, pods: list[subprocess.Popen[bytes]]) -> None:
+    """Wait for the end of each pod; all have sealed."""
+    assert [each.wait(timeout=90) for each in pods] == [0, 0], (machine.folder / "service.log").read_text()
+
+
+def assert_made(machine: Machine, release: str, where: tuple[str, str]) -> None:
+    """The gang has succeeded, as a release reads it: its version, its metrics and each line once."""
+    made = {
+        "state": "succeeded",
+        "made": "volume://two/made@1",
+        "files": ["0", "1"],
+        "metrics": {"loss": 0.5},
+    }
+    assert eventually(lambda: machine.ask(release, *where, "result", of="pod.py") == made, seconds=60)
+    lines = machine.ask(release, *where, "log", of="pod.py")
+    assert lines == sorted(f"[rank {rank}] {word} {rank}" for rank in (0, 1) for word in ("up", "done"))
+
+
+@tried("enters a job that needs what is new", "refuses it by its name, and loses nothing")
+@pytest.mark.parametrize(("writes", "reads"), PAIRS[1:])
+def test_what_is_new_is_refused_by_name_and_lost_by_none(machine: Machine, writes: str, reads: str) -> None:
+    machine.act(writes, "enter", of="new.py")
+    refused = machine.act(reads, "read", of="new.py")["error"]
+    assert "launcher: found 'tensorflow', expected one of plain, torchrun, horovod" in refused
+    assert machine.act(reads, "jobs", of="new.py") == ["new-1"]
+    assert machine.act(writes, "read", of="new.py") == "tensorflow"
+    machine.act(writes, "orders", of="new.py")
+    assert "unknown field 'peers'" in machine.act(reads, "ordered", of="new.py")["error"]
+    assert machine.act(writes, "ordered", of="new.py") == "a"

@@ -126,7 +126,7 @@ def test_without_cgroups_memory_is_limited_by_looking(run: Runner, monkeypatch: 
 def test_a_gang_ends_at_its_deadline_also_if_a_worker_will_not(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang, "_MARGIN_SECONDS", 0.0)
+    monkeypatch.setattr(gang, "MARGIN_SECONDS", 0.0)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     fault = run(deaf, seconds=0.1)
     assert fault is not None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 import muster.backends.local.supervisor as supervisor_module
 from muster.backends.local.machine import Machine
 from muster.backends.local.orders import Orders
+from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.backends.local.supervisor import Supervisor
 from muster.core.errors import BackendError
@@ -20,6 +22,7 @@ from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
 from muster.volumes.folder import FolderStore
 
+Play = Callable[..., None]
 SPEC = JobSpec(
     name="flights.train",
     image="train",
@@ -37,26 +40,54 @@ def store(tmp_path: Path) -> FolderStore:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, store: FolderStore) -> Any:
+def orders(tmp_path: Path) -> Orders:
     claim = Claim(job_id="job-1", memory_gib=1, gpus=(), port=0)
     machine = Machine(memory_gib=1)
     orders = Orders(
         claim=claim, machine=machine, home=str(tmp_path), cache=str(tmp_path), worker="", claim_handle=0
     )
     orders.places.job("job-1").root.mkdir(parents=True)
+    return orders
+
+
+@pytest.fixture
+def folder(orders: Orders) -> JobFolder:
+    return orders.places.job("job-1")
+
+
+@pytest.fixture
+def supervisor(orders: Orders, store: FolderStore) -> Supervisor:
     return Supervisor(orders, {}, [])
 
 
-def test_what_has_sealed_is_committed_though_its_worker_was_killed_then(
-    supervisor: Any, store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = supervisor._folder
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Let a function stand for the gang: it is called for each attempt, and returns its verdict."""
 
-    def seal_and_die(*_: object) -> Verdict:
-        staging = store.stage("job-1")
+    def play(attempt: Callable[[], Verdict], *, end_descendants: Callable[[], None]) -> None:
+        gang = SimpleNamespace(run=attempt, close=lambda: None)
+        monkeypatch.setattr(supervisor_module, "Gang", lambda *_, **__: gang)
+        monkeypatch.setattr(supervisor_module, "spawn", lambda *_: None)
+        monkeypatch.setattr(supervisor_module, "end_descendants", end_descendants)
+        monkeypatch.setattr(supervisor_module.Environments, "ensure", lambda *_: tmp_path)
+        monkeypatch.setattr(FolderStore, "code", lambda *_: tmp_path)
+
+    return play
+
+
+def undying() -> None:
+    raise BackendError("processes [7] do not die when killed")
+
+
+def test_what_has_sealed_is_committed_though_its_worker_was_killed_then(
+    supervisor: Supervisor, store: FolderStore, folder: JobFolder, play: Play
+) -> None:
+    def seal_and_die() -> Verdict:
+        staging = store.staging("job-1")
+        assert staging is not None
         out, report = staging.output("main", 0, "model"), folder.report(staging.attempt, "main", 0)
         for made in (out, report.parent):
-            made.mkdir(parents=True)
+            made.mkdir(parents=True, exist_ok=True)
         (out / "weights").write_bytes(b"1")
         report.write_text(dumps(Report(exit_code=ExitCode.SEALED, metrics={"auc": 0.7})))
         files = {"model": {"weights": 1}}
@@ -64,44 +95,35 @@ def test_what_has_sealed_is_committed_though_its_worker_was_killed_then(
         staging.sealed("main", 0).write_text(dumps(part))
         return Verdict(cause=Cause.RANK_LOST, message="the worker was killed by signal 9", advice="")
 
-    monkeypatch.setattr(supervisor, "_prepare", lambda: tmp_path)
-    monkeypatch.setattr(supervisor, "_attempt", seal_and_die)
-    result = supervisor._attempts()
+    play(seal_and_die, end_descendants=lambda: None)
+    result = supervisor.work()
     assert isinstance(result, JobResult)
     assert result.outputs == {"model": ("volume://flights/model@1",)}
     assert result.metrics == {"auc": 0.7}
 
 
 def test_what_does_not_die_is_told_and_hides_no_verdict(
-    supervisor: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, store: FolderStore, play: Play
 ) -> None:
-    def undying() -> None:
-        raise BackendError("processes [7] do not die when killed")
-
     verdict = Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it", rank=3)
-    monkeypatch.setattr(supervisor_module, "end_descendants", undying)
-    monkeypatch.setattr(supervisor, "_attempts", lambda: verdict)
-    assert supervisor._work() == verdict
+    play(lambda: verdict, end_descendants=undying)
+    assert supervisor.work() == verdict
     log, _ = store.ledger.read("job-1")
-    assert log == b"[muster] left behind: processes [7] do not die when killed\n"
+    assert {*log.splitlines()} == {b"[muster] left behind: processes [7] do not die when killed"}
 
 
 def test_no_attempt_is_started_beside_what_does_not_die(
-    supervisor: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, store: FolderStore, play: Play
 ) -> None:
-    def undying() -> None:
-        raise BackendError("processes [7] do not die when killed")
-
     started: list[int] = []
 
-    def lose_a_rank(*_: object) -> Verdict:
+    def lose_a_rank() -> Verdict:
         started.append(1)
         return Verdict(cause=Cause.RANK_LOST, message="killed by SIGKILL", advice="", rank=1)
 
-    monkeypatch.setattr(supervisor_module, "end_descendants", undying)
-    monkeypatch.setattr(supervisor, "_prepare", Path)
-    monkeypatch.setattr(supervisor, "_attempt", lose_a_rank)
-    ended = supervisor._work()
+    play(lose_a_rank, end_descendants=undying)
+    ended = supervisor.work()
+    assert isinstance(ended, Verdict)
     assert ended.cause is Cause.BACKEND_ERROR
     assert "do not die" in ended.message
     assert len(started) == 1

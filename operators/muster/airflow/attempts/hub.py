@@ -49,12 +49,12 @@ class News:
     """What was seen of a job at one look.
 
     :param status: None where nothing is known of the job.
-    :param cursor: behind `lines`, which came since the look before.
+    :param offset: in the log, behind `lines`, which came since the look before.
     """
 
     status: JobStatus | None
     lines: tuple[str, ...]
-    cursor: str
+    offset: int
 
     @property
     def last(self) -> bool:
@@ -83,7 +83,7 @@ class Follower:
         state = None if found.status is None else found.status.state
         if state is not self.state:
             self.state, self.since = state, now
-        self.offset = int(found.cursor)
+        self.offset = found.offset
         step = next(step for age, step in STEPS_SECONDS if now - self.since < age)
         if state is JobState.QUEUED:
             step = QUEUED_SECONDS
@@ -126,12 +126,12 @@ class Hub:
         # Its own: the loop's threads are few, and other triggers may hold them all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-hub")
 
-    async def follow(self, job_id: str, *, after: str | None = None) -> AsyncGenerator[News, None]:
+    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[News, None]:
         """Yield what each look at a job shows, until it has ended or its supervisor is gone.
 
-        :param after: the cursor behind which lines are read.
+        :param after: the offset in the log behind which lines are read.
         """
-        follower = Follower(job_id, int(after or 0))
+        follower = Follower(job_id, after)
         self._followers.add(follower)
         self._start()
         try:
@@ -218,12 +218,12 @@ class Hub:
 def _news(ledger: Ledger, asked: _Question, status: JobStatus | None, most: int) -> News:
     """Read the lines that came, at most so many bytes of them: after the status, so that all lines of an ended job are there."""
     if status is None or (asked.silent and status.state is JobState.QUEUED):
-        return News(status=status, lines=(), cursor=str(asked.offset))
+        return News(status=status, lines=(), offset=asked.offset)
     try:
         data, offset = ledger.read(asked.job_id, after=asked.offset, limit_bytes=most)
     except (NotFound, Corrupt):  # gc took it a moment ago: its task looks for itself
-        return News(status=None, lines=(), cursor=str(asked.offset))
-    return News(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), cursor=str(offset))
+        return News(status=None, lines=(), offset=asked.offset)
+    return News(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), offset=offset)
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()

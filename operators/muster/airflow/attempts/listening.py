@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from muster.core.status import JobStatus
@@ -24,6 +27,35 @@ class LineListener(Protocol):
 
     def job(self, task: str, status: JobStatus) -> None:
         """Its job, which goes on, is in another state, or waits for something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """A ``muster run`` that runs tasks in this process.
+
+    :param stopping: whether the run was asked to end, perhaps before Airflow would have told the task.
+    """
+
+    listener: LineListener
+    stopping: Callable[[], bool]
+
+
+_WATCHER: ContextVar[Watcher | None] = ContextVar("muster_watcher", default=None)
+
+
+@contextmanager
+def watching(by: Watcher) -> Iterator[None]:
+    """Have all tasks that run inside this context watched."""
+    token = _WATCHER.set(by)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
+
+def watcher() -> Watcher | None:
+    """The watcher of this context. Not of an operator: a mapped task is built only when it runs."""
+    return _WATCHER.get()
 
 
 def arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -314,7 +314,7 @@ class _JobRun:
                 job_id,
                 lines=lines,
                 progress=StateLog(self._task.log, tell=tell),
-                after=self._task.cursors.get(job_id),
+                after=int(self._task.cursors.get(job_id) or 0),
                 patience=patience,
             )
         except Stopped:
@@ -324,7 +324,7 @@ class _JobRun:
         except GoesOn as wait:
             if self._is_ended():  # Airflow refuses to defer then, and ends this process without a word to us
                 raise self._stop(attempt, job_id) from None
-            self._hand_over(job_id, wait.cursor, patience)
+            self._hand_over(job_id, wait.offset, patience)
         finally:
             log.close()
 
@@ -334,7 +334,7 @@ class _JobRun:
         limits = spec.queue_timeout_seconds + spec.run_timeout_seconds  # it may be put back, and wait again
         return status.submitted + limits + BACKSTOP_SECONDS
 
-    def _hand_over(self, job_id: str, cursor: str | None, patience: Patience) -> NoReturn:
+    def _hand_over(self, job_id: str, offset: int, patience: Patience) -> NoReturn:
         from muster.airflow.attempts.trigger import JobTrigger
 
         assert self._task.defer is not None
@@ -348,7 +348,7 @@ class _JobRun:
         trigger = JobTrigger(
             job_id=job_id,
             owner=self._task.owner,
-            cursor=cursor,
+            cursor=str(offset),
             deadline=patience.deadline,
             limit_seconds=patience.limit_seconds,
         )

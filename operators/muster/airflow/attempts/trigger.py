@@ -32,7 +32,7 @@ class JobTrigger(BaseTrigger):
     never raises, and what it fires with is only a hint.
 
     :param owner: the try in whose name the job runs.
-    :param cursor: behind the lines that the task has passed on itself.
+    :param cursor: the offset in the log, as text, behind the lines that the task has passed on itself.
     :param deadline: when the job has to have ended, in seconds since the epoch.
     :param limit_seconds: how long it may take from its own start.
     """
@@ -89,10 +89,10 @@ class JobTrigger(BaseTrigger):
 
         say, log = StateLog(self.log), TaskLog(lambda line: self.log.info("%s", line), job_id=self.job_id)
         try:
-            async with aclosing(hub().follow(self.job_id, after=self.cursor)) as looks:
+            async with aclosing(hub().follow(self.job_id, after=int(self.cursor or 0))) as looks:
                 async for news in looks:
                     log(news.lines)
-                    self.cursor = news.cursor
+                    self.cursor = str(news.offset)
                     if news.status is not None:
                         say(news.status)
                         left = _left(self.ends(news.status))

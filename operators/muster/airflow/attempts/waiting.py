@@ -35,12 +35,12 @@ class Overdue(Exception):
 class GoesOn(Exception):
     """The job takes longer than it is waited for here.
 
-    :ivar cursor: where its lines go on.
+    :ivar offset: in its log, where its lines go on.
     """
 
-    def __init__(self, cursor: str | None) -> None:
+    def __init__(self, offset: int) -> None:
         super().__init__()
-        self.cursor = cursor
+        self.offset = offset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Wait:
         *,
         lines: Lines,
         progress: Progress,
-        after: str | None = None,
+        after: int = 0,
         patience: Patience | None = None,
     ) -> JobStatus:
         """Pass on lines and changes of state until the job has ended, and return its last status.
@@ -149,7 +149,7 @@ class Wait:
         A job whose supervisor is gone is picked up again. Whatever this raises, the job is left as it is.
 
         :param lines: is called at least once a second, also with none.
-        :param after: the cursor after which lines are passed on.
+        :param after: the offset in its log after which lines are passed on.
         :raises Stopped: :meth:`stop` was called.
         :raises GoesOn: the job goes on when `patience` has come to its end.
         :raises Overdue: the job goes on at the deadline of `patience`.
@@ -192,14 +192,14 @@ class _Watch:
         job_id: str,
         lines: Lines,
         progress: Progress,
-        after: str | None,
+        after: int,
         patience: Patience,
     ) -> None:
         self._backend = backend
         self._job_id = job_id
         self._lines = lines
         self._progress = progress
-        self._cursor = after
+        self._offset = after
         self._patience = patience
         self._began = time.monotonic()
         self._started: float | None = None
@@ -212,15 +212,15 @@ class _Watch:
                 await self._pump(limit)
         except TimeoutError:
             overdue = self._patience.overdue(time.time(), started=self._started)
-            raise (Overdue() if overdue else GoesOn(self._cursor)) from None
+            raise (Overdue() if overdue else GoesOn(self._offset)) from None
         finally:
             beat.cancel()
 
     async def _pump(self, limit: asyncio.Timeout) -> None:
-        async for event in self._backend.watch(self._job_id, after=self._cursor):
+        async for event in self._backend.watch(self._job_id, after=self._offset):
             if event.lines:
                 self._lines(event.lines)
-            self._cursor = event.cursor
+            self._offset = event.offset
             if event.status is None:
                 continue
             self._progress(event.status)

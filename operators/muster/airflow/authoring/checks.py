@@ -1,6 +1,7 @@
-"""What one keyword of an operator may be, as far as the Dag file tells it. Nothing is read to find out.
+"""The rules of single keywords, as far as the Dag file shows a value. No file is read.
 
-A value that only a run will tell, Jinja or a reference to a task, is left to that run.
+Jinja and references to tasks are checked when the task runs. Every rule raises SpecError, with the value and what
+was expected.
 """
 
 from __future__ import annotations
@@ -8,149 +9,140 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk.definitions.xcom_arg import XComArg
 
-from muster.airflow.authoring.keywords import refusing
-from muster.airflow.authoring.references import Later, VersionReference, is_known
+from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import check_param
 from muster.core.names import check_identifier, check_label
 from muster.core.resources import Resources
 
-if TYPE_CHECKING:
-    from muster.airflow.operators.base import MusterOperator
+Check = Callable[[Any], object]
 
-_KEPT = {"params": "job_params", "queue": "job_queue", "resources": "job_resources", "secrets": "job_secrets"}
-_LONGEST = 255  # of a path of a file system's that holds one name
+_LONGEST = 255  # characters of a file's name, on every common file system
 
 
-def by_name(task_id: Any, field: str, value: Any) -> dict[str, Any]:
-    """Return a mapping by name as a dict; None is empty. :raises SpecError: it is something else."""
-    if value is None or isinstance(value, Later):
-        return {}
-    with refusing(task_id, field):
-        if not isinstance(value, Mapping):
-            raise SpecError(f"{_shown(value)}: expected a mapping, such as {{'name': …}}")
-        return dict(value)
+def rule(holds: Callable[[Any], bool], expected: str) -> Check:
+    """A check that refuses every value for which `holds` is false."""
+
+    def check(value: Any) -> None:
+        if not holds(value):
+            raise SpecError(f"{_shown(value)}: expected {expected}")
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    """The same rule, for a keyword that may be None."""
+    return lambda value: check(value) if value is not None else None
+
+
+def if_known(check: Check) -> Check:
+    """The same rule, for a keyword that may hold Jinja or a reference to a task."""
+    return lambda value: check(value) if is_known(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_span(value: Any) -> bool:
+    return isinstance(value, timedelta) and value >= timedelta(0)
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and value.isprintable()
+
+
+def _are_holds(value: Any) -> bool:
+    return all(map(_is_span, value if isinstance(value, (list, tuple)) else [value]))
+
+
+check_flag = rule(lambda value: isinstance(value, bool), "True or False")
+check_share = rule(_is_number, "a number, 0 or more")
+check_days = if_known(rule(_is_number, "a number of days, 0 or more"))
+check_retries = rule(lambda value: type(value) is int and value >= 0, "a whole number, 0 or more")
+check_count = if_known(rule(lambda value: type(value) is int and value >= 1, "a whole number, 1 or more"))
+check_span = rule(
+    lambda value: _is_span(value) and value > timedelta(0), "a timedelta above 0, such as timedelta(hours=2)"
+)
+check_pause = rule(_is_span, "a timedelta from 0 on, such as timedelta(hours=2)")
+check_delay = rule(
+    lambda value: _is_number(value.total_seconds() if isinstance(value, timedelta) else value),
+    "a timedelta from 0 on",
+)
+check_hold = if_known(rule(_are_holds, "a timedelta from 0 on, such as timedelta(minutes=10), or one a step"))
+check_steps = if_known(
+    rule(lambda value: isinstance(value, (list, tuple)), "percents of the traffic, such as [5, 25, 100]")
+)
+check_metric = rule(_is_line, "the name of a metric, such as 'auc'")
+check_executor_queue = rule(lambda value: _is_line(value) and len(value) <= 256, "a name")
+check_text = if_known(
+    rule(
+        lambda value: _is_line(value) and len(value) <= _LONGEST,
+        f"one line of text, at most {_LONGEST} characters",
+    )
+)
 
 
 def check_image(value: Any) -> None:
-    """Refuse what cannot be an image's name. :raises SpecError: it says what was found."""
+    """Refuse what cannot be an image's name, and None."""
     if value is None:
         raise SpecError(
             "none is given: name it here, or for all tasks in default_args={'muster': {'image': …}}"
         )
-    if is_known(value):
-        check_label("", value)
-
-
-def check_all(operator: MusterOperator, **checks: Callable[[Any], object]) -> None:
-    """Hold each of an operator's keywords against its rule. :raises SpecError: it names task, keyword and value."""
-    for field, check in checks.items():
-        with operator.refusing(field):
-            check(getattr(operator, _KEPT.get(field, field)))
-
-
-def optional(check: Callable[[Any], object]) -> Callable[[Any], None]:
-    """The same rule, for a keyword that may be None."""
-
-    def checked(value: Any) -> None:
-        if value is not None:
-            check(value)
-
-    return checked
+    check_name(value)
 
 
 def check_name(value: Any) -> None:
-    """Refuse what is no lower-case name of letters, digits and ``-``. :raises SpecError: it says what was found."""
+    """Refuse all but a lower-case name of letters, digits and ``-``."""
     if is_known(value):
         check_label("", value)
 
 
 def check_queue(value: Any) -> None:
-    """Refuse what cannot be the name of a queue or a priority. :raises SpecError: it says what was found."""
+    """Refuse what cannot be the name of a queue or a priority."""
     check_label("", value, length=63)
 
 
 def check_input_name(value: Any) -> None:
-    """Refuse what cannot be the name of an input. :raises SpecError: it says what was found."""
+    """Refuse what cannot be the name of an input."""
     check_identifier("", value)
 
 
-def check_metric(value: Any) -> None:
-    """Refuse what cannot be the name of a metric. :raises SpecError: it says what was found."""
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise SpecError(f"{_shown(value)}: expected the name of a metric, such as 'auc'")
-
-
 def check_params(values: Mapping[str, Any]) -> None:
-    """Refuse what is no JSON, as far as it is known. :raises SpecError: it names the param."""
+    """Refuse params that JSON cannot hold, as far as they are known."""
     for name, value in values.items():
         check_identifier("param", name)
         check_param(name, value if is_known(value) else None)
 
 
-def check_share(value: Any) -> None:
-    """Refuse what is no number from 0 on. :raises SpecError: it says what was found."""
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise SpecError(f"{value!r:.40}: expected a number, 0 or more")
-
-
-def check_count(value: Any) -> None:
-    """Refuse what is no whole number from 1 on. :raises SpecError: it says what was found."""
-    if is_known(value) and (type(value) is not int or value < 1):
-        raise SpecError(f"{_shown(value)}: expected a whole number, 1 or more")
-
-
-def check_steps(value: Any) -> None:
-    """Refuse what is no list of percents; which ones, the plan of a release says. :raises SpecError: as above."""
-    if is_known(value) and not isinstance(value, (list, tuple)):
-        raise SpecError(f"{_shown(value)}: expected percents of the traffic, such as [5, 25, 100]")
-
-
-def check_hold(value: Any) -> None:
-    """Refuse what is no time to hold a step, nor one for each. :raises SpecError: it says what was found."""
-    each = value if isinstance(value, (list, tuple)) else [value]
-    if is_known(value) and not all(isinstance(one, timedelta) and one >= timedelta(0) for one in each):
-        raise SpecError(
-            f"{_shown(value)}: expected a timedelta from 0 on, such as timedelta(minutes=10), or one a step"
-        )
-
-
 def check_rules(value: Any) -> None:
-    """Refuse what is no :class:`Rules`. :raises SpecError: it says what was found."""
+    """Refuse all but :class:`~muster.backends.releases.plan.Rules`."""
     from muster.backends.releases.plan import Rules
 
     if is_known(value) and not isinstance(value, Rules):
         raise SpecError(f"expected Rules(max_error_share=…, max_p95_ratio=…), found {_shown(value)}")
 
 
-def check_text(value: Any) -> None:
-    """Refuse what is no line of text. :raises SpecError: it says what was found."""
-    if not is_known(value):
-        return
-    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > _LONGEST:
-        raise SpecError(f"{_shown(value)}: expected one line of text, at most {_LONGEST} characters")
-
-
-def check_flag(value: Any) -> None:
-    """Refuse what is neither True nor False. :raises SpecError: it says what was found."""
-    if not isinstance(value, bool):
-        raise SpecError(f"{_shown(value)}: expected True or False")
+def check_resources(value: Any) -> None:
+    """Refuse all but :class:`Resources` and None, which asks for the usual."""
+    if value is not None and not isinstance(value, Resources):
+        raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {_shown(value)}")
 
 
 def check_file(value: Any) -> None:
-    """Refuse what cannot be a file of the Dag's folder. :raises SpecError: it says what was found."""
+    """Refuse what cannot be a file of the Dag's folder."""
     check_path(value)
     if ".." in value.split("/"):
         raise SpecError(f"{_shown(value)} leaves the Dag's folder")
 
 
 def check_path(value: Any) -> None:
-    """Refuse what cannot be a path relative to the Dag's folder. :raises SpecError: it says what was found."""
+    """Refuse what cannot be a path relative to the Dag's folder."""
     if not isinstance(value, str) or not value:
         raise SpecError(f"{_shown(value)}: expected the path of a file, relative to the Dag's folder")
     if not value.isprintable() or max(map(len, value.split("/"))) > _LONGEST:
@@ -171,34 +163,22 @@ def check_paths(value: Any) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def check_resources(value: Any) -> None:
-    """Refuse what is no :class:`Resources`; None asks for the usual. :raises SpecError: it says what was found."""
-    if value is not None and not isinstance(value, Resources):
-        raise SpecError(f"expected Resources(cpus=…, memory_gib=…), found {_shown(value)}")
-
-
-def check_span(value: Any) -> None:
-    """Refuse what is no time to wait for. :raises SpecError: it says what was found."""
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise SpecError(f"{_shown(value)}: expected a timedelta above 0, such as timedelta(hours=2)")
-
-
 def check_one(value: Any) -> None:
-    """Refuse what cannot name one version. :raises SpecError: it says what was found."""
+    """Refuse what cannot name one version."""
     if isinstance(value, (list, tuple)):
         raise SpecError(f"{_shown(value)}: expected one version, found a list")
     check_input(value)
 
 
 def check_some(value: Any) -> None:
-    """Refuse what cannot name one version or more. :raises SpecError: it says what was found."""
+    """Refuse what cannot name one version or more."""
     if isinstance(value, (list, tuple)) and not value:
         raise SpecError(f"{_shown(value)}: expected a version, or a list of some")
     check_input(value)
 
 
 def check_input(value: Any) -> None:
-    """Refuse what cannot name versions. :raises SpecError: it says what was expected."""
+    """Refuse what cannot name versions."""
     if isinstance(value, (list, tuple)):
         for item in value:
             check_input(item)
@@ -212,7 +192,7 @@ def check_input(value: Any) -> None:
 
 
 def _refuse_whole_result(value: XComArg) -> None:
-    """What a task of Airflow's own returns may be an address; what one of muster's does, holds several."""
+    """A task of Airflow's own may return an address; one of muster's returns a result that holds several."""
     for operator, _ in value.iter_references():
         if hasattr(operator, "versions"):
             names = ", ".join(f".versions[{name!r}]" for name in operator.versions) or "none"

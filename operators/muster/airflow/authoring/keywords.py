@@ -1,13 +1,25 @@
-"""What an author's keywords mean to muster's operators, where they differ from Airflow's, and which there are."""
+"""The keywords of muster's operators. Each is declared once, in the body of the class that takes it.
+
+::
+
+    class JobOperator(MusterOperator):
+        hang_timeout: timedelta | None = keyword(default=None, check=optional(check_span), spec=seconds)
+        \"\"\"A job that writes no line and makes no progress for this long is treated as hung; None: never.\"\"\"
+
+Everything else follows from the declaration: the constructor's signature for Airflow and (by PEP 681) for type checkers,
+the attribute, ``template_fields``, the checks at parse time, ``default_args["muster"]``, mapped tasks, the decorators,
+the field of the :class:`~muster.core.job.JobSpec` and the entry in ``docs/reference.md``.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from importlib import import_module
+from inspect import Parameter, Signature
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from airflow.sdk.bases.operator import BaseOperatorMeta, get_merged_defaults
 from airflow.sdk.exceptions import AirflowException
@@ -18,66 +30,204 @@ from muster.core.names import nearest
 if TYPE_CHECKING:
     from airflow.sdk import DAG, TaskGroup
 
-DEFAULTS = "muster"  # the name in a Dag's default_args under which no other operator finds anything
-FOR_ALL = frozenset(
-    {
-        "image",
-        "resources",
-        "queue",
-        "priority",
-        "secrets",
-        "env",
-        "require_gpus",
-        "pod_override",
-        "launcher",
-        "max_restarts",
-        "resume_from_checkpoint",
-        "run_timeout",
-        "queue_timeout",
-        "hang_timeout",
-        "load_timeout",
-    }
-)
+T = TypeVar("T")
+
+DEFAULTS = "muster"  # the key in a Dag's default_args that only muster's operators read
+REQUIRED = Parameter.empty
+# An author's words that Airflow's own constructor takes too, with another meaning. The author's value is kept under
+# the attribute `job_WORD`, and travels under that name wherever Airflow reads the word itself.
+SHARED = ("params", "queue", "resources")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Keyword:
+    """One keyword of an operator; :func:`keyword` says what the fields mean.
+
+    :param attribute: the operator's attribute that holds the value.
+    :param word: what an author writes.
+    """
+
+    attribute: str = ""
+    word: str = ""
+    default: Any = REQUIRED
+    read: Callable[[Any], Any] | None = None
+    check: Callable[[Any], object] | None = None
+    each: Callable[[Any], object] | None = None
+    spec: Callable[[Any], Any] | None = None
+    templated: bool = False
+    for_all: bool = False
+    own: bool = False
+    late: bool = False
+    airflow: str = ""
+
+    @property
+    def parameter(self) -> str:
+        """The constructor's parameter: Airflow takes ``params`` out of every call before an operator sees it."""
+        return self.attribute if self.word == "params" else self.word
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is REQUIRED
+
+    @property
+    def may_be_late(self) -> bool:
+        """Whether a mapped task may leave its value to the run."""
+        return self.templated or self.late or self.required
+
+
+def keyword(
+    *,
+    default: Any = REQUIRED,
+    alias: str = "",
+    init: bool = True,  # noqa: ARG001 - False tells type checkers that the constructor does not take it
+    read: Callable[[Any], Any] | None = None,
+    check: Callable[[Any], object] | None = None,
+    each: Callable[[Any], object] | None = None,
+    spec: Callable[[Any], Any] | None = None,
+    templated: bool = False,
+    for_all: bool = False,
+    own: bool = False,
+    late: bool = False,
+    airflow: str = "",
+) -> Any:
+    """Declare a keyword: its name, type and description are those of the attribute that this is assigned to.
+
+    :param default: without one the keyword is required.
+    :param alias: what an author writes, where the attribute must have another name.
+    :param read: converts the author's value into the attribute.
+    :param check: refuses a wrong value while the Dag is parsed, with a SpecError.
+    :param each: the same for each value of a mapping.
+    :param spec: converts the rendered attribute into the JobSpec's field of the same name. The field of a time
+        in seconds ends in ``_seconds``.
+    :param templated: Airflow fills in Jinja and references to other tasks when the task runs.
+    :param for_all: it may stand in ``default_args={"muster": {…}}``.
+    :param own: the class's default holds whatever stands in ``default_args``.
+    :param late: a mapped task may leave its value to the run; always so for required and templated keywords.
+    :param airflow: the keyword of Airflow's constructor that the value is passed on to.
+    """
+    return Keyword(
+        word=alias,
+        default=default,
+        read=read,
+        check=check,
+        each=each,
+        spec=spec,
+        templated=templated,
+        for_all=for_all,
+        own=own,
+        late=late,
+        airflow=airflow,
+    )
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(keyword,))
 class AuthorKeywords(BaseOperatorMeta):
-    """Keeps an author's ``params``, ``queue`` and ``resources`` apart from Airflow's, and refuses unknown words.
+    """Makes constructors from declared keywords, and keeps an author's words apart from Airflow's.
 
     To Airflow ``params=`` of a task are overrides of the Dag's Params, and it merges the two before
     an operator sees them. To muster they are what the job's function is called with. So the
     author's keyword travels as ``job_params``, and a task's Airflow Params stay those of its Dag.
 
-    What a Dag's tasks have in common stands in its ``default_args``. Airflow hands each of those to
-    every operator that knows the word, and its own operators know ``queue``, ``resources`` and
-    ``env`` too. ``default_args={"muster": {"image": …, "queue": …}}`` reaches muster's alone.
-
-    :cvar own: keywords whose values are a class's own, which no default for all tasks replaces: a
-        Dag's usual image has no Great Expectations in it.
+    A Dag's ``default_args`` are handed to every operator that takes the word, and Airflow's own operators take
+    ``queue``, ``resources`` and ``env`` too. ``default_args={"muster": {"image": …, "queue": …}}`` reaches
+    muster's operators alone.
     """
 
-    own: Mapping[str, Any] = MappingProxyType({})
+    keywords: Mapping[str, Keyword] = MappingProxyType({})
+    for_all: set[str] = set()  # noqa: RUF012 - one for all classes, filled as they are made
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass: what it makes are classes
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> AuthorKeywords:
+        """Make an operator's class; a plain value for a keyword of its base is a new default."""
+        inherited = {
+            word: one
+            for base in bases
+            if isinstance(base, AuthorKeywords)
+            for word, one in base.keywords.items()
+        }
+        declared = {}
+        for attribute, value in list(namespace.items()):
+            if isinstance(value, Keyword):
+                one = replace(namespace.pop(attribute), attribute=attribute, word=value.word or attribute)
+            elif attribute in (known := {each.attribute: each for each in inherited.values()}):
+                one = replace(known[attribute], default=namespace.pop(attribute))
+            else:
+                continue
+            declared[one.word] = one
+        mcs.for_all.update(one.word for one in declared.values() if one.for_all)
+        if declared:
+            keywords = {**declared, **{w: one for w, one in inherited.items() if w not in declared}}
+            namespace["keywords"] = MappingProxyType(keywords)
+            # job_params come first: other templated fields may name them, ``{{ task.job_params.month }}``
+            templated = sorted(
+                (each.attribute for each in keywords.values() if each.templated), key="job_params".__ne__
+            )
+            namespace["template_fields"] = tuple(templated)
+            namespace["template_fields_renderers"] = {
+                each.attribute: "json"
+                for each in keywords.values()
+                if each.templated and (each.each or each.spec)
+            }
+            ours = (vars(each) for base in bases for each in base.__mro__ if isinstance(each, AuthorKeywords))
+            by_hand = any("__init__" in each and not hasattr(each["__init__"], "declared") for each in ours)
+            if "__init__" not in namespace and not by_hand:
+                namespace["__init__"] = _constructor(keywords)
+        return super().__new__(mcs, name, bases, namespace, **options)  # type: ignore[no-untyped-call,no-any-return]
+
+    def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
         """Build an operator, or rebuild a mapped one from what its ``partial`` kept.
 
         :raises SpecError: it names the task, the keyword, the value and the rule.
         """
-        task_id = kwargs.get("task_id", "")
+        task_id, keywords = kwargs.get("task_id", ""), keywords_of(cls)
         if "_airflow_from_mapped" in kwargs:
             _unmap(kwargs)
         elif "params" in kwargs:
             kwargs["job_params"] = kwargs.pop("params")
         check_words(cls, task_id, kwargs)
-        for word, value in {**own_defaults(cls, kwargs), **cls.own}.items():
+        for each in keywords.values():
+            if each.airflow and each.check is not None and each.word in kwargs:
+                with refusing(task_id, each.word):
+                    each.check(kwargs[each.word])
+        for each in keywords.values():
+            if each.own:
+                kwargs.setdefault(each.parameter, each.default)
+        for word, value in own_defaults(cls, kwargs).items():
             kwargs.setdefault(word, value)
-        _check_airflows(task_id, kwargs)
         with in_task(task_id):
-            return super().__call__(*args, **kwargs)
+            return super().__call__(*args, **kwargs)  # type: ignore[misc,no-any-return]
+
+
+def keywords_of(operator: type) -> Mapping[str, Keyword]:
+    """The keywords that muster declares for an operator, its bases' included, by the author's word."""
+    found: Mapping[str, Keyword] = getattr(operator, "keywords", {})
+    return found
+
+
+def _constructor(keywords: Mapping[str, Keyword]) -> Callable[..., None]:
+    """A constructor whose signature Airflow reads: for defaults, for mapped tasks and for what is missing."""
+
+    def __init__(self: Any, **given: Any) -> None:  # noqa: N807 - what a class calls it
+        self.construct(given)
+
+    parameters = [
+        Parameter(each.parameter, Parameter.KEYWORD_ONLY, default=each.default) for each in keywords.values()
+    ]
+    every = [
+        Parameter("self", Parameter.POSITIONAL_OR_KEYWORD),
+        *parameters,
+        Parameter("given", Parameter.VAR_KEYWORD),
+    ]
+    __init__.__signature__ = Signature(every)  # type: ignore[attr-defined]
+    __init__.declared = True  # type: ignore[attr-defined]  # and not written by hand, as a decorated function's
+    return __init__
 
 
 @contextmanager
 def in_task(task_id: Any) -> Iterator[None]:
-    """Make what Airflow says against a keyword's value one error that names the task."""
+    """Turn an error of Airflow's about a keyword into a SpecError that names the task."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError, AirflowException) as error:
@@ -86,7 +236,7 @@ def in_task(task_id: Any) -> Iterator[None]:
 
 @contextmanager
 def refusing(task_id: Any, field: str) -> Iterator[None]:
-    """Name task and field in front of what a value was refused for."""
+    """Put task and field in front of the message of a SpecError."""
     try:
         yield
     except SpecError as error:
@@ -103,28 +253,6 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> None:
             raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword{_near(word, shown)}")
 
 
-def _check_airflows(task_id: Any, given: Mapping[str, Any]) -> None:
-    """Airflow's own words, where it would take what no task can mean, or not say whose word it was."""
-    retries, delay, queue = given.get("retries"), given.get("retry_delay"), given.get("airflow_queue")
-    seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    rules = {
-        "retries": (retries, type(retries) is int and retries >= 0, "a whole number, 0 or more"),
-        "retry_delay": (
-            delay,
-            type(seconds) in (int, float) and 0 <= seconds < math.inf,
-            "a timedelta from 0 on",
-        ),
-        "airflow_queue": (
-            queue,
-            isinstance(queue, str) and queue.isprintable() and len(queue) in range(1, 257),
-            "a name",
-        ),
-    }
-    for word, (value, holds, expected) in rules.items():
-        if value is not None and not holds:
-            raise SpecError(f"task {task_id!r:.80}, {word}: {value!r:.60}: expected {expected}")
-
-
 def words_of(operator: type) -> frozenset[str]:
     """Every keyword that an operator takes, Airflow's included."""
     every = [
@@ -134,9 +262,9 @@ def words_of(operator: type) -> frozenset[str]:
 
 
 def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the Dag, the task group and the task itself have as ``default_args["muster"]`` for such an operator.
+    """The values in ``default_args["muster"]`` of Dag, task group and task that such an operator takes.
 
-    :raises SpecError: it is no mapping, or has a word that is none of :data:`FOR_ALL`.
+    :raises SpecError: it is no mapping, or has a word that no operator takes as a default for all tasks.
     """
     given = merged_defaults(kwargs).get(DEFAULTS, {})
     if not isinstance(given, Mapping):
@@ -144,11 +272,19 @@ def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
             f"default_args[{DEFAULTS!r}] is {given!r:.60}: expected a mapping, such as {{'image': 'train'}}"
         )
     for word in given:
-        if word not in FOR_ALL:
+        if word not in AuthorKeywords.for_all and word not in (known := words_for_all()):
             raise SpecError(
-                f"default_args[{DEFAULTS!r}][{word!r:.60}]: no default for all tasks{_near(word, FOR_ALL)}"
+                f"default_args[{DEFAULTS!r}][{word!r:.60}]: no default for all tasks{_near(word, known)}"
             )
-    return {word: value for word, value in given.items() if word in words_of(operator)}
+    return {word: value for word, value in given.items() if word in keywords_of(operator)}
+
+
+def words_for_all() -> frozenset[str]:
+    """Every word that may stand in ``default_args["muster"]``. Imports all operators: a Dag file may use only some."""
+    public = import_module("muster.airflow")
+    for name in public.__all__:
+        getattr(public, name)
+    return frozenset(AuthorKeywords.for_all)
 
 
 def merged_defaults(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +305,7 @@ def _near(word: str, known: Any) -> str:
 
 
 def _unmap(kwargs: dict[str, Any]) -> None:
-    """Put the author's words back; what stands under them is Airflow's."""
+    """Put the author's words back in the place of Airflow's."""
     params = kwargs.pop("params")
     if any(params.get_param(name).source is None for name in params):
         raise SpecError(

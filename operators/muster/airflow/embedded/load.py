@@ -128,8 +128,6 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
 
     :raises MusterError: the first thing that is wrong.
     """
-    from muster.backends.local.backend import LocalBackend
-    from muster.images.environment import Environments
     from muster.images.folders import put_image
 
     folder, images = loaded.folder, dict[str, Path]()
@@ -138,11 +136,8 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
         operator.check_ready(folder, backend)
         with operator.refusing("image"):
             images.update({name: folder.image(name, home.settings) for name in operator.images()})
-    environments, here = Environments(home.settings.cache), isinstance(backend, LocalBackend)
     for name, lock in images.items():
-        digest = put_image(backend.store, lock)
-        if here:
-            environments.ensure(name, lock, digest, listener.note)
+        backend.build(name, lock, put_image(backend.store, lock), listener.note)
 
 
 def _typed(schema: Mapping[str, Any], value: Any) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from muster.airflow.attempts.listening import Watcher, watching
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
 
-    from muster.airflow.embedded.interruption import Interruption
     from muster.airflow.embedded.load import Loaded
     from muster.airflow.embedded.loop import Loop
     from muster.backends.base import Backend
@@ -237,7 +237,8 @@ class _Runner:
         for task_id in self._loaded.order:
             if task_id in kept:
                 self._listener.task_ended(self._stage(run, loop, task_id, kept))
-        with self._attending(interruption), interruption.listening():
+        watcher = Watcher(listener=self._listener, stopping=interruption.__bool__)
+        with watching(watcher), interruption.listening():
             loop.run(
                 lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)),
                 lambda task_id, map_index: self._listener.instance_ended(
@@ -253,20 +254,6 @@ class _Runner:
         if interruption or loop.left_waiting:
             self._runs.fail(run)
         return replace(self._result(run, loop, kept, state, began), only=only)
-
-    @contextmanager
-    def _attending(self, interruption: Interruption) -> Iterator[None]:
-        """Hear the lines of every job, and end a job when the run is stopped: nothing else would."""
-        from muster.airflow.operators.base import MusterOperator
-
-        before = {name: vars(MusterOperator)[name] for name in ("listener", "stopping")}
-        MusterOperator.listener = self._listener
-        MusterOperator.stopping = interruption.__bool__
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                setattr(MusterOperator, name, value)
 
     def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
         states = self._runs.states(run)

@@ -1,4 +1,4 @@
-"""What all of muster's operators share: their keywords beside Airflow's, their end, and where they work."""
+"""The base of muster's operators: their common keywords, how they run, wait, defer and stop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 
-from muster.airflow.attempts.listening import arguments, called
+from muster.airflow.attempts.listening import arguments, called, watcher
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.attempts.waiting import Wait
-from muster.airflow.authoring.keywords import AuthorKeywords, refusing
+from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
+from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
+from muster.airflow.authoring.references import Later
 from muster.airflow.operators.mapping import TaskPartial, begin
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context
     from airflow.triggers.base import BaseTrigger
 
     from muster.airflow.attempts.listening import LineListener
@@ -30,49 +32,114 @@ RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
 
 
+def default_queue(name: str | None = None) -> str:
+    """The executor's queue of a task: the one it names, or else the one of Airflow's configuration."""
+    from airflow.sdk.configuration import conf
+
+    return name or str(conf.get("operators", "default_queue"))
+
+
 class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     """The base of muster's operators.
 
     They retry twice by default: Airflow's own default of no retries would turn a lost heartbeat
     into a failed task, and what must not be retried (an author's error) never is.
 
-    :param airflow_queue: the executor's queue, which Airflow itself calls ``queue``.
-    :cvar listener: who watches all tasks of this process, a ``muster run``. No process goes on with a job
-        when it is stopped, so the job is ended with it. Of the class, since a mapped task is built when it runs.
+    :cvar keywords: what the operator takes, by the author's word.
     :cvar runs_a_job: whether its work is one job, so that it has started when that has.
-    :cvar stopping: whether that run was asked to end, perhaps before Airflow would have told the task.
     """
 
-    listener: ClassVar[LineListener | None] = None
-    stopping: ClassVar[Callable[..., bool]] = staticmethod(lambda: False)
+    keywords: ClassVar[Mapping[str, Keyword]]
     runs_a_job: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        retries: int | None = RETRIES,
-        retry_delay: timedelta | float = RETRY_DELAY,
-        airflow_queue: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        # Given here so that a Dag's default_args, which may hold muster's `queue` and `resources`,
-        # do not reach the base class, to which these words mean something else.
-        kwargs["queue"] = airflow_queue or default_queue()
-        kwargs["resources"] = None
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+    retries: int | None = keyword(default=RETRIES, check=optional(check_retries), airflow="retries")
+    """How often a try that failed is repeated, unless its error would come again."""
+    retry_delay: timedelta | float = keyword(  # type: ignore[assignment]  # Airflow makes a timedelta of it
+        default=RETRY_DELAY, check=optional(check_delay), airflow="retry_delay"
+    )
+    """The pause before a retry, as a timedelta or in seconds."""
+    airflow_queue: str | None = keyword(
+        default=None, check=optional(check_executor_queue), read=default_queue, airflow="queue"
+    )
+    """The executor's queue, which Airflow itself calls ``queue``."""
+
+    if TYPE_CHECKING:
+        # Type checkers take Airflow's keywords from the fields of BaseOperator. Where its constructor takes
+        # something else, or an author's word means something else to muster, that is said here.
+        task_id: str = keyword()
+        params: Any = keyword(init=False)
+        queue: str = keyword(init=False)
+        resources: Any = keyword(init=False)
+        trigger_rule: Any = keyword(default="all_success")
+        on_execute_callback: Any = keyword(default=None)
+        on_failure_callback: Any = keyword(default=None)
+        on_retry_callback: Any = keyword(default=None)
+        on_skipped_callback: Any = keyword(default=None)
+        on_success_callback: Any = keyword(default=None)
+        inlets: Any = keyword(default=None)
+        outlets: Any = keyword(default=None)
+        _of: DAG | None = keyword(default=None, alias="dag")
+        _shown_as: str | None = keyword(default=None, alias="task_display_name")
+        _before: Any = keyword(default=None, alias="pre_execute")
+        _after: Any = keyword(default=None, alias="post_execute")
+
+    def construct(self, given: dict[str, Any]) -> None:
+        """Set the attributes from the author's keywords, have Airflow do the rest, and check what was given.
+
+        :param given: what Airflow's metaclass has completed from the Dag's ``default_args``.
+        :raises SpecError: a value is wrong whatever the task's context will be.
+        """
+        # `queue` and `resources` mean something else to Airflow: what a Dag's default_args hold never reaches it.
+        airflows: dict[str, Any] = {"resources": None}
+        late = set()
+        for each in self.keywords.values():
+            value = given.pop(each.parameter, each.default)
+            if isinstance(value, Later):
+                late.add(each.word)
+            if each.read is not None:
+                with refusing(given.get("task_id", ""), each.word):
+                    value = each.read(value)
+            if each.airflow:
+                airflows[each.airflow] = value
+            else:
+                setattr(self, each.attribute, value)
+        self.later = frozenset(late)
+        BaseOperator.__init__(self, **{**given, **airflows})
         self._wait: Wait | None = None
         self._news: Mapping[str, Any] = {}
         self._may_defer = True
         self._called = self.task_id
         self.given: Mapping[str, Any] = {}
+        self.check_keywords()
+        self.check_together()
 
-    @classmethod
+    def check_keywords(self) -> None:
+        """Check each keyword by itself. :raises SpecError: it names task, keyword, value and rule."""
+        for each in self.keywords.values():
+            if each.airflow:
+                continue
+            value = getattr(self, each.attribute)
+            if each.check is not None:
+                with self.refusing(each.word):
+                    each.check(value)
+            if each.each is not None:
+                for name, item in value.items():
+                    with self.refusing(f"{each.word}[{name!r:.60}]"):
+                        each.each(item)
+
+    def check_together(self) -> None:
+        """Check the keywords against each other, and announce the assets that the task will change.
+
+        :raises SpecError: they do not fit.
+        """
+
+    @classmethod  # type: ignore[misc]  # to type checkers Airflow's is a field
     def partial(cls, **kwargs: Any) -> TaskPartial:
-        """Begin a mapped task; what is the same for all of its instances stands here."""
-        return begin(cls, kwargs, queue=default_queue())
+        """Begin a mapped task, with the keywords that all of its instances share."""
+        return begin(cls, kwargs, default_queue=default_queue())
 
     def execute(self, context: Context) -> Any:
-        """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
+        """Do the operator's work. Muster's errors become Airflow's exceptions here and nowhere else."""
         with translated():
             self._check_dag(context)
         return self._work(context)
@@ -80,16 +147,16 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Go on after a trigger has waited.
 
-        The work is simply done again: each of its steps finds what it did before, so that it does not
-        matter where it stood, nor what became of the trigger.
+        The work is done again from its beginning: each step finds what it did before. So it does not matter how far
+        it had come, nor how the trigger ended.
 
-        :param event: what the trigger has seen.
+        :param event: what the trigger reports.
         """
         self._news = event or {}
         return self._work(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a deferral, also where the trigger failed or timed out: nothing is lost by that."""
+        """Go on after a deferral, also where the trigger failed or timed out: this process then waits itself."""
         if next_method != TRIGGER_FAIL_REPR:
             return super().resume_execution(next_method, next_kwargs, context)
         told = next_kwargs or {}
@@ -101,7 +168,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def _work(self, context: Context) -> Any:
         with translated():
             self._called = self.instance(context["ti"].map_index)
-            if self.stopping():
+            if (by := watcher()) is not None and by.stopping():
                 self.wait.stop()
             self.wait.check()
             result = self.perform(context)
@@ -109,9 +176,9 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return result
 
     def _check_dag(self, context: Context) -> None:
-        """Let the first of a Dag's tasks check the files of all: a later one would fail after hours of work.
+        """Let the first of a Dag's tasks check the files of all tasks: a later one would fail after hours of work.
 
-        Not where a trigger has waited for this one: its job has run, and is not lost to an edit since.
+        Not after a deferral: the job has run, and an edit since must not lose it.
         """
         from muster.airflow.authoring.code import DagFolder
         from muster.core.settings import Settings
@@ -129,9 +196,18 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def perform(self, context: Context) -> Any:
         """Do the operator's work and return what goes into XCom."""
 
+    @property
+    def listener(self) -> LineListener | None:
+        """The ``muster run`` of this process that hears what the task's jobs say; None under an Airflow of its own.
+
+        Under a ``muster run`` a job is ended with its process, since no other process goes on with it.
+        """
+        by = watcher()
+        return by.listener if by is not None else None
+
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - for those below
-        """The names that ``.versions`` has, for an operator with such keywords."""
+        """The names in ``.versions`` of an operator with such keywords."""
         return ()
 
     def images(self) -> tuple[str, ...]:
@@ -139,13 +215,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return ()
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
-        """Refuse what a file of the Dag's folder that no job imports (a suite, smoke requests) has wrong.
+        """Refuse errors in the files of the Dag's folder that no job imports, such as a suite or smoke requests.
 
         :raises SpecError: it names the task, the field and the file.
         """
 
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:
-        """Refuse what the Dag's code and the backend already show to be wrong; start nothing.
+        """Refuse errors that the Dag's code and the backend show before anything is started.
 
         :raises SpecError: it names the task and the field.
         """
@@ -156,20 +232,20 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         folder: DagFolder,  # noqa: ARG002
         store: LocalStore,  # noqa: ARG002
     ) -> str:
-        """Say what a kept result was made from and is different now; empty if nothing is."""
+        """Name what has changed since a kept result was made from it; empty if nothing has."""
         return ""
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:  # noqa: ARG002 - for those below
-        """Say what has taken the place of what a kept result stands for; empty if nothing has."""
+        """Say what has replaced a kept result; empty if nothing has."""
         return ""
 
     def instance(self, map_index: int | None) -> str:
-        """What a listener calls the task; of a mapped one, the instance and what it was given."""
+        """The task's name for a listener; of a mapped task with the instance and its arguments."""
         return called(self.task_id, map_index, self.arguments)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What tells an instance of a mapped task from the others, rendered if the try has come so far."""
+        """The arguments that distinguish an instance of a mapped task, rendered if the try has come so far."""
         return arguments(
             {
                 word: getattr(self, word, value) if word in self.template_fields else value
@@ -184,7 +260,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
             self.listener.lines(self._called, [f"[muster] {text}"])
 
     def tell(self, text: str) -> None:
-        """Put what happens into the task's log, and show it to the person who watches a ``muster run``."""
+        """Put a line into the task's log, and show it to the person who watches a ``muster run``."""
         self.log.info("%s", text)
         if self.listener is not None:
             self.listener.lines(self._called, [f"[muster] {text}"])
@@ -198,7 +274,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @property
     def hand_over(self) -> Callable[[BaseTrigger], NoReturn] | None:
-        """Defers to a trigger; None where no triggerer would fire it, or it has failed before."""
+        """Defers to a trigger; None where no triggerer runs it, or where it has failed before."""
         return self._defer if self.listener is None and self._may_defer else None
 
     def _defer(self, trigger: BaseTrigger) -> NoReturn:
@@ -206,12 +282,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @property
     def news(self) -> Mapping[str, Any]:
-        """What the trigger has seen that waited for this try; empty if none did."""
+        """The report of the trigger that waited for this try; empty if none did."""
         return self._news
 
     @property
     def cursors(self) -> Mapping[str, str | None]:
-        """Where the lines of a job go on that a trigger has followed."""
+        """Where to go on reading the log of a job that a trigger has followed."""
         job_id = self._news.get("job_id")
         return {job_id: self._news.get("cursor")} if job_id else {}
 
@@ -226,18 +302,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return began.timestamp() + self.execution_timeout.total_seconds()
 
     def on_kill(self) -> None:
-        """Note that the process is to stop; whatever waits then raises. Nothing slow happens in here."""
+        """Stop the wait of this try: it then raises. Airflow kills the process 5 s later, so this does nothing slow."""
         self.wait.stop()
 
     @contextmanager
     def refusing(self, field: str) -> Iterator[None]:
-        """Name task and field in front of what a value was refused for."""
+        """Put task and field in front of the message of a SpecError."""
         with refusing(self.task_id, field):
             yield
-
-
-def default_queue() -> str:
-    """The executor's queue of a task that names none."""
-    from airflow.sdk.configuration import conf
-
-    return str(conf.get("operators", "default_queue"))

@@ -1,17 +1,22 @@
-"""The champion of a gate: the version that is served now, and whether an evaluation set is new to it."""
+"""The champion of a gate: the version that is served now, and how it and a candidate score on one evaluation set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
+from muster.core.job import Input, JobSpec, Pinned, Role
+from muster.core.resources import Resources
 
 if TYPE_CHECKING:
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.operators.gate import GateOperator
     from muster.backends.releases.deployments import Deployments
-    from muster.core.job import Pinned
-    from muster.volumes.base import Record
+    from muster.volumes.base import Record, Version
 
 CHAMPION = "champion"
 
@@ -42,3 +47,76 @@ def trained_on(champion: Record, evaluation_set: Sequence[Pinned], *, evaluation
     others = (versions for name, versions in champion.inputs.items() if name != evaluation)
     known = {pinned.digest for versions in others for pinned in versions}
     return [pinned.address for pinned in evaluation_set if pinned.digest in known]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """The metrics of both models on one evaluation set.
+
+    :param job_id: the last job that scored; None where the metrics are the recorded ones.
+    """
+
+    candidate: Mapping[str, float]
+    champion: Mapping[str, float]
+    job_id: str | None = None
+
+
+def score(
+    gate: GateOperator, task: TaskRun, *, candidate: Record, champion: Version, evaluation: str
+) -> Scores:
+    """Have the gate's scorer score both on the candidate's evaluation set.
+
+    :param evaluation: which input of the candidate's job is the evaluation set.
+    :raises SpecError: the gate has no scorer, or a secret is in its params.
+    :raises AirflowException: a job's verdict, as of :meth:`TaskRun.run`.
+    """
+    from muster.airflow.attempts.run import STATE_KEY
+
+    if gate.scorer is None:
+        raise SpecError(
+            f"the champion {champion.address} was evaluated on another set than the candidate: "
+            "name a scorer, which then scores both on the candidate's"
+        )
+    address = f"volume://{candidate.volume}@{candidate.number}"
+    ours, metrics = Pinned(address=address, digest=candidate.digest), []
+    for who, model in (("candidate", ours), (CHAMPION, champion.pinned)):
+        gate.log.info("scoring the %s %s on %s", who, model.address, evaluation)
+        # a retry may find another champion, or another candidate, than the try before it
+        key = f"{STATE_KEY}.{who}.{candidate.number}.{model.digest[3:15]}"
+        status = task.run(partial(_spec, gate, task, candidate, model, evaluation), key=key)
+        assert status.result is not None
+        metrics.append(status.result.metrics)
+    return Scores(candidate=metrics[0], champion=metrics[1], job_id=status.job_id)
+
+
+def _spec(gate: GateOperator, task: TaskRun, candidate: Record, model: Pinned, evaluation: str) -> JobSpec:
+    from muster.airflow.authoring.code import DagFolder
+    from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+
+    refuse_secrets(gate)
+    folder = DagFolder.of(task.context["dag"])
+    assert gate.scorer is not None
+    return JobSpec(
+        name=f"{task.name}.score",
+        image=gate.image or candidate.image,
+        image_digest=image_digest(gate.image, folder, task) if gate.image else candidate.image_digest,
+        roles=(Role(entrypoint=gate.scorer, resources=gate.job_resources or Resources()),),
+        code=folder.code(gate.code).put(task.backend.store),
+        inputs={
+            "model": Input(versions=(model,)),
+            evaluation: Input(
+                versions=tuple(candidate.inputs[evaluation]),
+                many=_arrived_as_list(task, candidate, evaluation),
+            ),
+        },
+        origin=task.origin,
+        **spec_fields(gate),
+    )
+
+
+def _arrived_as_list(task: TaskRun, candidate: Record, evaluation: str) -> bool:
+    """Whether the model's own job had the evaluation set as a list: the scorer gets it the same way."""
+    try:
+        return task.backend.store.ledger.spec(candidate.job_id).inputs[evaluation].many
+    except (NotFound, KeyError):
+        return len(candidate.inputs[evaluation]) != 1

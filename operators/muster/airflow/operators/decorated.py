@@ -16,7 +16,7 @@ from muster.airflow.authoring.entrypoints import check_parameters
 from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.source import Source, source_of
-from muster.airflow.operators.job import JobOperator
+from muster.airflow.operators.job import FunctionOperator, JobOperator
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder
 
 _PATHS = frozenset({"Path", "PurePath", "PosixPath", "PurePosixPath"})
-_TAKEN = ("entrypoint", "command", "roles")
+_TAKEN = JobOperator.keywords.keys() - FunctionOperator.keywords.keys()  # they say what runs
 
 
 class DecoratedJob(JobOperator):
@@ -49,7 +49,7 @@ class DecoratedJob(JobOperator):
         job_params: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for word in _TAKEN:
+        for word in sorted(_TAKEN):
             if kwargs.get(word) is not None:
                 raise SpecError(
                     f"task {task_id!r}, {word}: the decorated function is what runs; leave it out"
@@ -60,14 +60,12 @@ class DecoratedJob(JobOperator):
             self.python_callable, self.source = python_callable, source_of(python_callable)
             called = _bind(python_callable, self.source, op_args, op_kwargs or {}, outputs or {})
         bound = {name: value for name, value in called.items() if _is_input(self.source, name, value)}
-        super().__init__(
-            task_id=task_id,
-            entrypoint=f"{_identifier(self.source.file.stem)}:{self.source.name}",
-            inputs={**(inputs or {}), **bound},
-            outputs=outputs,
-            job_params={**(job_params or {}), **{n: v for n, v in called.items() if n not in bound}},
-            **kwargs,
-        )
+        kwargs |= {
+            "entrypoint": f"{_identifier(self.source.file.stem)}:{self.source.name}",
+            "inputs": {**(inputs or {}), **bound},
+            "job_params": {**(job_params or {}), **{n: v for n, v in called.items() if n not in bound}},
+        }
+        super().__init__(task_id=task_id, outputs=outputs or {}, **kwargs)
         with self.refusing("function"):
             where = f"{self.source.place} {self.source.name}()"
             check_parameters(self.source.node, where, {*self.inputs}, {*self.outputs}, {*self.job_params})
@@ -103,8 +101,7 @@ class DecoratedGang(DecoratedJob):
 
     custom_operator_name = "@task.gang"
 
-    def __init__(self, *, launcher: str | Launcher = Launcher.TORCHRUN, **kwargs: Any) -> None:
-        super().__init__(launcher=launcher, **kwargs)
+    launcher = Launcher.TORCHRUN
 
 
 def _bind(

@@ -6,100 +6,62 @@ knows their keywords, and that what a call returns has ``.versions``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, overload
 
 import attrs
 from airflow.sdk.bases.decorator import DecoratedMappedOperator, _TaskDecorator
 from airflow.sdk.definitions.mappedoperator import prevent_duplicates
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
-from muster.airflow.authoring.keywords import check_words, in_task, merged_defaults, refusing
+from muster.airflow.authoring.keywords import SHARED, check_words, in_task, merged_defaults, refusing
 from muster.airflow.authoring.references import Versions
 from muster.airflow.authoring.source import source_of
 from muster.airflow.operators.base import RETRIES, RETRY_DELAY, default_queue
 from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob
-from muster.airflow.operators.mapping import SHARED, Mapped
+from muster.airflow.operators.mapping import Mapped
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.expandinput import ExpandInput
-    from typing_extensions import Unpack
 
-    from muster.airflow.authoring.output import Output
-    from muster.core.job import Launcher, SecretRef
-    from muster.core.resources import Resources
+    from muster.airflow.authoring.keywords import keyword
+    from muster.airflow.operators.job import FunctionOperator
 
+P = ParamSpec("P")
 Function = Callable[..., Mapping[str, float] | None]
 
 
-class AirflowKeywords(TypedDict, total=False):
-    """What every task of Airflow may say, as far as an author needs it; ``.override(…)`` takes the rest."""
+if TYPE_CHECKING:
 
-    task_id: str
-    airflow_queue: str
-    default_args: dict[str, Any]
-    depends_on_past: bool
-    doc_md: str
-    end_date: datetime
-    execution_timeout: timedelta
-    executor: str
-    inlets: list[Any]
-    map_index_template: str
-    max_active_tis_per_dag: int
-    max_active_tis_per_dagrun: int
-    max_retry_delay: timedelta | float
-    on_execute_callback: Any
-    on_failure_callback: Any
-    on_retry_callback: Any
-    on_skipped_callback: Any
-    on_success_callback: Any
-    outlets: list[Any]
-    owner: str
-    pool: str
-    pool_slots: int
-    priority_weight: int
-    retries: int
-    retry_delay: timedelta | float
-    retry_exponential_backoff: float
-    start_date: datetime
-    task_display_name: str
-    trigger_rule: str
-    wait_for_downstream: bool
-    weight_rule: str
+    class _Keywords(FunctionOperator):
+        """What ``@job`` and ``@gang`` take: a task that is given no name is called as its function."""
+
+        task_id: str = keyword(default="")
+
+else:
+    _Keywords = DecoratedJob
 
 
-class JobKeywords(AirflowKeywords, total=False):
-    """What ``@job`` and ``@gang`` take: the keywords of a ``JobOperator`` but those that say what runs."""
+class Decorator(Protocol[P]):
+    """``@job`` with or without keywords, for type checkers: those of an operator."""
 
-    image: str
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, str | Output]
-    params: Mapping[str, Any]
-    env: Mapping[str, str]
-    secrets: Mapping[str, str | SecretRef]
-    resources: Resources
-    launcher: str | Launcher
-    ranks: int
-    replicas: int
-    run_timeout: timedelta
-    queue_timeout: timedelta
-    hang_timeout: timedelta | None
-    max_restarts: int
-    resume_from_checkpoint: str
-    queue: str
-    priority: str
-    code: str | Sequence[str]
-    require_gpus: bool
-    pod_override: Any
+    @overload
+    def __call__(self, python_callable: Function, /) -> Task: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, *args: P.args, **keywords: P.kwargs) -> Callable[[Function], Task]: ...
+
+
+def _typed(keywords: Callable[P, Any]) -> Callable[[Callable[..., Any]], Decorator[P]]:  # noqa: ARG001
+    """Tell type checkers that a function takes the keywords of an operator."""
+    return lambda function: cast("Decorator[P]", function)
 
 
 class TaskResult(PlainXComArg):
-    """What a call of a decorated function is in a Dag file: a task, and what it will have left."""
+    """The result of calling a decorated function in a Dag file: a task and its versions."""
 
     @property
     def versions(self) -> Versions:
-        """References to what the task will have committed: ``train(…).versions["model"]``.
+        """References to the versions that the task commits: ``train(…).versions["model"]``.
 
         Of a task that was expanded each renders to a list, in the order of the map.
         """
@@ -169,7 +131,7 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> TaskResult:
         words = {word: value for word, value in self.kwargs.items() if word not in SHARED}
-        words["queue"] = words.pop("airflow_queue", None) or default_queue()
+        words["queue"] = default_queue(words.pop("airflow_queue", None))
         words["resources"] = None
         for word, value in (("retries", RETRIES), ("retry_delay", RETRY_DELAY)):
             words.setdefault(word, merged_defaults(self.kwargs).get(word, value))
@@ -183,10 +145,7 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
         return TaskResult(task.complete())
 
 
-@overload
-def job(python_callable: Function) -> Task: ...
-@overload
-def job(**keywords: Unpack[JobKeywords]) -> Callable[[Function], Task]: ...
+@_typed(_Keywords)
 def job(python_callable: Function | None = None, **keywords: Any) -> Any:
     """Make a function of the Dag file a job.
 
@@ -220,20 +179,13 @@ def job(python_callable: Function | None = None, **keywords: Any) -> Any:
     keywords of a :class:`~muster.airflow.operators.job.JobOperator` but those that say what runs, and Airflow's
     own, all optional where the Dag's ``default_args`` has them.
 
-    :param image: the locked environment it runs in.
-    :param inputs: addresses for parameters that a call need not give.
-    :param outputs: volumes by the name of their parameter.
-    :param params: values for parameters that a call need not give.
     :raises SpecError: it cannot run in an image, or its parameters are not what is given; while the
         Dag is parsed, with the task, the line and what to do.
     """
     return _decorate(python_callable, DecoratedJob, keywords)
 
 
-@overload
-def gang(python_callable: Function) -> Task: ...
-@overload
-def gang(**keywords: Unpack[JobKeywords]) -> Callable[[Function], Task]: ...
+@_typed(_Keywords)
 def gang(python_callable: Function | None = None, **keywords: Any) -> Any:
     """Make a function of the Dag file a gang: all replicas of it at once, or none.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce_served, deployment_asset
+from muster.airflow.assets import add_deployment, announce_served
 from muster.airflow.authoring.checks import (
-    check_all,
     check_count,
     check_file,
     check_flag,
@@ -22,6 +21,7 @@ from muster.airflow.authoring.checks import (
     check_steps,
     optional,
 )
+from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.driving import ReleasingOperator
@@ -55,95 +55,62 @@ if TYPE_CHECKING:
 class DeployOperator(ReleasingOperator):
     """Deploy a model version under a name and wait until it serves, or is refused.
 
-    The version comes up beside what serves, answers the smoke requests and takes over, at once or in
-    `steps`; one that does not answer rightly never gets a request, and one that breaks a rule loses its
-    share at once: the task fails and says which, while the old one serves on. One that is older than what
-    serves, or than what another run is just bringing there, is refused; in a backfill the task is skipped.
+    The version starts beside the one that serves, answers the smoke requests and takes over, at once or in
+    `steps`. A version that answers a smoke request wrongly gets no traffic. A version that breaks a rule loses its
+    share at once: the task fails and names the rule, and the old version serves on. A version that is older than the
+    one that serves, or than the one that another run is releasing, is refused; in a backfill the task is skipped.
 
-    A release of a version that users see already, by a task that ended below 100 %, goes on from there.
-    A task asks for one release, whichever of its tries: a model called ``@latest`` is the one that was latest then.
-
-    :param name: of the deployment.
-    :param model: the version: a gate's ``.passed`` or an address. (templated)
-    :param smoke: a JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]},
-        "expect": {output: {"min": …, "max": …}}}``; None asks nothing.
-    :param steps: percents of the traffic, ``[5, 25, 100]``: at each one it is watched. Where the last is
-        below 100, the task ends there, and another DeployOperator of the same version goes on.
-    :param hold: how long each step is watched, or one time for each; None is five minutes each, and nothing
-        where all of the traffic moves at once.
-    :param rules: what must hold at each step, ``Rules(max_error_share=0.01, max_p95_ratio=2.0)``.
-    :param comparison: a JSON file of the Dag's folder: ``{"requests": [{"inputs": …, "labels": [0, 1]}],
-        "output": "probability", "metric": "auc", "worse_by": 0.01, "agreement": 0.9, "tolerance": 0.1}``;
-        candidate and champion are asked at each step.
-    :param replicas: how many answer, on a cluster; up to `most_replicas` under load.
-    :param image: the model server's environment; `server` is which one runs in it.
-    :param allow_older: serve it although it is older than what serves now.
-    :param resources: what the server asks for. `load_timeout` is for loading and smoke together.
+    A release goes on from the share at which an earlier task of the same version ended. All tries of a task ask
+    for one release: ``@latest`` means the version that was the latest in the first try.
     """
 
-    template_fields: Sequence[str] = ("model",)
     ui_color = "#fce8e6"
-    own: ClassVar[Mapping[str, Any]] = {"image": "serve"}
     operator_extra_links = (DeploymentLink(), EndpointLink())
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        model: str | VersionReference,
-        smoke: str | None = "smoke.json",
-        steps: Sequence[int] = (100,),
-        hold: timedelta | Sequence[timedelta] | None = None,
-        rules: Rules | None = None,
-        comparison: str | None = None,
-        replicas: int = 1,
-        most_replicas: int | None = None,
-        image: str = "serve",
-        server: str = "kserve",
-        allow_older: bool = False,
-        resources: Resources | None = None,
-        load_timeout: timedelta = timedelta(minutes=2),
-        **kwargs: Any,
-    ) -> None:
-        self.name = name
-        self.model = model
-        self.smoke = smoke
-        self.steps = steps
-        self.hold = hold
-        self.rules = rules
-        self.comparison = comparison
-        self.replicas = replicas
-        self.most_replicas = most_replicas
-        self.image = image
-        self.server = server
-        self.allow_older = allow_older
-        self.job_resources = Resources() if resources is None else resources
-        self.load_timeout = load_timeout
+    name: str = keyword(check=check_name)
+    """The deployment."""
+    model: str | VersionReference = keyword(check=check_one, templated=True)
+    """The version: a gate's ``.passed`` or an address."""
+    smoke: str | None = keyword(default="smoke.json", check=optional(check_file))
+    """A JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]}, "expect": {output:
+    {"min": …, "max": …}}}``; None asks nothing."""
+    steps: Sequence[int] = keyword(default=(100,), check=check_steps)
+    """Percents of the traffic, ``[5, 25, 100]``: the version is watched at each. Where the last is below 100, the task
+    ends there, and another DeployOperator of the same version goes on."""
+    hold: timedelta | Sequence[timedelta] | None = keyword(default=None, check=optional(check_hold))
+    """How long each step is watched: one time for all steps, or one for each. None is five minutes each, and 0 where
+    all of the traffic moves at once."""
+    rules: Rules | None = keyword(default=None, check=optional(check_rules))
+    """Rules that must hold at each step, ``Rules(max_error_share=0.01, max_p95_ratio=2.0)``."""
+    comparison: str | None = keyword(default=None, check=optional(check_file))
+    """A JSON file of the Dag's folder: ``{"requests": [{"inputs": …, "labels": [0, 1]}], "output": "probability",
+    "metric": "auc", "worse_by": 0.01, "agreement": 0.9, "tolerance": 0.1}``; candidate and champion are asked at
+    each step."""
+    replicas: int = keyword(default=1, check=check_count)
+    """The number of servers, on a cluster; up to `most_replicas` under load."""
+    most_replicas: int | None = keyword(default=None, check=optional(check_count))
+    """The most replicas under load; `replicas` where not given."""
+    image: str = keyword(default="serve", check=check_image, own=True, late=True)
+    """The model server's environment."""
+    server: str = keyword(default="kserve", check=check_name)
+    """The model server that runs in the image."""
+    allow_older: bool = keyword(default=False, check=check_flag)
+    """Serve it although it is older than what serves now."""
+    job_resources: Resources | None = keyword(
+        default=None, alias="resources", check=check_resources, for_all=True
+    )
+    """What the server asks for."""
+    load_timeout: timedelta = keyword(default=timedelta(minutes=2), check=check_span, for_all=True)
+    """The longest that loading and smoke requests may take together."""
+
+    def check_together(self) -> None:
+        """Build the plan, and announce the deployment's asset."""
         self._compared: Comparison | None = None  # read when it runs
-        super().__init__(**kwargs)
-        check_all(
-            self,
-            name=check_name,
-            model=check_one,
-            smoke=optional(check_file),
-            steps=check_steps,
-            hold=optional(check_hold),
-            rules=optional(check_rules),
-            comparison=optional(check_file),
-            replicas=check_count,
-            most_replicas=optional(check_count),
-            image=check_image,
-            server=check_name,
-            allow_older=check_flag,
-            resources=check_resources,
-            load_timeout=check_span,
-        )
         with self.refusing("steps"):
             self._plan()
         with self.refusing("most_replicas"):
             self._check_replicas()
-        if is_known(name) and deployment_asset(name) not in self.outlets:
-            self.add_outlets([deployment_asset(name)])
+        add_deployment(self)
 
     def images(self) -> tuple[str, ...]:
         """The server's."""
@@ -208,7 +175,7 @@ class DeployOperator(ReleasingOperator):
 
     def _spec(self, task: TaskRun, folder: DagFolder) -> DeploymentSpec:
         """What is to be released, as it is now: of the model, of the image's lock and of the smoke requests."""
-        from muster.airflow.operators.request import image_digest
+        from muster.airflow.operators.spec import image_digest
 
         return DeploymentSpec(
             name=self.name,
@@ -219,7 +186,7 @@ class DeployOperator(ReleasingOperator):
             smoke=read_smoke(folder, self.smoke),
             replicas=self.replicas,
             most_replicas=self.most_replicas,
-            resources=self.job_resources,
+            resources=self.job_resources or Resources(),
             load_timeout_seconds=self.load_timeout.total_seconds(),
         )
 

@@ -1,39 +1,30 @@
-"""GateOperator: a model goes on if its figures are good enough, and no worse than what is served now."""
+"""GateOperator: a model passes if its metrics are good enough, and no worse than those of the served one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.checks import (
-    by_name,
-    check_all,
     check_flag,
     check_image,
     check_input_name,
     check_metric,
     check_name,
     check_one,
-    check_params,
-    check_paths,
-    check_queue,
-    check_resources,
     check_share,
-    check_span,
     optional,
 )
-from muster.airflow.authoring.keywords import refusing
-from muster.airflow.authoring.pods import check_pod, pod_field
-from muster.airflow.authoring.references import VersionReference, keep_types
+from muster.airflow.authoring.keywords import keyword
+from muster.airflow.authoring.references import VersionReference
+from muster.airflow.authoring.values import by_name
 from muster.airflow.links import JobLink
-from muster.airflow.operators.base import MusterOperator
-from muster.airflow.operators.champion import CHAMPION, champion_of, trained_on
+from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
 from muster.airflow.operators.gating import Comparison, Threshold, decide, table
-from muster.airflow.operators.scoring import Scores, score
+from muster.airflow.operators.running import CodeOperator
 from muster.core.errors import SpecError
 from muster.core.job import Role
-from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,86 +36,67 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
 
 
-class GateOperator(MusterOperator):
+def _check_other(value: Any) -> None:
+    if value != CHAMPION:
+        check_one(value)
+
+
+def _check_scorer(value: Any) -> None:
+    Role(entrypoint=value)
+
+
+class GateOperator(CodeOperator):
     """Let a model pass if its metrics are good enough, and stop the run if not.
 
-    The thresholds are held against the metrics in the version's record. The champion is compared
-    with on one evaluation set only: where both were evaluated on the same, their recorded metrics
-    count; where not, `scorer` scores both on the candidate's. Without a champion it passes, and with
-    one that was made from any of the evaluation set (a backfill's later model) it is not compared: it
-    would know the answers.
-
-    :param volume: the candidate: ``.versions["model"]`` or an address. (templated)
-    :param require: rules by metric, ``{"auc": ">= 0.65, >= auc_baseline"}``: held against a number, or
-        against another metric of the same model, ``"<= ece_baseline + 0.02"``; commas between several.
-    :param not_worse_than: ``"champion"``, the version of the same volume that is served now, or an
-        address. (templated)
-    :param metric: what is compared; where not given, the one metric of `require`.
-    :param tolerance: how much worse than the champion it may be.
-    :param lower_is_better: for a loss. Where not given, `require` tells it by its sign.
-    :param deployment: whose champion; where not given, the one that serves a version of this volume.
-    :param evaluation: which input of the model's job is the evaluation set; it may have only one
-        where this is not given.
-    :param scorer: ``package.module:function``, called with ``model: Path`` and the evaluation set
-        under its own name; returns the metrics.
-    :param params: further parameters of the scorer.
-    :param image: the scorer's environment; the model's own where not given.
-    :param queue: where the scorer waits, `priority` its place there, and `pod_override` (templated) what is
-        merged over its pod: as of a ``JobOperator``.
+    The thresholds are compared with the metrics in the version's record. Candidate and champion are compared on one
+    evaluation set. If both were evaluated on the same set, their recorded metrics count; else `scorer` scores both on
+    the candidate's set. The comparison is left out where there is no champion, and where the champion was
+    trained on a part of the evaluation set, as a later model is in a backfill.
     """
 
-    template_fields: Sequence[str] = ("volume", "not_worse_than", "job_params", "pod_override")
     ui_color = "#fef7e0"
-    own: ClassVar[Mapping[str, Any]] = {"image": None}
     operator_extra_links = (JobLink(),)
 
-    def __init__(
-        self,
-        *,
-        volume: str | VersionReference,
-        require: Mapping[str, str] | None = None,
-        not_worse_than: str | VersionReference | None = None,
-        metric: str | None = None,
-        tolerance: float = 0.0,
-        lower_is_better: bool | None = None,
-        deployment: str | None = None,
-        evaluation: str | None = None,
-        scorer: str | None = None,
-        job_params: Mapping[str, Any] | None = None,
-        image: str | None = None,
-        code: str | Sequence[str] = (),
-        resources: Resources | None = None,
-        run_timeout: timedelta = timedelta(hours=1),
-        queue: str | None = None,
-        priority: str | None = None,
-        pod_override: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        self.volume = volume
-        task_id = kwargs.get("task_id", "")
-        self.require = by_name(task_id, "require", require)
-        self.not_worse_than = not_worse_than
-        self.metric = metric
-        self.tolerance = tolerance
-        self.lower_is_better = lower_is_better
-        self.deployment = deployment
-        self.evaluation = evaluation
-        self.scorer = scorer
-        self.job_params = keep_types(by_name(task_id, "params", job_params))
-        self.image = image
-        with refusing(task_id, "code"):
-            self.code = check_paths(code)
-        self.job_resources = Resources() if resources is None else resources
-        self.run_timeout = run_timeout
-        self.job_queue = queue
-        self.priority = priority
-        self.pod_override = pod_field(task_id, pod_override)
-        super().__init__(**kwargs)
-        self._check()
+    volume: str | VersionReference = keyword(check=check_one, templated=True)
+    """The candidate: ``.versions["model"]`` or an address."""
+    require: Mapping[str, str] = keyword(default=None, read=by_name)
+    """Rules by metric, ``{"auc": ">= 0.65, >= auc_baseline"}``: held against a number, or against another metric of
+    the same model, ``"<= ece_baseline + 0.02"``; commas between several."""
+    not_worse_than: str | VersionReference | None = keyword(
+        default=None, check=optional(_check_other), templated=True
+    )
+    """``"champion"``, the version of the same volume that is served now, or an address."""
+    metric: str | None = keyword(default=None, check=optional(check_metric))
+    """The metric to compare by; where not given, the one metric of `require`."""
+    tolerance: float = keyword(default=0.0, check=check_share)
+    """How much worse than the champion the model may be."""
+    lower_is_better: bool | None = keyword(default=None, check=optional(check_flag))
+    """True for a loss. Where not given, the sign in `require` decides."""
+    deployment: str | None = keyword(default=None, check=optional(check_name))
+    """The deployment whose champion is meant; where not given, the one that serves a version of this volume."""
+    evaluation: str | None = keyword(default=None, check=optional(check_input_name))
+    """The input of the model's job that is the evaluation set; it may have only one where this is not given."""
+    scorer: str | None = keyword(default=None, check=optional(_check_scorer))
+    """``package.module:function``, called with ``model: Path`` and the evaluation set under its own name, and with
+    `params`; returns the metrics."""
+    image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
+    """The scorer's environment; the model's own where not given."""
+    run_timeout = timedelta(hours=1)
+
+    def check_together(self) -> None:
+        """Read the rules, and find the metric to compare by."""
+        with self.refusing("require"):
+            self._thresholds()
+        if self.not_worse_than is None:
+            if not self.require:
+                raise SpecError(f"task {self.task_id!r}: a gate needs require, not_worse_than, or both")
+        else:
+            with self.refusing("metric"):
+                self._metric()
 
     @property
     def passed(self) -> VersionReference:
-        """The model, for those that need it to have passed."""
+        """The model, for tasks that need it to have passed."""
         return VersionReference(self, path=("passed",))
 
     def images(self) -> tuple[str, ...]:
@@ -181,34 +153,6 @@ class GateOperator(MusterOperator):
             "versions": {},
             "metrics": {check.metric: check.found for check in checks},
         }
-
-    def _check(self) -> None:
-        check_all(
-            self,
-            volume=check_one,
-            not_worse_than=optional(_check_other),
-            metric=optional(check_metric),
-            tolerance=check_share,
-            lower_is_better=optional(check_flag),
-            deployment=optional(check_name),
-            evaluation=optional(check_input_name),
-            scorer=optional(_check_scorer),
-            params=check_params,
-            image=optional(check_image),
-            resources=check_resources,
-            run_timeout=check_span,
-            queue=optional(check_queue),
-            priority=optional(check_queue),
-            pod_override=check_pod,
-        )
-        with self.refusing("require"):
-            self._thresholds()
-        if self.not_worse_than is None:
-            if not self.require:
-                raise SpecError(f"task {self.task_id!r}: a gate needs require, not_worse_than, or both")
-        else:
-            with self.refusing("metric"):
-                self._metric()
 
     def _thresholds(self) -> tuple[Threshold, ...]:
         return tuple(
@@ -285,15 +229,6 @@ class GateOperator(MusterOperator):
         self.log.info("gate for %s%s", candidate.address, against if self.not_worse_than else "")
         for line in lines:
             self.log.info("%s", line)
-
-
-def _check_other(value: Any) -> None:
-    if value != CHAMPION:
-        check_one(value)
-
-
-def _check_scorer(value: Any) -> None:
-    Role(entrypoint=value)
 
 
 def _one(task: TaskRun, address: Any) -> Version:

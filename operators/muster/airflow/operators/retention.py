@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.authoring.references import is_known, keep_types
+from muster.airflow.authoring.checks import check_count, check_days, check_flag, if_known, optional
+from muster.airflow.authoring.keywords import keyword
+from muster.airflow.authoring.references import keep_types
 from muster.airflow.operators.base import MusterOperator
-from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,46 +21,35 @@ SHOWN = 200
 
 
 class RetentionOperator(MusterOperator):
-    """Delete old versions, leftovers of jobs, unused code and old logs; what is needed stays.
+    """Delete old versions, leftovers of jobs, unused code and old logs.
 
-    Never deleted is what a deployment serves, what is pinned or leased, what a job waits for, and
-    everything that kept versions were made from. A deleted version leaves its record, so that what was
-    made from it can still be traced, and its blocks are freed by a run an hour later or more.
-
-    :param keep: newest versions that stay of each partition of each volume, and of a volume without. (templated)
-    :param young_days: versions younger than that stay in any case: a run that goes on may name them. (templated)
-    :param job_days: how long the ledger keeps a job that has ended, and its log. (templated)
-    :param checkpoint_days: how long checkpoints are kept of a task that failed or was ended; ``[muster]
-        checkpoint_days`` unless it is given. (templated)
-    :param dry_run: only say what would go. (templated)
+    Versions that a deployment serves, that are pinned or leased, that a job waits for, or that a kept version was
+    made from are never deleted. The record of a deleted version stays, so that versions made from it can still
+    be traced. A run that comes an hour later, or more, frees its blocks.
     """
 
-    template_fields: Sequence[str] = ("keep", "young_days", "job_days", "checkpoint_days", "rehearsal")
     ui_color = "#f1f3f4"
 
-    def __init__(
-        self,
-        *,
-        keep: int | str = 3,
-        young_days: float | str = 1.0,
-        job_days: float | str = 30.0,
-        checkpoint_days: float | str | None = None,
-        dry_run: bool | str = False,
-        **kwargs: Any,
-    ) -> None:
-        self.keep = keep_types(keep)
-        self.young_days = keep_types(young_days)
-        self.job_days = keep_types(job_days)
-        self.checkpoint_days = keep_types(checkpoint_days)
-        self.rehearsal = keep_types(dry_run)  # dry_run is a method of every operator
-        super().__init__(**kwargs)
-        self._check(known_only=True)
+    keep: int | str = keyword(default=3, read=keep_types, check=check_count, templated=True)
+    """The newest versions that stay of each partition of each volume, and of a volume without partitions."""
+    young_days: float | str = keyword(default=1.0, read=keep_types, check=check_days, templated=True)
+    """Versions younger than this stay in any case: a run that goes on may name them."""
+    job_days: float | str = keyword(default=30.0, read=keep_types, check=check_days, templated=True)
+    """How long the ledger keeps a job that has ended, and its log."""
+    checkpoint_days: float | str | None = keyword(
+        default=None, read=keep_types, check=optional(check_days), templated=True
+    )
+    """How long the checkpoints of a task are kept that failed or was ended; ``[muster] checkpoint_days`` if not given."""
+    rehearsal: bool | str = keyword(  # dry_run is a method of every operator
+        default=False, alias="dry_run", read=keep_types, check=if_known(check_flag), templated=True
+    )
+    """Only list what would be deleted."""
 
     def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about the whole store
         """Collect, list what went, and return the sums."""
         from muster.airflow.site import connect
 
-        self._check(known_only=False)
+        self.check_keywords()  # they are rendered by now
         store, rules = connect().store, self._rules()
         if self.rehearsal:
             plan, freed = store.plan(**rules), 0
@@ -68,7 +58,7 @@ class RetentionOperator(MusterOperator):
             plan, freed = done.plan, done.freed_bytes
         for line in table(plan):
             self.log.info("%s", line)
-        result = summary(plan, freed_bytes=freed, dry_run=self.rehearsal)
+        result = summary(plan, freed_bytes=freed, dry_run=bool(self.rehearsal))
         self.log.info("%s", sentence(result))
         return result
 
@@ -82,24 +72,6 @@ class RetentionOperator(MusterOperator):
             "job_days": self.job_days,
             "checkpoint_days": days,
         }
-
-    def _check(self, *, known_only: bool) -> None:
-        kinds: dict[str, tuple[tuple[type, ...], float, str]] = {
-            "keep": ((int,), 1, "a whole number, 1 or more"),
-            "young_days": ((int, float), 0, "a number of days, 0 or more"),
-            "job_days": ((int, float), 0, "a number of days, 0 or more"),
-            "checkpoint_days": ((int, float), 0, "a number of days, 0 or more"),
-            "rehearsal": ((bool,), 0, "True or False"),
-        }
-        for field, (types, least, wanted) in kinds.items():
-            value = getattr(self, field)
-            if known_only and not is_known(value):
-                continue
-            if field == "checkpoint_days" and value is None:
-                continue
-            with self.refusing("dry_run" if field == "rehearsal" else field):
-                if type(value) not in types or not least <= value < float("inf"):
-                    raise SpecError(f"{value!r:.40}: expected {wanted}")
 
 
 def table(plan: Plan) -> Iterator[str]:

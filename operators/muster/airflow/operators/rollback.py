@@ -1,13 +1,12 @@
-"""RollbackOperator: what was released is taken back by hand, from a Dag or from Airflow's page."""
+"""RollbackOperator: a release is taken back by hand, from a Dag or from Airflow's page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce_served, deployment_asset
-from muster.airflow.authoring.checks import check_all, check_name, check_one, check_text, optional
-from muster.airflow.authoring.references import is_known
+from muster.airflow.assets import add_deployment, announce_served
+from muster.airflow.authoring.checks import check_name, check_one, check_text, optional
+from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, serving, short
@@ -24,35 +23,25 @@ if TYPE_CHECKING:
 class RollbackOperator(MusterOperator):
     """Give the traffic back: of a release under way to its champion, else to the revision that is kept.
 
-    In force with one write, in seconds. What is rolled back is refused and goes. A task does this once: its
-    retry means the same revision, and goes back no further; one that is cleared looks anew. It returns
-    ``version``, what serves now, and ``rolled_back``, what was taken back.
-
-    :param name: of the deployment.
-    :param model: take back this version, and only this one: where it is not on its way to serve, nor serves
-        while no other is, the task is skipped. Whatever does, where not given. (templated)
-    :param reason: one line; it is kept with the revision. (templated)
+    It takes seconds, and one write moves the traffic. The revision is marked refused and removed. A retry of the task
+    means the same revision, and goes back no further; a cleared task looks anew. The task returns ``version``, which
+    serves now, and ``rolled_back``, which was taken back.
     """
 
-    template_fields: Sequence[str] = ("model", "reason")
     ui_color = "#fce8e6"
     operator_extra_links = (DeploymentLink(), EndpointLink())
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        model: str | VersionReference | None = None,
-        reason: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.name = name
-        self.model = model
-        self.reason = reason
-        super().__init__(**kwargs)
-        check_all(self, name=check_name, model=optional(check_one), reason=optional(check_text))
-        if is_known(name) and deployment_asset(name) not in self.outlets:
-            self.add_outlets([deployment_asset(name)])
+    name: str = keyword(check=check_name)
+    """The deployment."""
+    model: str | VersionReference | None = keyword(default=None, check=optional(check_one), templated=True)
+    """The version to take back: the one being released or, if there is no release, the one that serves. If it is
+    neither, the task is skipped. Where not given, whichever version that is."""
+    reason: str | None = keyword(default=None, check=optional(check_text), templated=True)
+    """One line; it is kept with the revision."""
+
+    def check_together(self) -> None:
+        """Announce the deployment's asset."""
+        add_deployment(self)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Take it back, and return what serves from now on."""

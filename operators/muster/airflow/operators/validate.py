@@ -5,26 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce, asset_of
-from muster.airflow.authoring.checks import (
-    check_all,
-    check_file,
-    check_flag,
-    check_image,
-    check_queue,
-    check_resources,
-    check_some,
-    check_span,
-    optional,
-)
-from muster.airflow.authoring.pods import check_pod, pod_field
+from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some
+from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, Versions
+from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
-from muster.airflow.operators.base import MusterOperator
-from muster.airflow.operators.fields import volume_of
-from muster.airflow.operators.job import report, summary
+from muster.airflow.operators.running import QueuedOperator, report, summary
 from muster.airflow.operators.suites import (
     check_suite,
     failure_text,
@@ -53,69 +42,36 @@ RESULT = "result.json"
 RESULT_OUTPUT = "result"
 
 
-class ValidateOperator(MusterOperator):
+class ValidateOperator(QueuedOperator):
     """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
 
     The result and Data Docs that can be read offline are committed as a version of `result_volume`,
     whether the data passes or not.
-
-    :param volume: the version, or versions, to check: ``.versions["features"]`` or an address. (templated)
-    :param suite: a JSON file of the Dag's folder.
-    :param image: the environment with Great Expectations in it.
-    :param result_volume: where the result goes; the volume's name with ``-validation`` where not given.
-    :param retire_failed: retire what fails, so that no selector such as ``@latest`` finds it any more. Where no
-        expectation that failed could be evaluated (it names a column that is not there), nothing is retired.
-    :param resources: what the check asks for. `run_timeout` is its longest run.
-    :param queue: where it waits, `priority` its place there, and `pod_override` (templated) what is merged
-        over its pod: as of a ``JobOperator``.
     """
 
     runs_a_job = True
-    template_fields: Sequence[str] = ("volume", "pod_override")
     ui_color = "#e6f4ea"
-    own: ClassVar[Mapping[str, Any]] = {"image": "validate"}
     operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
 
-    def __init__(
-        self,
-        *,
-        volume: str | VersionReference | Sequence[str | VersionReference],
-        suite: str = "expectations.json",
-        image: str = "validate",
-        result_volume: str | None = None,
-        retire_failed: bool = True,
-        resources: Resources | None = None,
-        run_timeout: timedelta = timedelta(hours=1),
-        queue: str | None = None,
-        priority: str | None = None,
-        pod_override: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        self.volume = volume
-        self.suite = suite
-        self.image = image
-        self.result_volume = result_volume
-        self.retire_failed = retire_failed
-        self.job_resources = Resources() if resources is None else resources
-        self.run_timeout = run_timeout
-        self.job_queue = queue
-        self.priority = priority
-        self.pod_override = pod_field(kwargs.get("task_id", ""), pod_override)
-        super().__init__(**kwargs)
-        check_all(
-            self,
-            volume=check_some,
-            suite=check_file,
-            image=check_image,
-            retire_failed=check_flag,
-            resources=check_resources,
-            run_timeout=check_span,
-            queue=optional(check_queue),
-            priority=optional(check_queue),
-            pod_override=check_pod,
-        )
-        known = result_volume
-        if known is None and (of := volume_of(volume)) is not None:
+    volume: str | VersionReference | Sequence[str | VersionReference] = keyword(
+        check=check_some, templated=True
+    )
+    """The version, or versions, to check: ``.versions["features"]`` or an address."""
+    suite: str = keyword(default="expectations.json", check=check_file)
+    """A JSON file of the Dag's folder."""
+    image: str = keyword(default="validate", check=check_image, own=True, late=True)
+    """The environment with Great Expectations in it."""
+    result_volume: str | None = keyword(default=None)
+    """Where the result goes; the volume's name with ``-validation`` where not given."""
+    retire_failed: bool = keyword(default=True, check=check_flag)
+    """Retire what fails, so that no selector such as ``@latest`` finds it any more. Nothing is retired where no failed
+    expectation could be evaluated, because it names a column that is not there, say."""
+    run_timeout = timedelta(hours=1)
+
+    def check_together(self) -> None:
+        """Name the asset of the result's volume, as far as the Dag file tells it."""
+        known = self.result_volume
+        if known is None and (of := volume_of(self.volume)) is not None:
             known = f"{of}{SUFFIX}"
         if known is not None:
             with self.refusing("result_volume"):
@@ -124,7 +80,7 @@ class ValidateOperator(MusterOperator):
 
     @property
     def passed(self) -> VersionReference:
-        """What was checked, for those that need it to have passed."""
+        """The checked version, for tasks that need it to have passed."""
         return VersionReference(self, path=("passed",))
 
     @property
@@ -162,7 +118,7 @@ class ValidateOperator(MusterOperator):
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
         from muster.airflow.attempts.run import TaskRun
-        from muster.airflow.operators.request import arrives_as_list, pin
+        from muster.airflow.operators.spec import arrives_as_list, pin
 
         task = TaskRun.of(self, context)
         store = task.backend.store
@@ -177,9 +133,9 @@ class ValidateOperator(MusterOperator):
 
     def _spec(self, task: TaskRun, data: Input) -> JobSpec:
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.request import image_digest, refuse_secrets
+        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
 
-        refuse_secrets(pod=self.pod_override)
+        refuse_secrets(self)
         folder = DagFolder.of(task.context["dag"])
         volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
         partitions = {version.partition for version in data.versions}
@@ -187,18 +143,15 @@ class ValidateOperator(MusterOperator):
             name=task.name,
             image=self.image,
             image_digest=image_digest(self.image, folder, task),
-            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources),),
+            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
             code=_validator(folder, self.image, task).put(task.backend.store),
             inputs={"data": Input(versions=data.versions, many=True)},
             outputs={
                 "result": Output(volume=volume, partition=partitions.pop() if len(partitions) == 1 else None)
             },
             params={"suite": read_suite(folder, self.suite)},
-            run_timeout_seconds=self.run_timeout.total_seconds(),
-            queue=self.job_queue,
-            priority=self.priority,
-            pod_override=self.pod_override,
             origin=task.origin,
+            **spec_fields(self),
         )
 
     def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.jobs.checks import check_store
@@ -55,6 +56,10 @@ class Lifecycle:
         """Refuse at once what can never run here, and return warnings about what runs otherwise."""
         return self._runner.check(job)
 
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        """Have an image ready before a job asks for it, where images are built here; else do nothing."""
+        self._runner.build(image, lock, digest, say)
+
     def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
         """Enter a job and start it, now or when there is room; see :meth:`muster.backends.base.Backend.submit`."""
         warnings = self._enter(job, job_id=job_id, owner=owner)
@@ -80,25 +85,25 @@ class Lifecycle:
                 found[status.job_id] = _looked(look, status)
         return found
 
-    async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+    async def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event."""
         import asyncio  # with it comes ssl: too much for a command that only asks
 
-        offset, seen, since = _offset(after), None, time.monotonic()
+        offset, seen, since = after, None, time.monotonic()
         while True:
             status = await asyncio.to_thread(self._watched, job_id)
             while True:  # never all of it at once: a log may be larger than the memory that there is
                 data, offset = await asyncio.to_thread(self._lines, job_id, offset)
                 if data:
                     lines = tuple(data.decode("utf-8", "replace").splitlines())
-                    yield JobEvent(cursor=str(offset), lines=lines)
+                    yield JobEvent(offset=offset, lines=lines)
                 if not (data and status.state.ended):
                     break
             if status.state.ended:
                 await self._cleared(job_id)
             if status != seen:
                 seen, since = status, time.monotonic()
-                yield JobEvent(cursor=str(offset), status=status)
+                yield JobEvent(offset=offset, status=status)
             if status.state.ended:
                 return
             if len(data) > self._runner.part_bytes // 2:
@@ -236,11 +241,3 @@ def _looked(look: Look, status: JobStatus) -> JobStatus:
         log.exception("job %s cannot be looked at, by a defect of muster's own", status.job_id)
         said = f"it cannot be looked at, by a defect of muster's own ({type(error).__name__}: {error})"
         return replace(status, reason=one_line(said))
-
-
-def _offset(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit()):
-        raise SpecError(f"cursor {cursor!r:.40}: expected one that watch() gave")
-    return int(cursor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Protocol
 
 from muster.core.job import JobSpec
@@ -28,6 +29,13 @@ class Runner(Protocol):
         """Refuse what can never run here, and return warnings about what runs otherwise; nothing is made.
 
         :raises SpecError: it can never run here.
+        """
+
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        """Have an image ready before a job asks for it, where images are built here; else do nothing.
+
+        :param say: takes each line that tells how far it is.
+        :raises ImageError: it cannot be built.
         """
 
     def start(self, job: JobSpec, status: JobStatus) -> None:

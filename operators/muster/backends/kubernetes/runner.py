@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from pathlib import Path
 
 from muster.backends.capacity import Place
 from muster.backends.jobs.checks import Resolve
@@ -25,7 +26,7 @@ from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.admission import Admission
 from muster.backends.kubernetes.lifecycle.ending import Ending
 from muster.backends.kubernetes.lifecycle.judged import Basis, Judged
-from muster.backends.kubernetes.lifecycle.restarts import Heralds
+from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
@@ -83,7 +84,7 @@ class KubernetesRunner:
         self._ending = Ending(self._client, site=site, store=store, sight=self._sight)
         self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
         self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
-        self._heralds = Heralds(store)
+        self._restart_notes = RestartNotes(store)
         self._judged = Judged()
         self._reckoned: tuple[Sequence[Document], Mapping[str, Place]] = (), {}
         self._spec = lru_cache(_SPECS)(store.ledger.spec)
@@ -91,6 +92,9 @@ class KubernetesRunner:
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run here, as far as the cluster and a dry run tell; nothing is made."""
         return self._admission.check(job)
+
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        """Do nothing: an image is a container, which was pushed to its registry before."""
 
     def start(self, job: JobSpec, status: JobStatus) -> None:
         """Make the job's objects, as far as they are not there; one that was cancelled meanwhile is ended."""
@@ -149,7 +153,7 @@ class KubernetesRunner:
         """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
         job_id = status.job_id
         if status.state.ended:
-            self._heralds.forget(job_id)
+            self._restart_notes.forget(job_id)
             self._judged.forget(job_id)
             return status
         try:
@@ -176,7 +180,7 @@ class KubernetesRunner:
         observed = observe(basis.seen, job, place=basis.place, flavors=self._flavors(basis.seen))
         if self._verdict(job, status, basis.seen, observed) is not None:
             return self._end(job, status.job_id)
-        self._heralds.tell(job, status.job_id, basis.seen)
+        self._restart_notes.tell(job, status.job_id, basis.seen)
         return self._judged.keep(status.job_id, basis, merged(status, observed), now=now)
 
     def _flavors(self, seen: Seen) -> Mapping[str, Flavor] | None:

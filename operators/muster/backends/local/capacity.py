@@ -10,7 +10,7 @@ from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
 from muster.backends.local.queue import PRIORITIES, Queue, Ticket
-from muster.backends.local.start import Admission
+from muster.backends.local.start import Starter
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
@@ -43,7 +43,7 @@ class LocalCapacity:
         """Return what waits here now, and let in whoever can start, as everybody does who looks."""
         store = self._store()
         if store is not None:
-            Admission(settings=self._settings, machine=self._machine, ledger=store.ledger).admit(wait=False)
+            Starter(settings=self._settings, machine=self._machine, ledger=store.ledger).admit(wait=False)
         reasons, tickets = self._queue.reasons(), self._queue.tickets()
         waiting = tuple(
             _waiting(ticket, reasons.get(ticket.job_id, ""), Place(number=number, of=len(tickets)), store)

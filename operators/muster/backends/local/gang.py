@@ -23,7 +23,7 @@ _SETTLE_SECONDS = 0.5
 # What peers of a failed replica get to end after SIGTERM: they cannot finish, only clean up.
 _PEERS_SECONDS = 3.0
 # A worker gives its ranks the job's own grace and then needs a moment itself.
-_MARGIN_SECONDS = 2.0
+MARGIN_SECONDS = 2.0
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Gang:
 
     def _end(self, cause: Cause, message: str, advice: str, now: float) -> None:
         self._ended = Verdict(cause=cause, message=message, advice=advice)
-        self._stop(now + self.replicas[0].spec.grace_seconds + _MARGIN_SECONDS)
+        self._stop(now + self.replicas[0].spec.grace_seconds + MARGIN_SECONDS)
 
     def _stop(self, kill_at: float) -> None:
         self._kill_at = kill_at

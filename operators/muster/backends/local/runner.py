@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 
 from muster.backends.jobs.checks import Resolve, from_environment, secret_values
 from muster.backends.jobs.ending import record
@@ -23,13 +24,14 @@ from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process
 from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
-from muster.backends.local.start import Admission
+from muster.backends.local.start import Starter
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
 from muster.core.wire import loads
+from muster.images.environment import Environments
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
@@ -60,10 +62,10 @@ class LocalRunner:
         self._machine = machine or Machine.here()
         self._places = Places(settings.home)
         self._resolve = resolve
-        self._admission = Admission(
+        self._starter = Starter(
             settings=settings, machine=self._machine, ledger=store.ledger, resolve=resolve
         )
-        self._queue = self._admission.queue
+        self._queue = self._starter.queue
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run on this machine, or lacks a secret; return warnings about what runs otherwise."""
@@ -83,17 +85,21 @@ class LocalRunner:
         secret_values(job, self._resolve)
         return tuple(line for line in (self._gpu_warning(job), *_warnings(job)) if line)
 
+    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
+        """Build the image's environment, unless it is there."""
+        Environments(self._settings.cache).ensure(image, lock, digest, say)
+
     def start(self, job: JobSpec, status: JobStatus) -> None:
         """Let a job wait for room, and start it now if there is some."""
         with translated(f"let job {status.job_id} wait"):
             self._queue.enter(
                 Ticket.of(job, job_id=status.job_id, submitted=status.submitted, machine=self._machine)
             )
-        self._admission.admit(wait=True)
+        self._starter.admit(wait=True)
 
     def look(self, *, many: bool) -> Look:  # noqa: ARG002 - one job costs as little as its share of many
         """Let in what has room, and return a function that says what a job waits for, and whether it is lost."""
-        self._admission.admit(wait=False)
+        self._starter.admit(wait=False)
         return partial(self._look, reasons=cache(self._queue.reasons))
 
     def stop(self, job: JobSpec, status: JobStatus, why: Verdict, *, owner: str | None) -> bool:

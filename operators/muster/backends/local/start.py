@@ -122,7 +122,7 @@ def _spawn(orders: Orders, stderr: Path, told: int) -> None:
 _GONE = (NotFound, Corrupt)
 
 
-class Admission:
+class Starter:
     """Starts what has room, on behalf of whoever comes by."""
 
     def __init__(

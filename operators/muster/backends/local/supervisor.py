@@ -17,12 +17,12 @@ from pathlib import Path
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.jobs.ending import ended_as
-from muster.backends.local import attempt
 from muster.backends.local.finish import commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants
+from muster.backends.local.replicas import replicas_of
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
@@ -99,19 +99,17 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             if not self._status.state.ended:
-                self._end(self._work())
+                self._end(self.work())
             self._folder.remove()
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
-        from muster.backends.local.start import Admission  # the job has ended: nobody waits for this
+        from muster.backends.local.start import Starter  # the job has ended: nobody waits for this
 
-        admission = Admission(
-            settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger
-        )
-        admission.queue.leave(self._job_id, self._orders.claim_handle)
-        admission.admit(wait=True)
+        starter = Starter(settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger)
+        starter.queue.leave(self._job_id, self._orders.claim_handle)
+        starter.admit(wait=True)
 
-    def _work(self) -> Verdict | JobResult:
+    def work(self) -> Verdict | JobResult:
         """Return what became of the job; nothing of it runs any more then."""
         try:
             self._folder.supervisor.write_text(dumps(Process.me()))
@@ -186,10 +184,10 @@ class Supervisor:
         )
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
-        self._heed()
+        self._check_cancelled()
         workers, self._early = self._early or self._spawn(python), []
         staging = self._store.stage(self._job_id)
-        replicas = attempt.replicas(
+        replicas = replicas_of(
             self._spec,
             staging=staging,
             store=self._store,
@@ -212,7 +210,7 @@ class Supervisor:
             verdict = gang.run()
         finally:
             self._leave(end_descendants, gang.close)
-        self._heed()
+        self._check_cancelled()
         return verdict
 
     def _spawn(self, python: Path) -> list[Worker]:
@@ -229,7 +227,7 @@ class Supervisor:
         count = self._spec.replicas
         return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
-    def _heed(self) -> None:
+    def _check_cancelled(self) -> None:
         if self._asked_to_end():
             raise _AskedToEnd
 
@@ -278,7 +276,7 @@ class Supervisor:
                 self._move(self._status.state, self._status.reason)
 
     def _progress(self, line: str) -> None:
-        self._heed()
+        self._check_cancelled()
         self._say(line)
         self._move(JobState.PREPARING, line)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
-from muster.backends.local.tracked import TAG, tracking_uri
+from muster.backends.tracking import TAG, tracking_uri
 from muster.core.job import JobSpec
 
 # What a machine needs to work at all: drivers, certificates, proxies.

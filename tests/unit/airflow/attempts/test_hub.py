@@ -82,7 +82,7 @@ def opened(machine: Machine) -> Hub:
     return Hub(machine.open)
 
 
-async def follow(hub: Hub, job_id: str, after: str | None = None) -> list[News]:
+async def follow(hub: Hub, job_id: str, after: int = 0) -> list[News]:
     return [news async for news in hub.follow(job_id, after=after)]
 
 
@@ -130,7 +130,7 @@ def test_lines_go_on_behind_the_cursor_and_come_once(machine: Machine) -> None:
 
     async def main() -> list[News]:
         hub, found = opened(machine), []  # type: ignore[var-annotated]
-        async with aclosing(hub.follow("a", after="4")) as looks:
+        async with aclosing(hub.follow("a", after=4)) as looks:
             async for news in looks:
                 found.append(news)
                 if len(found) == 1:
@@ -140,7 +140,7 @@ def test_lines_go_on_behind_the_cursor_and_come_once(machine: Machine) -> None:
 
     found = asyncio.run(main())
     assert text(found) == ["two", "three"]
-    assert found[-1].cursor == "14"
+    assert found[-1].offset == 14
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -228,7 +228,7 @@ async def _line(looks: AsyncGenerator[News, None]) -> str:
 
 def test_those_that_wait_are_looked_at_each_second_together() -> None:
     status = JobStatus(job_id="a", state=JobState.QUEUED, submitted=1.0)
-    news, follower = News(status=status, lines=(), cursor="0"), module.Follower("a", 0)
+    news, follower = News(status=status, lines=(), offset=0), module.Follower("a", 0)
     follower.note(news, 1000.2)
     assert follower.due == 1001.0
 

@@ -39,7 +39,7 @@ class Scripted:
         self._acts = list(acts)
         self._status = RUNNING
         self.submitted: list[str | None] = []
-        self.asked_after: list[str | None] = []
+        self.asked_after: list[int] = []
         self.when_idle: Callable[[], None] = lambda: None
 
     @property
@@ -60,7 +60,7 @@ class Scripted:
         assert job == f"spec of {job_id}", "a job is picked up with the spec that it was submitted with"
         self.submitted.append(owner)
 
-    async def watch(self, job_id: str, *, after: str | None = None) -> AsyncIterator[JobEvent]:
+    async def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         self.asked_after.append(after)
         events, self._status = self._acts.pop(0)
         await asyncio.to_thread(lambda: None)  # a look takes its time
@@ -78,22 +78,22 @@ def follow(backend: Any, wait: Wait | None = None) -> tuple[JobStatus, list[str]
 
 
 def test_lines_come_in_order_and_the_last_status_is_returned() -> None:
-    events = [JobEvent(cursor="1", lines=("a", "b")), JobEvent(cursor="2", lines=("c",), status=DONE)]
+    events = [JobEvent(offset=1, lines=("a", "b")), JobEvent(offset=2, lines=("c",), status=DONE)]
     assert follow(Scripted((events, DONE))) == (DONE, ["a", "b", "c"])
 
 
 def test_a_lost_supervisor_is_picked_up_where_the_lines_ended() -> None:
     backend = Scripted(
-        ([JobEvent(cursor="7", lines=("a",)), JobEvent(cursor="7", status=LOST)], LOST),
-        ([JobEvent(cursor="9", lines=("b",), status=DONE)], DONE),
+        ([JobEvent(offset=7, lines=("a",)), JobEvent(offset=7, status=LOST)], LOST),
+        ([JobEvent(offset=9, lines=("b",), status=DONE)], DONE),
     )
     assert follow(backend) == (DONE, ["a", "b"])
     assert backend.submitted == ["me"]
-    assert backend.asked_after == [None, "7"]
+    assert backend.asked_after == [0, 7]
 
 
 def test_one_that_is_lost_again_and_again_is_given_up() -> None:
-    backend = Scripted(*[([JobEvent(cursor="1", status=LOST)], LOST)] * PICK_UPS)
+    backend = Scripted(*[([JobEvent(offset=1, status=LOST)], LOST)] * PICK_UPS)
     with pytest.raises(BackendError, match="lost 3 times"):
         follow(backend)
 
@@ -146,9 +146,9 @@ def test_how_long_is_waited(patience: Patience, waited: float, queued: bool, lef
 
 
 def test_a_limit_of_its_own_time_does_not_end_a_job_that_waits_for_room() -> None:
-    backend = Scripted(([JobEvent(cursor="0", status=replace(QUEUED, started=1.0))], QUEUED))
-    assert goes_on(backend, Patience(seconds=0.1, limit_seconds=0.01)).cursor == "0"
-    backend = Scripted(([JobEvent(cursor="0", status=replace(RUNNING, started=1.0))], RUNNING))
+    backend = Scripted(([JobEvent(offset=0, status=replace(QUEUED, started=1.0))], QUEUED))
+    assert goes_on(backend, Patience(seconds=0.1, limit_seconds=0.01)).offset == 0
+    backend = Scripted(([JobEvent(offset=0, status=replace(RUNNING, started=1.0))], RUNNING))
     with pytest.raises(Overdue):
         goes_on(backend, Patience(seconds=3600, limit_seconds=0.01))
 
@@ -169,19 +169,19 @@ def goes_on(backend: Scripted, patience: Patience) -> GoesOn:
 
 
 def test_what_takes_longer_is_left_where_its_lines_are() -> None:
-    backend = Scripted(([JobEvent(cursor="7", lines=("a",), status=RUNNING)], RUNNING))
-    assert goes_on(backend, Patience(seconds=0.1)).cursor == "7"
+    backend = Scripted(([JobEvent(offset=7, lines=("a",), status=RUNNING)], RUNNING))
+    assert goes_on(backend, Patience(seconds=0.1)).offset == 7
     assert backend.submitted == []
 
 
 def test_what_waits_for_room_is_left_sooner() -> None:
-    backend = Scripted(([JobEvent(cursor="0", status=QUEUED)], QUEUED))
-    assert goes_on(backend, Patience(seconds=3600, queued_seconds=0.05)).cursor == "0"
+    backend = Scripted(([JobEvent(offset=0, status=QUEUED)], QUEUED))
+    assert goes_on(backend, Patience(seconds=3600, queued_seconds=0.05)).offset == 0
 
 
 @pytest.mark.parametrize("patience", [Patience(seconds=0.0), Patience(seconds=0.0, deadline=1.0)])
 def test_what_has_ended_is_taken_however_short_the_patience(patience: Patience) -> None:
-    backend = Scripted(([JobEvent(cursor="3", lines=("a",)), JobEvent(cursor="3", status=DONE)], DONE))
+    backend = Scripted(([JobEvent(offset=3, lines=("a",)), JobEvent(offset=3, status=DONE)], DONE))
     status = Wait().follow(
         backend,  # type: ignore[arg-type]
         "j",
@@ -193,7 +193,7 @@ def test_what_has_ended_is_taken_however_short_the_patience(patience: Patience) 
 
 
 def test_the_deadline_is_told_apart_from_the_patience() -> None:
-    backend = Scripted(([JobEvent(cursor="0", status=RUNNING)], RUNNING))
+    backend = Scripted(([JobEvent(offset=0, status=RUNNING)], RUNNING))
     with pytest.raises(Overdue):
         Wait().follow(
             backend,  # type: ignore[arg-type]

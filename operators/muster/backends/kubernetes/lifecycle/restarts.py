@@ -14,7 +14,7 @@ from muster.core.verdict import Verdict
 from muster.volumes.service.client import ServiceStore
 
 
-class Heralds:
+class RestartNotes:
     """Tells each restart once, however many of us see it."""
 
     def __init__(self, store: ServiceStore) -> None:

@@ -20,7 +20,7 @@ from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
 
 _AT_ONCE = 16
-_METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
+METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
 _OK = 200
 _SAID = 360  # characters of what is no answer: a server tells 300 of what its runtime said, and the cause comes last
 _UNREACHED = "error trying to reach service: "  # the API server's words
@@ -102,7 +102,7 @@ class Replicas:
         raise DeploymentError(f"HTTP {status}: {text}")
 
     def _metrics(self, pod: Document) -> Page | None:
-        status, data = self._exchange(pod, "get", "/metrics", seconds=_METRICS_SECONDS)
+        status, data = self._exchange(pod, "get", "/metrics", seconds=METRICS_SECONDS)
         if status != _OK:
             return None
         metadata = pod["metadata"]

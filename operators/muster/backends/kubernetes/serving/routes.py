@@ -21,7 +21,7 @@ from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, Unreachable
 from muster.core.names import check_label
 
-_TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _REPORTS = 20  # of a gateway that come in between a look and a write
 
 
@@ -124,7 +124,7 @@ class Routes:
         :raises Unreachable: it does not say so; what was written stands, and may be waited for again.
         :raises NotFound: it was deleted meanwhile.
         """
-        deadline = self._clock() + _TAKEN_UP_SECONDS
+        deadline = self._clock() + TAKEN_UP_SECONDS
         while True:
             route = self.find(name)
             if route is None:

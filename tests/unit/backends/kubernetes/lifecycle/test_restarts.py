@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.unit.backends.kubernetes.recordings import recorded
 
-from muster.backends.kubernetes.lifecycle.restarts import Heralds
+from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.errors import StoreError
 
@@ -42,13 +42,13 @@ def seen(*, failed: bool) -> Seen:
     return replace(whole, pods=tuple(pods))
 
 
-def heralds(store: Any) -> Heralds:
-    return Heralds(store)
+def notes(store: Any) -> RestartNotes:
+    return RestartNotes(store)
 
 
 def test_a_restart_is_told_once_the_pod_that_failed_is_seen() -> None:
     store, job = Lines(), recorded("rank-lost").job
-    told = heralds(store)
+    told = notes(store)
     told.tell(job, "j", seen(failed=False))
     assert not store.kept
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_a_restart_is_told_once_the_pod_that_failed_is_seen() -> None:
 
 def test_a_full_disk_fails_nothing_that_runs_and_the_restart_is_told_later() -> None:
     store, job = Lines(), recorded("rank-lost").job
-    told = heralds(store)
+    told = notes(store)
     store.full = True
     told.tell(job, "j", seen(failed=True))
     assert not store.kept
@@ -72,7 +72,7 @@ def test_of_a_gang_that_was_submitted_anew_each_restart_is_told_too() -> None:
     store, job, first = Lines(), recorded("rank-lost").job, seen(failed=True)
     assert first.root is not None
     again = {**first.root, "metadata": {**first.root["metadata"], "uid": "another"}}
-    told = heralds(store)
+    told = notes(store)
     told.tell(job, "j", first)
     told.tell(job, "j", replace(first, root=again))
     assert list(store.kept.values()) == [LOST, LOST]
@@ -81,11 +81,11 @@ def test_of_a_gang_that_was_submitted_anew_each_restart_is_told_too() -> None:
 def test_two_who_see_it_tell_it_once() -> None:
     store, job = Lines(), recorded("rank-lost").job
     for _ in range(2):
-        heralds(store).tell(job, "j", seen(failed=True))
+        notes(store).tell(job, "j", seen(failed=True))
     assert list(store.kept.values()) == [LOST]
 
 
 def test_of_a_gang_that_was_started_once_nothing_is_told() -> None:
     store, recording = Lines(), recorded("out-of-memory")
-    heralds(store).tell(recording.job, "j", recording.seen)
+    notes(store).tell(recording.job, "j", recording.seen)
     assert not store.kept

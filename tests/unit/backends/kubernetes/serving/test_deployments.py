@@ -542,7 +542,7 @@ class TestShares:
     def test_a_gateway_that_is_down_is_told_and_what_was_written_stands(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(routes, "_TAKEN_UP_SECONDS", 0.1)
+        monkeypatch.setattr(routes, "TAKEN_UP_SECONDS", 0.1)
         serve(there)
         there.cluster.gateway_down = True
         deployments = there.deployments()
@@ -603,7 +603,7 @@ class TestWithdraw:
     def test_nothing_is_deleted_while_the_gateway_does_not_say_that_it_let_go(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(routes, "_TAKEN_UP_SECONDS", 0.1)
+        monkeypatch.setattr(routes, "TAKEN_UP_SECONDS", 0.1)
         serve(there, 1)
         serve(there, 2)
         there.cluster.gateway_down = True
@@ -794,7 +794,7 @@ class TestCounts:
     def test_one_that_hangs_is_left_out_and_the_others_are_counted(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(replicas, "_METRICS_SECONDS", 0.2)
+        monkeypatch.setattr(replicas, "METRICS_SECONDS", 0.2)
         serve(there)
         there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
         there.deployments().prepare(there.spec(2), by="ti-2")

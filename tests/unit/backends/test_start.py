@@ -9,7 +9,7 @@ import pytest
 
 from muster.backends.local.machine import Machine
 from muster.backends.local.queue import Ticket
-from muster.backends.local.start import Admission
+from muster.backends.local.start import Starter
 from muster.core.job import JobSpec, Role
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
@@ -28,11 +28,11 @@ def test_a_job_of_which_only_the_ticket_is_left_stops_nobody(
         ledger.create("ghost", SPEC)
         for name in ("spec.json", "status.json"):
             (settings.store / "jobs" / "ghost" / name).write_text("{")
-    admission = Admission(settings=settings, machine=Machine(memory_gib=4), ledger=ledger)
+    starter = Starter(settings=settings, machine=Machine(memory_gib=4), ledger=ledger)
     now = time.time()
-    admission.queue.enter(
+    starter.queue.enter(
         Ticket(job_id="ghost", submitted=now - 2, deadline=now - 1, memory_gib=memory_gib, gpus=0)
     )
-    admission.admit(wait=True)
-    assert not admission.queue.waits("ghost")
-    assert not admission.queue.holds("ghost")
+    starter.admit(wait=True)
+    assert not starter.queue.waits("ghost")
+    assert not starter.queue.holds("ghost")

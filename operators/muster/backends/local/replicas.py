@@ -1,4 +1,4 @@
-"""Sets the table for one attempt of a gang: what each replica is told, and the folders it finds."""
+"""What each replica of one attempt is told, and the folders that it finds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def input_paths(job: JobSpec, store: LocalStore) -> dict[str, tuple[str, ...]]:
     }
 
 
-def replicas(
+def replicas_of(
     job: JobSpec, *, staging: Staging, store: LocalStore, claim: Claim, folder: JobFolder, scratch: Path
 ) -> list[Replica]:
     """Make the folders of every replica of this attempt and return what each is told."""

@@ -6,8 +6,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from muster.backends.local.places import Places
-
 PORT = 5000
 TAG = "muster.job_id"
 _FIND = """
@@ -21,7 +19,7 @@ def tracking_database(home: Path) -> Path:
 
     :param home: MUSTER_HOME.
     """
-    return Places(home).mlflow / "mlflow.db"
+    return home / "mlflow" / "mlflow.db"
 
 
 def tracking_uri(database: Path) -> str:

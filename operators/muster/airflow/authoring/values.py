@@ -1,0 +1,160 @@
+"""What an author writes for the keywords of a job, converted: outputs, secrets, launchers, pods, times.
+
+A value that holds Jinja or a reference to another task stays as it is until Airflow has rendered it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from muster.airflow.authoring.references import Later, VersionReference, is_known
+from muster.core import job as core
+from muster.core.address import Address
+from muster.core.errors import SpecError
+from muster.core.job import Launcher, SecretRef
+
+_SOURCES = ("connection", "environment", "kubernetes")
+_POD = "V1Pod"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The volume, and the partition, in which what the job writes under one name is committed.
+
+    Plain values are checked when the Dag is parsed, values with Jinja such as ``partition="{{ params.month }}"``
+    when the task runs.
+
+    :param volume: ``flights/model``. (templated)
+    :param partition: the partition it becomes; ``"*"`` makes every top-level folder that the job
+        writes a version of its own, of the partition that the folder is named after. (templated)
+    """
+
+    volume: str
+    partition: str | None = None
+
+
+def by_name(value: Any) -> dict[str, Any]:
+    """Return a mapping as a dict; None is empty. :raises SpecError: it is something else."""
+    if value is None or isinstance(value, Later):
+        return {}
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{value!r:.60}: expected a mapping, such as {{'name': …}}")
+    return dict(value)
+
+
+def plain(value: Any) -> Any:
+    """Return the value: the job's spec holds it as the author wrote it."""
+    return value
+
+
+def seconds(span: timedelta | None) -> float:
+    """Return a time in seconds; None is 0."""
+    return span.total_seconds() if span is not None else 0.0
+
+
+def read_outputs(value: Any) -> dict[str, Any]:
+    """Write outputs as mappings, which Airflow can render; :func:`known_output` refuses what is no output."""
+    return {name: _output_field(output) for name, output in by_name(value).items()}
+
+
+def _output_field(output: Any) -> Any:
+    if isinstance(output, str):
+        return {"volume": output, "partition": None}
+    return {"volume": output.volume, "partition": output.partition} if isinstance(output, Output) else output
+
+
+def known_output(field: Any, number: int = 0) -> core.Output:
+    """Return an output as far as the Dag file tells it.
+
+    :param number: tells the stand-ins of several outputs apart, as two must not go to one partition.
+    :raises SpecError: it is no output, or its volume or partition is not allowed.
+    """
+    if not isinstance(field, Mapping):
+        raise SpecError(
+            f"{field!r:.60}: expected a volume, such as 'flights/model', or Output(volume=…, partition=…)"
+        )
+    known = {key: value for key, value in field.items() if is_known(value)}
+    output = core.Output(**{"volume": "stand-in", **known})
+    return output if is_known(field) else replace(output, partition=f"stand-in-{number}")
+
+
+def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, core.Output]:
+    """Read outputs back when they are rendered. :raises SpecError: a name that is not allowed."""
+    outputs = {}
+    for name, field in fields.items():
+        try:
+            outputs[name] = core.Output(volume=field["volume"], partition=field["partition"])
+        except SpecError as error:
+            raise SpecError(f"output {name!r:.80}: {error}") from error
+    return outputs
+
+
+def volume_of(value: Any) -> str | None:
+    """Return the volume of an input where the Dag file says it; None where only the run will."""
+    if isinstance(value, (list, tuple)):
+        return volume_of(value[0]) if value else None
+    if isinstance(value, str):
+        return Address.parse(value).volume if is_known(value) else None
+    if not isinstance(value, VersionReference):
+        return None
+    if value.path == ("passed",):
+        return volume_of(getattr(value.operator, "volume", None))
+    field = getattr(value.operator, "outputs", {}).get(value.path[-1], {})
+    return field.get("volume") if is_known(field.get("volume")) else None
+
+
+def secret_of(text: str | SecretRef) -> SecretRef:
+    """Read ``connection:ID#field``, ``environment:NAME`` or ``kubernetes:SECRET/KEY``."""
+    if isinstance(text, SecretRef):
+        return text
+    source, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not colon or source not in _SOURCES:
+        # the text itself is not shown: it may be the secret
+        raise SpecError(
+            "expected where the value is found, such as 'connection:mlflow#password', not the value"
+        )
+    return SecretRef(source=source, name=name)
+
+
+def secrets_of(texts: Mapping[str, str | SecretRef]) -> dict[str, SecretRef]:
+    """Read the places of all secrets, by variable."""
+    return {variable: secret_of(text) for variable, text in texts.items()}
+
+
+def launcher_of(name: str | Launcher) -> Launcher:
+    """Return the launcher of a name. :raises SpecError: there is none."""
+    try:
+        return Launcher(name)
+    except ValueError as error:
+        raise SpecError(f"{name!r:.60}: expected {', '.join(each.value for each in Launcher)}") from error
+
+
+def read_pod(value: Any) -> dict[str, Any]:
+    """Return a pod override, a ``V1Pod`` or a mapping, in the form of Kubernetes' API; None is empty.
+
+    As a mapping Airflow can render, show and keep it. The Kubernetes client is imported only for a ``V1Pod``:
+    the Dag file has imported it already.
+
+    :raises SpecError: it is no pod.
+    """
+    if value is None or isinstance(value, Later):
+        return {}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if type(value).__name__ != _POD or not hasattr(value, "openapi_types"):
+        raise SpecError(f"{value!r:.60}: expected a {_POD}, or a mapping such as {{'spec': {{…}}}}")
+    from kubernetes.client import ApiClient
+
+    written: dict[str, Any] = ApiClient().sanitize_for_serialization(value)
+    return written
+
+
+def check_pod(value: Mapping[str, Any]) -> None:
+    """Refuse what no cluster would take, as far as the Dag file tells it. :raises SpecError: it names the field."""
+    if value and is_known(value):
+        from muster.backends.kubernetes.manifests.overrides import check
+
+        check(value)

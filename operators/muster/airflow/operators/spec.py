@@ -1,0 +1,203 @@
+"""From the keywords of an operator to the spec of a job: in part while a Dag is parsed, whole when the task runs.
+
+Parsing reads no file and no store, so what holds Jinja or a reference to another task is checked
+when the task runs; everything else is refused while the Dag is parsed. A spec that runs is pinned: the inputs'
+versions, the code and the image's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.authoring.keywords import Keyword
+from muster.airflow.authoring.references import is_known
+from muster.airflow.authoring.values import known_output, plain, seconds
+from muster.core.address import Address
+from muster.core.errors import NotFound, SpecError
+from muster.core.job import Input, JobSpec, Pinned, Role
+from muster.core.places import KINDS, check_word
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.operators.base import MusterOperator
+    from muster.airflow.operators.job import JobOperator
+    from muster.volumes.protocols import LocalStore
+
+_NO_DIGEST = "b3:" + "0" * 64
+_STAND_IN = Input(versions=(Pinned(address="volume://stand-in@1", digest=_NO_DIGEST),))
+
+
+def spec_fields(operator: MusterOperator, *, templated: bool = True) -> dict[str, Any]:
+    """The fields of a JobSpec that follow from one keyword each.
+
+    :param templated: whether the keywords that Airflow renders are included.
+    """
+    return {
+        f"{each.word}_seconds" if each.spec is seconds else each.word: each.spec(
+            getattr(operator, each.attribute)
+        )
+        for each in operator.keywords.values()
+        if each.spec is not None and (templated or not each.templated)
+    }
+
+
+def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
+    """Pin the inputs, check the entrypoint, keep the code and the image's lock in the store.
+
+    :raises SpecError: something is wrong that no retry can mend.
+    :raises NotFound: an input is not there.
+    """
+    from muster.airflow.authoring.code import DagFolder
+
+    folder = DagFolder.of(task.context["dag"])
+    store, code, roles = task.backend.store, operator.travelling(folder), operator.gang(folder)
+    check_code(operator, code, roles)
+    refuse_secrets(operator)
+    inputs = {name: pin(store, name, value) for name, value in operator.inputs.items()}
+    return JobSpec(
+        name=task.name,
+        image=operator.image,
+        image_digest=image_digest(operator.image, folder, task),
+        roles=roles,
+        code=code.put(store),
+        inputs=inputs,
+        origin=task.origin,
+        **spec_fields(operator),
+    )
+
+
+def draft(operator: JobOperator) -> JobSpec:
+    """Build the spec with stand-ins for what is not known yet: the same rules hold as later."""
+    known = is_known([operator.entrypoint, operator.command])
+    return JobSpec(
+        name=operator.task_id,
+        image=operator.image if is_known(operator.image) else "later",
+        image_digest=_NO_DIGEST,
+        roles=roles_of(operator) if known else (Role(entrypoint="a:b"),),
+        inputs=dict.fromkeys(operator.inputs, _STAND_IN),
+        outputs={
+            name: known_output(field, number) for number, (name, field) in enumerate(operator.outputs.items())
+        },
+        params={name: value if is_known(value) else None for name, value in operator.job_params.items()},
+        env={name: text if is_known(text) else "" for name, text in operator.env.items()},
+        pod_override=operator.pod_override if is_known(operator.pod_override) else {},
+        **spec_fields(operator, templated=False),
+    )
+
+
+def roles_of(operator: JobOperator) -> tuple[Role, ...]:
+    """The gang: the given roles, or the one that the other keywords describe."""
+    if operator.roles is not None:
+        if operator.entrypoint is not None or operator.command is not None:
+            raise SpecError("give roles, or an entrypoint or command, not both")
+        given: object = operator.roles  # whatever the annotation says
+        if not isinstance(given, (list, tuple)) or not all(isinstance(role, Role) for role in given):
+            raise SpecError(f"roles is {given!r:.60}: expected a list of Role(name=…, entrypoint=…)")
+        return tuple(operator.roles)
+    return (
+        Role(
+            replicas=operator.replicas,
+            ranks=operator.ranks,
+            entrypoint=operator.entrypoint,
+            command=operator.command,  # type: ignore[arg-type]  # Role makes it a tuple, and refuses a text
+            resources=operator.job_resources or Resources(),
+        ),
+    )
+
+
+def commands_of(operator: JobOperator) -> list[Sequence[str]]:
+    """The commands of the job: its own, or one for each role that has one."""
+    roles = (role.command for role in operator.roles or ())
+    return [words for words in (operator.command, *roles) if isinstance(words, (list, tuple))]
+
+
+def check_places(operator: JobOperator) -> None:
+    """Refuse a ``{inputs.NAME}`` whose name the job does not have, in words and of kinds that are known."""
+    names = {"inputs": operator.inputs, "outputs": operator.outputs, "params": operator.job_params}
+    known = {kind: names[kind] for kind in KINDS if kind not in operator.later}
+    for word in (word for words in commands_of(operator) for word in words):
+        if is_known(word):
+            check_word(word, known)
+
+
+def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None:
+    """Look at every entrypoint that is known by now. :raises SpecError: it cannot be called so."""
+    from muster.airflow.authoring.entrypoints import check_entrypoint
+
+    for role in roles:
+        if role.entrypoint is not None:
+            check_entrypoint(
+                role.entrypoint,
+                code,
+                inputs=operator.inputs,
+                outputs=operator.outputs,
+                params=operator.job_params,
+                complete=not operator.later & {"inputs", "outputs", "params"},
+            )
+
+
+def refuse_secrets(operator: MusterOperator) -> None:
+    """Refuse a rendered value that Airflow masks: specs and records are kept, and shown to people.
+
+    :raises SpecError: it names the field, never the value.
+    """
+    from airflow.sdk._shared.secrets_masker import redact
+
+    for each in operator.keywords.values():
+        if not each.templated or not (each.spec is plain or each.word == "command"):  # which becomes a role's
+            continue
+        for field, value in _named(each, getattr(operator, each.attribute)):
+            if any(redact(text) != text for text in _texts(value)):
+                raise SpecError(
+                    f"{field} holds the value of a secret, which would be stored: give its place instead, "
+                    "secrets={'TOKEN': 'connection:ID#password'}, and read the variable TOKEN in the job"
+                )
+
+
+def _named(each: Keyword, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{each.word}[{name!r}]", item) for name, item in value.items())
+    else:
+        yield each.word, value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, also the names of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+
+
+def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:
+    """Keep an image's lock in the store and return its digest. :raises SpecError: there is no such image."""
+    from muster.images.folders import put_image
+
+    return put_image(task.backend.store, folder.image(name, task.settings))
+
+
+def pin(store: LocalStore, name: str, value: Any) -> Input:
+    """Return the versions that an input names now. A list, or an address of many, arrives as a list of paths.
+
+    :raises SpecError: it is no address. :raises NotFound: nothing is there.
+    """
+    versions = []
+    for text in value if isinstance(value, (list, tuple)) else [value]:
+        try:
+            if Address.parse(text).path:
+                raise SpecError(f"{text!r:.120} names a file; an input is a whole version")
+            versions += [version.pinned for version in store.resolve(text)]
+        except (SpecError, NotFound) as error:
+            raise type(error)(f"input {name!r}: {error}") from error
+    return Input(versions=tuple(versions), many=arrives_as_list(value))
+
+
+def arrives_as_list(value: Any) -> bool:
+    """Whether a rendered input is a list or an address of many, however many versions that comes to."""
+    return isinstance(value, (list, tuple)) or Address.parse(value).many

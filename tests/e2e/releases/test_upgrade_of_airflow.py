@@ -1,0 +1,73 @@
+"""Airflow is upgraded, or rolled back, while a task is deferred: the job goes on, and its task ends with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.e2e.releases.machine import ROOT
+from tests.e2e.releases.table import EARLIER, PAIRS, tried
+from tests.site import Site
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+DAG = """
+    from datetime import datetime
+    from airflow.sdk import dag
+    from muster.airflow import GangOperator, Resources
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1))
+    def upgraded():
+        GangOperator(
+            task_id="train", image="python", entrypoint="upgraded.steps:train", replicas=2,
+            outputs={"out": "two/out"}, resources=Resources(cpus=0.2, memory_gib=0.2), retries=0,
+        )
+
+    upgraded()
+"""
+STEPS = """
+    import os
+    import time
+    from pathlib import Path
+
+    def train(out: Path) -> None:
+        print("first-line", flush=True)
+        while not Path("GO").exists():
+            time.sleep(0.05)
+        print("last-line", flush=True)
+        (out / os.environ["MUSTER_RANK"]).write_text("done")
+"""
+
+
+@tried(
+    "defers a task whose gang runs", "is Airflow's release from then on: resumes the task, with the same job"
+)
+@pytest.mark.parametrize(("begins", "goes_on"), PAIRS)
+@pytest.mark.parametrize(
+    "earlier", [EARLIER[0], pytest.param(EARLIER[1], marks=pytest.mark.soak)], indirect=True
+)
+def test_a_task_that_one_deferred_is_resumed_by_the_other(
+    earlier: Path, tmp_path: Path, begins: str, goes_on: str
+) -> None:
+    paths = {"earlier": str(earlier), "this": str(ROOT / "operators")}
+    go = tmp_path / "go"
+    with Site(tmp_path, PYTHONPATH=paths[begins]) as site:
+        site.set("muster", inline_wait=0)
+        site.write("upgraded", DAG, steps=STEPS.replace("GO", str(go)))
+        site.up()
+        run = site.trigger("upgraded")
+        site.wait_task("upgraded", run, "train", ("deferred",))
+        assert until(lambda: "first-line" in site.task_log("upgraded", run, "train"))
+        assert site.stop() == 0
+        (job,) = site.jobs()
+        site.environment["PYTHONPATH"] = paths[goes_on]
+        site.up()
+        go.touch()
+        assert site.wait("upgraded", run) == "success", site.task_log("upgraded", run, "train")
+        told = site.task_log("upgraded", run, "train")
+        assert told.count("last-line") == 2, told
+        assert told.count("first-line") == 2, told
+        assert site.jobs() == [job]
+        assert site.ask("volumes", "log", "two/out")[0]["record"]["job_id"] == job
+        assert site.stop() == 0
