@@ -28,7 +28,7 @@ def asset_of(volume: str) -> Asset:
 
 
 def deployment_asset(name: str) -> Asset:
-    """The asset of a deployment, what is served under a name: the same as ``Asset("deployment://flights")``.
+    """The asset of a deployment: the same as ``Asset("deployment://flights")``.
 
     Each release and each rollback is an event: its ``extra`` holds ``version``, ``digest``, ``partition`` and
     ``revision`` of what serves from then on, and ``rolled_back``, the version that was taken away, or None.
@@ -45,7 +45,7 @@ def add_deployment(task: Any) -> None:
 def announce_served(
     context: Context, status: DeploymentStatus, champion: Revision | None, *, rolled_back: str | None = None
 ) -> None:
-    """Tell Dags that are scheduled by a deployment what serves now; tell nothing where that did not change (None)."""
+    """Announce the version that serves now to Dags that are scheduled by a deployment; None: it did not change."""
     asset, task = deployment_asset(status.name), context["task"]
     if champion is None:
         task.outlets = [each for each in task.outlets if each != asset]
@@ -70,7 +70,7 @@ def outlets_of(outputs: Mapping[str, Any]) -> list[Asset]:
 
 
 def announce(context: Context, store: Store, status: JobStatus) -> None:
-    """Give each volume's event what a consumer needs; one event a volume, its newest version on top.
+    """Fill in each volume's event for consumers: one event a volume, with its newest version on top.
 
     A volume that got no version has no event: a mapped task names the volumes of all its instances,
     and Airflow would announce every one of them for each.

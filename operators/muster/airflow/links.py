@@ -1,4 +1,4 @@
-"""Extra links on the tasks: from a task instance to the job behind it and to what it left.
+"""Extra links on the tasks: from a task instance to its job and to the versions that the job made.
 
 A worker computes them when its process lets go of a task, also of one that failed or waits from then
 on, and Airflow keeps them as XComs. The job's own is there from the moment it is submitted, because
@@ -43,7 +43,7 @@ def page(place: str) -> str:
 
 
 class _JobsLink(BaseOperatorLink):
-    """A link that follows from the task's job; empty where there is nothing to lead to."""
+    """A link that follows from the task's job; empty where there is no page for it."""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
         """Return the link of a task instance, in its worker."""
@@ -72,7 +72,7 @@ class JobLink(_JobsLink):
 
 
 class VersionsLink(_JobsLink):
-    """What the job wrote: its version's page, with where it comes from as a picture."""
+    """The page of the version that the job wrote, with its lineage as a picture."""
 
     name = "Versions and lineage"
 
@@ -97,7 +97,7 @@ class ReportLink(_JobsLink):
 
 
 class DataDocsLink(ReportLink):
-    """What Great Expectations found."""
+    """The results of Great Expectations."""
 
     name = "Data Docs"
 
@@ -124,7 +124,7 @@ class TrackingLink(_JobsLink):
 
 
 class DeploymentLink(BaseOperatorLink):
-    """The deployment on muster's page: its revisions and what each serves."""
+    """The deployment on muster's page: its revisions and their shares."""
 
     name = "Deployment"
 

@@ -1,1 +1,1 @@
-"""What a Dag file may write, and how it is checked while it is parsed: no file, no store, no job."""
+"""What a Dag file may write, and its checks at parse time, which read no store and start no job."""

@@ -1,4 +1,4 @@
-"""What travels with a job: the Dag's folder as a snapshot, and the image its tasks name.
+"""The code that travels with a job, a snapshot of the Dag's folder, and the image that its tasks name.
 
 ``dags/flights/dag.py`` sends ``flights/`` and its functions are ``flights.train:train``. A Dag file
 that lies directly in the bundle's root travels alone: the root belongs to all Dags.
@@ -51,7 +51,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class DagFolder:
-    """Where a Dag's file lies, and the bundle it was found in."""
+    """A Dag's file, and the bundle that it was found in."""
 
     file: Path
     bundle: Path

@@ -1,7 +1,7 @@
 """Looks at an entrypoint without importing it, so that a wrong name costs no environment and no start.
 
-Only what the text itself proves is refused. What is imported, assigned or decorated may have any
-signature; the worker, which imports it, has the last word.
+Only errors that the text itself proves are refused. A function that is imported, assigned or decorated may have
+any signature; the worker, which imports it, checks again.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def _near(tree: ast.Module) -> str:
 def check_parameters(
     function: Function, where: str, inputs: set[str], outputs: set[str], params: set[str]
 ) -> None:
-    """Hold what a task gives against what a function takes.
+    """Compare the names that a task gives with the parameters of a function.
 
     :param where: the function, for the message.
-    :raises SpecError: a parameter that nothing is given for, or something that there is no parameter for.
+    :raises SpecError: a parameter without a value, or a value without a parameter.
     """
     given = inputs | outputs | params | RESERVED
     arguments = function.args

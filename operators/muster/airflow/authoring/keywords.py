@@ -227,7 +227,7 @@ def _constructor(keywords: Mapping[str, Keyword]) -> Callable[..., None]:
 
 @contextmanager
 def in_task(task_id: Any) -> Iterator[None]:
-    """Make what Airflow says against a keyword's value one error that names the task."""
+    """Turn an error of Airflow's about a keyword into a SpecError that names the task."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError, AirflowException) as error:
@@ -236,7 +236,7 @@ def in_task(task_id: Any) -> Iterator[None]:
 
 @contextmanager
 def refusing(task_id: Any, field: str) -> Iterator[None]:
-    """Name task and field in front of what a value was refused for."""
+    """Put task and field in front of the message of a SpecError."""
     try:
         yield
     except SpecError as error:
@@ -262,7 +262,7 @@ def words_of(operator: type) -> frozenset[str]:
 
 
 def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the Dag, the task group and the task itself have as ``default_args["muster"]`` for such an operator.
+    """The values in ``default_args["muster"]`` of Dag, task group and task that such an operator takes.
 
     :raises SpecError: it is no mapping, or has a word that no operator takes as a default for all tasks.
     """
@@ -305,7 +305,7 @@ def _near(word: str, known: Any) -> str:
 
 
 def _unmap(kwargs: dict[str, Any]) -> None:
-    """Put the author's words back; what stands under them is Airflow's."""
+    """Put the author's words back in the place of Airflow's."""
     params = kwargs.pop("params")
     if any(params.get_param(name).source is None for name in params):
         raise SpecError(

@@ -1,4 +1,4 @@
-"""What a Dag file writes for values that are known only when a task runs: versions and expressions.
+"""Values in a Dag file that are known only when a task runs: versions and expressions.
 
 Both are Airflow's own kind of late value, so that dependencies, mapping and the rendered page in
 Airflow's UI work as they do for ``op.output``.
@@ -54,7 +54,7 @@ class VersionReference(PlainXComArg):
         return result
 
     def _why_none(self, context: Mapping[str, Any]) -> str:
-        """Say of a task without a result what became of it, as Airflow has it now, and what to do."""
+        """Say why a task has no result, by its state in Airflow, and what to do."""
         from airflow.sdk.exceptions import AirflowRuntimeError
 
         from muster.airflow.attempts.standing import GONE, ask
@@ -107,7 +107,7 @@ class Expression(ResolveMixin):
         return iter(())
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
-        """Evaluate the expression. :raises jinja2.UndefinedError: it names what is not there."""
+        """Evaluate the expression. :raises jinja2.UndefinedError: it names the missing variable."""
         environment = context["dag"].get_template_env()
         inner = _EXPRESSION.match(self.source)
         assert inner is not None
@@ -121,14 +121,14 @@ class Expression(ResolveMixin):
 
 
 class Later(ResolveMixin):
-    """Stands for a value that a run will bring, where a mapped task is looked at before."""
+    """Stands for a value that only the run knows, in an instance of a mapped task that is built while a Dag is parsed."""
 
     def iter_references(self) -> Iterator[Any]:
         """It names no task."""
         return iter(())
 
     def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ARG002 - it stands for nothing yet
-        """Be itself: nothing is run with it."""
+        """Return itself: no task runs with it."""
         return self
 
 
@@ -144,7 +144,7 @@ def keep_types(value: Any) -> Any:
 
 
 def is_known(value: Any) -> bool:
-    """Whether a value stands in the Dag file as it is: no reference to a task, no Jinja in it."""
+    """Whether a value is known while the Dag is parsed: no reference to a task, no Jinja in it."""
     if isinstance(value, str):
         return "{{" not in value and "{%" not in value
     if isinstance(value, Mapping):

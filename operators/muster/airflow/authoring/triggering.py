@@ -1,4 +1,4 @@
-"""What triggered a run, for the Dag file of a consumer: the new versions, their inputs, where they come from.
+"""The versions that triggered a run, their inputs and their lineage, for the Dag file of a consumer.
 
 A Dag that is scheduled by a volume's asset names the versions of the events that started it::
 
@@ -49,7 +49,7 @@ class Triggering(_Late):
         return [version.address for version in self.told(context)[1]]
 
     def input(self, name: str) -> ResolveMixin:
-        """The versions that they were made from under the name of one input; each once."""
+        """The versions that they were made from, of one input; each once."""
         return _OfVersions(
             f"{self}.input({name!r})",
             lambda store, versions: list(
@@ -62,7 +62,7 @@ class Triggering(_Late):
 
     @property
     def lineage(self) -> ResolveMixin:
-        """Where each comes from, in their order, as JSON: its record, and in short all that it was made from."""
+        """The lineage of each, in their order, as JSON: its record, and in short all versions that it was made from."""
         return _OfVersions(
             f"{self}.lineage", lambda store, versions: [_lineage(store, each) for each in versions], self
         )
@@ -95,7 +95,7 @@ class Triggering(_Late):
 
 
 class _OfVersions(_Late):
-    """What is to be said of the triggering versions."""
+    """A value that is read from the triggering versions."""
 
     def __init__(self, name: str, read: Callable[[Store, list[Version]], Any], of: Triggering) -> None:
         self._name = name

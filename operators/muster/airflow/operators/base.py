@@ -1,4 +1,4 @@
-"""What all of muster's operators share: their keywords beside Airflow's, their end, and where they work."""
+"""The base of muster's operators: their common keywords, how they run, wait, defer and stop."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @classmethod  # type: ignore[misc]  # to type checkers Airflow's is a field
     def partial(cls, **kwargs: Any) -> TaskPartial:
-        """Begin a mapped task; what is the same for all of its instances stands here."""
+        """Begin a mapped task, with the keywords that all of its instances share."""
         return begin(cls, kwargs, default_queue=default_queue())
 
     def execute(self, context: Context) -> Any:
-        """Do the operator's work; what muster refuses becomes Airflow's exception here and only here."""
+        """Do the operator's work. Muster's errors become Airflow's exceptions here and nowhere else."""
         with translated():
             self._check_dag(context)
         return self._work(context)
@@ -147,16 +147,16 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Go on after a trigger has waited.
 
-        The work is simply done again: each of its steps finds what it did before, so that it does not
-        matter where it stood, nor what became of the trigger.
+        The work is done again from its beginning: each step finds what it did before. So it does not matter how far
+        it had come, nor how the trigger ended.
 
-        :param event: what the trigger has seen.
+        :param event: what the trigger reports.
         """
         self._news = event or {}
         return self._work(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a deferral, also where the trigger failed or timed out: nothing is lost by that."""
+        """Go on after a deferral, also where the trigger failed or timed out: this process then waits itself."""
         if next_method != TRIGGER_FAIL_REPR:
             return super().resume_execution(next_method, next_kwargs, context)
         told = next_kwargs or {}
@@ -176,9 +176,9 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return result
 
     def _check_dag(self, context: Context) -> None:
-        """Let the first of a Dag's tasks check the files of all: a later one would fail after hours of work.
+        """Let the first of a Dag's tasks check the files of all tasks: a later one would fail after hours of work.
 
-        Not where a trigger has waited for this one: its job has run, and is not lost to an edit since.
+        Not after a deferral: the job has run, and an edit since must not lose it.
         """
         from muster.airflow.authoring.code import DagFolder
         from muster.core.settings import Settings
@@ -207,7 +207,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - for those below
-        """The names that ``.versions`` has, for an operator with such keywords."""
+        """The names in ``.versions`` of an operator with such keywords."""
         return ()
 
     def images(self) -> tuple[str, ...]:
@@ -215,13 +215,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return ()
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
-        """Refuse what a file of the Dag's folder that no job imports (a suite, smoke requests) has wrong.
+        """Refuse errors in the files of the Dag's folder that no job imports, such as a suite or smoke requests.
 
         :raises SpecError: it names the task, the field and the file.
         """
 
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:
-        """Refuse what the Dag's code and the backend already show to be wrong; start nothing.
+        """Refuse errors that the Dag's code and the backend show before anything is started.
 
         :raises SpecError: it names the task and the field.
         """
@@ -232,20 +232,20 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         folder: DagFolder,  # noqa: ARG002
         store: LocalStore,  # noqa: ARG002
     ) -> str:
-        """Say what a kept result was made from and is different now; empty if nothing is."""
+        """Name what has changed since a kept result was made from it; empty if nothing has."""
         return ""
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:  # noqa: ARG002 - for those below
-        """Say what has taken the place of what a kept result stands for; empty if nothing has."""
+        """Say what has replaced a kept result; empty if nothing has."""
         return ""
 
     def instance(self, map_index: int | None) -> str:
-        """What a listener calls the task; of a mapped one, the instance and what it was given."""
+        """The task's name for a listener; of a mapped task with the instance and its arguments."""
         return called(self.task_id, map_index, self.arguments)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What tells an instance of a mapped task from the others, rendered if the try has come so far."""
+        """The arguments that distinguish an instance of a mapped task, rendered if the try has come so far."""
         return arguments(
             {
                 word: getattr(self, word, value) if word in self.template_fields else value
@@ -260,7 +260,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
             self.listener.lines(self._called, [f"[muster] {text}"])
 
     def tell(self, text: str) -> None:
-        """Put what happens into the task's log, and show it to the person who watches a ``muster run``."""
+        """Put a line into the task's log, and show it to the person who watches a ``muster run``."""
         self.log.info("%s", text)
         if self.listener is not None:
             self.listener.lines(self._called, [f"[muster] {text}"])
@@ -274,7 +274,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @property
     def hand_over(self) -> Callable[[BaseTrigger], NoReturn] | None:
-        """Defers to a trigger; None where no triggerer would fire it, or it has failed before."""
+        """Defers to a trigger; None where no triggerer runs it, or where it has failed before."""
         return self._defer if self.listener is None and self._may_defer else None
 
     def _defer(self, trigger: BaseTrigger) -> NoReturn:
@@ -282,12 +282,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     @property
     def news(self) -> Mapping[str, Any]:
-        """What the trigger has seen that waited for this try; empty if none did."""
+        """The report of the trigger that waited for this try; empty if none did."""
         return self._news
 
     @property
     def cursors(self) -> Mapping[str, str | None]:
-        """Where the lines of a job go on that a trigger has followed."""
+        """Where to go on reading the log of a job that a trigger has followed."""
         job_id = self._news.get("job_id")
         return {job_id: self._news.get("cursor")} if job_id else {}
 
@@ -302,11 +302,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return began.timestamp() + self.execution_timeout.total_seconds()
 
     def on_kill(self) -> None:
-        """Note that the process is to stop; whatever waits then raises. Nothing slow happens in here."""
+        """Stop the wait of this try: it then raises. Airflow kills the process 5 s later, so this does nothing slow."""
         self.wait.stop()
 
     @contextmanager
     def refusing(self, field: str) -> Iterator[None]:
-        """Name task and field in front of what a value was refused for."""
+        """Put task and field in front of the message of a SpecError."""
         with refusing(self.task_id, field):
             yield

@@ -57,11 +57,11 @@ def _typed(keywords: Callable[P, Any]) -> Callable[[Callable[..., Any]], Decorat
 
 
 class TaskResult(PlainXComArg):
-    """What a call of a decorated function is in a Dag file: a task, and what it will have left."""
+    """The result of calling a decorated function in a Dag file: a task and its versions."""
 
     @property
     def versions(self) -> Versions:
-        """References to what the task will have committed: ``train(…).versions["model"]``.
+        """References to the versions that the task commits: ``train(…).versions["model"]``.
 
         Of a task that was expanded each renders to a list, in the order of the map.
         """

@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 class DeployOperator(ReleasingOperator):
     """Deploy a model version under a name and wait until it serves, or is refused.
 
-    The version comes up beside what serves, answers the smoke requests and takes over, at once or in
-    `steps`; one that does not answer rightly never gets a request, and one that breaks a rule loses its
-    share at once: the task fails and says which, while the old one serves on. One that is older than what
-    serves, or than what another run is just bringing there, is refused; in a backfill the task is skipped.
+    The version starts beside the one that serves, answers the smoke requests and takes over, at once or in
+    `steps`. A version that answers a smoke request wrongly gets no traffic. A version that breaks a rule loses its
+    share at once: the task fails and names the rule, and the old version serves on. A version that is older than the
+    one that serves, or than the one that another run is releasing, is refused; in a backfill the task is skipped.
 
-    A release of a version that users see already, by a task that ended below 100 %, goes on from there.
-    A task asks for one release, whichever of its tries: a model called ``@latest`` is the one that was latest then.
+    A release goes on from the share at which an earlier task of the same version ended. All tries of a task ask
+    for one release: ``@latest`` means the version that was the latest in the first try.
     """
 
     ui_color = "#fce8e6"
@@ -75,19 +75,19 @@ class DeployOperator(ReleasingOperator):
     """A JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]}, "expect": {output:
     {"min": …, "max": …}}}``; None asks nothing."""
     steps: Sequence[int] = keyword(default=(100,), check=check_steps)
-    """Percents of the traffic, ``[5, 25, 100]``: at each one it is watched. Where the last is below 100, the task
+    """Percents of the traffic, ``[5, 25, 100]``: the version is watched at each. Where the last is below 100, the task
     ends there, and another DeployOperator of the same version goes on."""
     hold: timedelta | Sequence[timedelta] | None = keyword(default=None, check=optional(check_hold))
-    """How long each step is watched, or one time for each; None is five minutes each, and nothing where all of the
-    traffic moves at once."""
+    """How long each step is watched: one time for all steps, or one for each. None is five minutes each, and 0 where
+    all of the traffic moves at once."""
     rules: Rules | None = keyword(default=None, check=optional(check_rules))
-    """What must hold at each step, ``Rules(max_error_share=0.01, max_p95_ratio=2.0)``."""
+    """Rules that must hold at each step, ``Rules(max_error_share=0.01, max_p95_ratio=2.0)``."""
     comparison: str | None = keyword(default=None, check=optional(check_file))
     """A JSON file of the Dag's folder: ``{"requests": [{"inputs": …, "labels": [0, 1]}], "output": "probability",
     "metric": "auc", "worse_by": 0.01, "agreement": 0.9, "tolerance": 0.1}``; candidate and champion are asked at
     each step."""
     replicas: int = keyword(default=1, check=check_count)
-    """How many answer, on a cluster; up to `most_replicas` under load."""
+    """The number of servers, on a cluster; up to `most_replicas` under load."""
     most_replicas: int | None = keyword(default=None, check=optional(check_count))
     """The most replicas under load; `replicas` where not given."""
     image: str = keyword(default="serve", check=check_image, own=True, late=True)

@@ -34,14 +34,14 @@ TAKING_BACK_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A release that a task has asked for: what its words mean, ``@latest`` say, may be something else by its next try."""
+    """A release that a task has asked for, kept for its next tries: by then ``@latest`` may mean another version."""
 
     revision: str
     spec: DeploymentSpec
 
 
 class ReleasingOperator(MusterOperator):
-    """What an operator does that releases: begin or go on, look, defer, and end as the release did."""
+    """The base of an operator that releases: it begins the release or goes on with it, looks, defers, and ends with it."""
 
     name: str
     load_timeout: timedelta
@@ -55,7 +55,7 @@ class ReleasingOperator(MusterOperator):
     def _begin(self, task: TaskRun, wanted: Callable[[], DeploymentSpec]) -> Driver:
         """Ask for the release, or go on with it, unless that takes the deployment back in time.
 
-        :param wanted: what to ask for, where no try before has asked.
+        :param wanted: makes the spec to ask for, where no earlier try has asked.
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
         :raises SpecError: it would, and this is no backfill.
         """

@@ -1,4 +1,4 @@
-"""GateOperator: a model goes on if its figures are good enough, and no worse than what is served now."""
+"""GateOperator: a model passes if its metrics are good enough, and no worse than those of the served one."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ def _check_scorer(value: Any) -> None:
 class GateOperator(CodeOperator):
     """Let a model pass if its metrics are good enough, and stop the run if not.
 
-    The thresholds are held against the metrics in the version's record. The champion is compared
-    with on one evaluation set only: where both were evaluated on the same, their recorded metrics
-    count; where not, `scorer` scores both on the candidate's. Without a champion it passes, and with
-    one that was made from any of the evaluation set (a backfill's later model) it is not compared: it
-    would know the answers.
+    The thresholds are compared with the metrics in the version's record. Candidate and champion are compared on one
+    evaluation set. If both were evaluated on the same set, their recorded metrics count; else `scorer` scores both on
+    the candidate's set. The comparison is left out where there is no champion, and where the champion was
+    trained on a part of the evaluation set, as a later model is in a backfill.
     """
 
     ui_color = "#fef7e0"
@@ -68,13 +67,13 @@ class GateOperator(CodeOperator):
     )
     """``"champion"``, the version of the same volume that is served now, or an address."""
     metric: str | None = keyword(default=None, check=optional(check_metric))
-    """What is compared; where not given, the one metric of `require`."""
+    """The metric to compare by; where not given, the one metric of `require`."""
     tolerance: float = keyword(default=0.0, check=check_share)
-    """How much worse than the champion it may be."""
+    """How much worse than the champion the model may be."""
     lower_is_better: bool | None = keyword(default=None, check=optional(check_flag))
-    """For a loss. Where not given, the sign in `require` says it."""
+    """True for a loss. Where not given, the sign in `require` decides."""
     deployment: str | None = keyword(default=None, check=optional(check_name))
-    """Whose champion; where not given, the one that serves a version of this volume."""
+    """The deployment whose champion is meant; where not given, the one that serves a version of this volume."""
     evaluation: str | None = keyword(default=None, check=optional(check_input_name))
     """The input of the model's job that is the evaluation set; it may have only one where this is not given."""
     scorer: str | None = keyword(default=None, check=optional(_check_scorer))
@@ -85,7 +84,7 @@ class GateOperator(CodeOperator):
     run_timeout = timedelta(hours=1)
 
     def check_together(self) -> None:
-        """Read the rules, and find what is compared."""
+        """Read the rules, and find the metric to compare by."""
         with self.refusing("require"):
             self._thresholds()
         if self.not_worse_than is None:
@@ -97,7 +96,7 @@ class GateOperator(CodeOperator):
 
     @property
     def passed(self) -> VersionReference:
-        """The model, for those that need it to have passed."""
+        """The model, for tasks that need it to have passed."""
         return VersionReference(self, path=("passed",))
 
     def images(self) -> tuple[str, ...]:

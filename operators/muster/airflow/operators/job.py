@@ -126,7 +126,7 @@ class JobOperator(FunctionOperator):
 
     @property
     def versions(self) -> Versions:
-        """References to what this task will have committed: ``train.versions["model"]``.
+        """References to the versions that this task commits: ``train.versions["model"]``.
 
         Each renders to one pinned address, or to a list of them for an output with ``partition="*"``.
         """

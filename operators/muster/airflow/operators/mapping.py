@@ -1,4 +1,4 @@
-"""Mapped tasks: checked like any other while the Dag is parsed, and with ``.versions`` for those that follow."""
+"""Mapped tasks: checked while the Dag is parsed like other tasks, and with ``.versions`` for later tasks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from muster.airflow.operators.base import MusterOperator
 
-# So many instances are looked at while a Dag is parsed: for what is wrong with them, as each is again when
-# it runs, and for their volumes. One costs a millisecond; of the rest Airflow announces no other volume.
+# Instances that are built while a Dag is parsed, to check them and to find their volumes. Each costs a millisecond.
+# Further ones are checked when they run; Airflow announces no volume that only they write.
 SAMPLES = 32
 
 
 def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, default_queue: str) -> TaskPartial:
-    """Begin a mapped task; Airflow's scheduler reads what this keeps, and its own words there as its own.
+    """Begin a mapped task. Airflow's scheduler reads the kept keywords, so the author's words are kept under other names.
 
     :param default_queue: the executor's, for a task that names none.
     """
@@ -47,13 +47,13 @@ def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, default_que
 
 
 class Mapped:
-    """What mapped tasks of muster have beside what Airflow's have."""
+    """The members that mapped tasks of muster have beside those of Airflow's."""
 
     __slots__ = ()
 
     @property
     def versions(self) -> Versions:
-        """References to what all instances will have committed: each renders to a list, in the order of the map."""
+        """References to the versions of all instances: each renders to a list, in the order of the map."""
         task = cast("MappedOperator", self)
         known = {**task.partial_kwargs, **next(_instances(task._get_specified_expand_input()), {})}
         operator = cast("type[MusterOperator]", task.operator_class)
@@ -70,9 +70,9 @@ class Mapped:
         return VersionReference(task, path=("passed",))
 
     def complete(self) -> Self:
-        """Check the instances, and tell Airflow the assets that they will change.
+        """Check the instances, and tell Airflow their assets.
 
-        :raises SpecError: what one of them would be refused for when it runs.
+        :raises SpecError: one of them would be refused when it runs.
         """
         task = cast("MappedOperator", self)
         _refuse_lists(task.task_id, task._get_specified_expand_input())
@@ -83,9 +83,9 @@ class Mapped:
         return self
 
     def samples(self) -> Iterator[MusterOperator]:
-        """Its instances as far as the Dag file tells them, :data:`SAMPLES` at most.
+        """Its instances as far as the Dag file shows them, :data:`SAMPLES` at most.
 
-        What only a run will tell is :class:`Later` there.
+        A value that only the run knows is :class:`Later`.
         """
         task = cast("MappedOperator", self)
         expanded = task._get_specified_expand_input()
@@ -98,14 +98,14 @@ class Mapped:
             yield made
 
     def unmap(self, resolve: Mapping[str, Any]) -> MusterOperator:
-        """Build an instance, and remember in it what it was given."""
+        """Build an instance, and keep its arguments in it."""
         made = cast("MusterOperator", super().unmap(resolve))  # type: ignore[misc]
         expanded = cast("MappedOperator", self)._get_specified_expand_input()
         made.given = told_apart(resolve or {}, expanded)
         return made
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        """Build the instance; what is wrong with it is final, as in a task that is not mapped."""
+        """Build the instance; an error in it is final, as in a task that is not mapped."""
         with translated():
             super().render_template_fields(context, jinja_env)  # type: ignore[misc]
 
@@ -166,7 +166,7 @@ def _instances(expanded: ExpandInput) -> Iterator[dict[str, Any]]:
 
 
 def _without_late(given: Mapping[str, Any], task: MappedOperator) -> dict[str, Any]:
-    """Leave out what a run will bring, where an operator could make nothing of a stand-in."""
+    """Leave out values that only the run knows, for keywords that cannot hold a stand-in."""
     late = {each.parameter for each in keywords_of(task.operator_class).values() if each.may_be_late}
     return {word: value for word, value in given.items() if word in late or not isinstance(value, Later)}
 
@@ -178,7 +178,7 @@ def _elements(value: Any) -> list[Any]:
 
 
 def _refuse_lists(task_id: str, expanded: ExpandInput) -> None:
-    """Refuse to expand over the versions of one task: Airflow counts a task's results, and not what is in them."""
+    """Refuse to expand over the versions of one task: Airflow counts results, and not their elements."""
     for word, value in expanded.value.items() if isinstance(expanded, DictOfListsExpandInput) else ():
         if isinstance(value, VersionReference) and not value.operator.is_mapped:
             raise SpecError(

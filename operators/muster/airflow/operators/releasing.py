@@ -1,4 +1,4 @@
-"""What a release needs and says, as pure functions: its smoke requests, its end, its words."""
+"""The files and messages of a release, as pure functions: smoke requests, comparison, plan, refusal."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _COMPARISON = {"requests", "output", "agreement", "tolerance", "metric", "worse_
 
 
 def answered_otherwise(deployments: Deployments, name: str, version: str) -> str:
-    """Say what a deployment answers with now, if that is not `version`; else nothing."""
+    """Say which version a deployment answers with now, if it is not `version`; else return nothing."""
     try:
         champion = deployments.deployment(name).champion
     except NotFound:
         return f"{name} is not deployed any more"
     if champion is None:
-        return f"{name} serves nobody now"
+        return f"{name} has no traffic now"
     serves = champion.model.address
     return "" if serves == version else f"{name} answers with {short(serves)} now"
 
 
 def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
-    """Read the smoke requests. :raises SpecError: it names the file and what is wrong in it."""
+    """Read the smoke requests. :raises SpecError: it names the file and the error."""
     if name is None:
         return ()
     try:
@@ -57,7 +57,7 @@ def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
 
 
 def read_comparison(folder: DagFolder, name: str | None) -> Comparison | None:
-    """Read what candidate and champion are both asked. :raises SpecError: it names the file and what is wrong."""
+    """Read the requests for candidate and champion. :raises SpecError: it names the file and the error."""
     from muster.backends.releases.plan import Comparison
 
     if name is None:
@@ -102,7 +102,7 @@ def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
 
 
 def asker(origin: Origin) -> str:
-    """Who asks for a release, the same for every try of a task: ``flights.deploy, manual__2026-11-22``."""
+    """The name of the task that asks for a release, the same in every try: ``flights.deploy, manual__2026-11-22``."""
     index = f"[{origin.map_index}]" if origin.map_index >= 0 else ""
     return f"{origin.dag_id}.{origin.task_id}{index}, {origin.run_id}"
 
@@ -110,7 +110,7 @@ def asker(origin: Origin) -> str:
 def refusal_text(
     status: DeploymentStatus | None, outcome: Outcome, *, name: str, model: str, smoke: str | None = None
 ) -> str:
-    """Four lines: what was not released, what was broken with its figures, what serves now, where to look.
+    """Four lines: the version that was not released, the broken rule with its figures, what serves now, where to look.
 
     :param status: None where the deployment is gone.
     :param smoke: the file of the smoke requests, named where one of them is the reason.
@@ -125,7 +125,7 @@ def refusal_text(
 
 
 def serving(status: DeploymentStatus | None) -> str:
-    """Say what users are answered by now."""
+    """Say which version answers users now."""
     champion = status.champion if status else None
     if status is None or champion is None:
         return "nothing serves under this name"
@@ -169,7 +169,7 @@ def _json(what: str, text: str) -> Any:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Name a file in front of what is wrong in it."""
+    """Put a file's name in front of the message of a SpecError."""
     try:
         yield
     except SpecError as error:

@@ -21,11 +21,11 @@ SHOWN = 200
 
 
 class RetentionOperator(MusterOperator):
-    """Delete old versions, leftovers of jobs, unused code and old logs; what is needed stays.
+    """Delete old versions, leftovers of jobs, unused code and old logs.
 
-    Never deleted is what a deployment serves, what is pinned or leased, what a job waits for, and
-    everything that kept versions were made from. A deleted version leaves its record, so that what was
-    made from it can still be traced, and its blocks are freed by a run an hour later or more.
+    Versions that a deployment serves, that are pinned or leased, that a job waits for, or that a kept version was
+    made from are never deleted. The record of a deleted version stays, so that versions made from it can still
+    be traced. A run that comes an hour later, or more, frees its blocks.
     """
 
     ui_color = "#f1f3f4"
@@ -43,7 +43,7 @@ class RetentionOperator(MusterOperator):
     rehearsal: bool | str = keyword(  # dry_run is a method of every operator
         default=False, alias="dry_run", read=keep_types, check=if_known(check_flag), templated=True
     )
-    """Only say what would go."""
+    """Only list what would be deleted."""
 
     def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about the whole store
         """Collect, list what went, and return the sums."""

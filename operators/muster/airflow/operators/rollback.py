@@ -1,4 +1,4 @@
-"""RollbackOperator: what was released is taken back by hand, from a Dag or from Airflow's page."""
+"""RollbackOperator: a release is taken back by hand, from a Dag or from Airflow's page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class RollbackOperator(MusterOperator):
     """Give the traffic back: of a release under way to its champion, else to the revision that is kept.
 
-    In force with one write, in seconds. What is rolled back is refused and goes. A task does this once: its
-    retry means the same revision, and goes back no further; one that is cleared looks anew. It returns
-    ``version``, what serves now, and ``rolled_back``, what was taken back.
+    It takes seconds, and one write moves the traffic. The revision is marked refused and removed. A retry of the task
+    means the same revision, and goes back no further; a cleared task looks anew. The task returns ``version``, which
+    serves now, and ``rolled_back``, which was taken back.
     """
 
     ui_color = "#fce8e6"
@@ -34,8 +34,8 @@ class RollbackOperator(MusterOperator):
     name: str = keyword(check=check_name)
     """The deployment."""
     model: str | VersionReference | None = keyword(default=None, check=optional(check_one), templated=True)
-    """Take back this version, and only this one: where it is not on its way to serve, nor serves while no other is,
-    the task is skipped. Whatever does, where not given."""
+    """The version to take back: the one being released or, if there is no release, the one that serves. If it is
+    neither, the task is skipped. Where not given, whichever version that is."""
     reason: str | None = keyword(default=None, check=optional(check_text), templated=True)
     """One line; it is kept with the revision."""
 

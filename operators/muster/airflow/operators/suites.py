@@ -1,4 +1,4 @@
-"""Suites of expectations: read from the Dag's folder, held against what their image knows, failures in four lines."""
+"""Suites of expectations: read from the Dag's folder, checked against their image, failures in four lines."""
 
 from __future__ import annotations
 

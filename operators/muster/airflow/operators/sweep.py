@@ -1,4 +1,4 @@
-"""SweepOperator: now and then, ends the jobs that no task waits for any more, and takes back unwatched releases."""
+"""SweepOperator: ends the jobs that no task waits for any more, and takes back releases that no task watches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class SweepOperator(MusterOperator):
-    """End the jobs of this Airflow that none of its tasks owns any more, and take away what ended jobs left.
+    """End the jobs of this Airflow that none of its tasks owns any more, and delete what ended jobs left.
 
-    A release whose task is over, and not as a success, is taken back: no task watches it. One that is held
-    waits for a person, and stays.
+    A release whose task has ended without success is taken back, since no task watches it. A held release stays:
+    a person decides on it.
 
     It returns ``swept``, the ids of the jobs that it ended, and ``taken_back``, the deployments whose release
-    it took back. What belongs to another Airflow, and what people started themselves, it leaves alone.
+    it took back. Jobs and releases of another Airflow, or started by hand, are left alone.
     """
 
     ui_color = "#f1f3f4"

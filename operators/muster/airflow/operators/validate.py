@@ -80,7 +80,7 @@ class ValidateOperator(QueuedOperator):
 
     @property
     def passed(self) -> VersionReference:
-        """What was checked, for those that need it to have passed."""
+        """The checked version, for tasks that need it to have passed."""
         return VersionReference(self, path=("passed",))
 
     @property
