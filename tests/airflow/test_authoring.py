@@ -90,7 +90,12 @@ def test_a_strict_type_checker_sees_what_is_wrong(tmp_path: Path) -> None:
             """\
             from pathlib import Path
 
-            from muster.airflow import job
+            from muster.airflow import GangOperator, job
+
+            GangOperator(task_id="a", command=["true"], trigger_rule="all_done", queue="gpus", params={"x": 1})
+            GangOperator(task_id="b", command=["true"], hang_timeot=None)
+            GangOperator(task_id="c", command=["true"], hang_timeout=3)
+            GangOperator(command=["true"])
 
             @job(image="python", outputs={"rows": "a/rows"}, retires=3)
             def one(rows: Path) -> None: ...
@@ -103,6 +108,12 @@ def test_a_strict_type_checker_sees_what_is_wrong(tmp_path: Path) -> None:
         )
     )
     told = mypy(wrong)
+    assert "dag.py:5:" not in told
+    assert (
+        'Unexpected keyword argument "hang_timeot" for "GangOperator"; did you mean "hang_timeout"?' in told
+    )
+    assert '"hang_timeout" to "GangOperator" has incompatible type "int"; expected "timedelta | None"' in told
+    assert 'Missing named argument "task_id" for "GangOperator"' in told
     assert 'Unexpected keyword argument "retires"' in told
     assert '"TaskResult" has no attribute "version"; maybe "versions"?' in told
 

@@ -1,4 +1,4 @@
-"""The service's side of the table: a route for each address, answered by the store, or by what stands before it."""
+"""The service's side of the table: a route for each address, answered by the store or the service itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def routes(served: Served) -> Iterator[Route]:
-    """Every route of the table."""
+    """Return every route of the table."""
     own = _own(served)
     for (verb, path), rows in groupby(TABLE, key=lambda row: (row.verb, row.path)):
         same = tuple(rows)
@@ -47,7 +47,7 @@ def _handler(
 
 
 def _of_store(row: Row, served: Served) -> Callable[..., Any]:
-    """The method of the store, or of its ledger, that a row is of."""
+    """Return the method of the store, or of its ledger, for a row."""
     protocol, _, name = row.method.__qualname__.partition(".")
     found: Callable[..., Any] = getattr(
         served.store.ledger if protocol == Ledger.__name__ else served.store, name
@@ -56,7 +56,7 @@ def _of_store(row: Row, served: Served) -> Callable[..., Any]:
 
 
 def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
-    """What the service answers itself: it knows more than the folder does."""
+    """The calls that the service answers itself, since it knows more than the folder store."""
     ledger = served.store.ledger
 
     def status(job_id: str) -> JobStatus:

@@ -26,9 +26,9 @@ from muster.volumes.service.starts import Starts
 
 
 def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
-    """Build the service. With its start it goes on with what was sealed and not committed.
+    """Build the service. At its start it resumes the commit of sealed jobs.
 
-    There is at most one of it for a store; see :mod:`muster.volumes.service.serve`.
+    A store has at most one service; see :mod:`muster.volumes.service.serve`.
     """
     journals, hearing = Journals(store), Hearing()
     committer = Committer(store, journals, hearing)
@@ -57,12 +57,12 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_call, Exception: _defect},
     )
-    app.router.redirect_slashes = False  # a path is what it says, or wrong
+    app.router.redirect_slashes = False  # a path is right as it is, or wrong
     return app
 
 
 class ByLastPart(BaseRoute):
-    """Many routes, found by the last part of their paths: trying each in turn took a fourth of a short request."""
+    """Many routes, found by the path's last part: trying all took a quarter of a short request's time."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = list(routes)
@@ -72,7 +72,7 @@ class ByLastPart(BaseRoute):
             self._by_last.setdefault("" if "{" in last else last, []).append(route)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """The route that fits, or one that fits but for its method."""
+        """Return the route that matches, or one that matches but for its method."""
         found, said = Match.NONE, dict[str, Any]()
         last = scope["path"].rpartition("/")[2]
         for route in (*self._by_last.get(last, ()), *self._by_last.get("", ())):
@@ -88,7 +88,7 @@ class ByLastPart(BaseRoute):
         await scope["route"].handle(scope, receive, send)
 
 
-async def _healthy(_: Request) -> Response:  # needs no thread: none may be free
+async def _healthy(_: Request) -> Response:  # needs no thread: all may be busy
     return PlainTextResponse("ok\n")
 
 

@@ -1,4 +1,4 @@
-"""Files as one tar, made and taken apart while it is on its way; nothing but plain files is let in."""
+"""Files as one tar, packed and unpacked as a stream; only plain files are accepted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One file of an archive: its name there, and its bytes or where they are."""
+    """One file of an archive: its name in the archive, and its bytes or their place."""
 
     name: str
     source: Path | bytes
@@ -26,7 +26,7 @@ class Member:
 
 
 def members(folder: Path, *, prefix: str = "") -> Iterator[Member]:
-    """Every file below a folder of ours, in the order of their paths."""
+    """Yield every file below a folder of the service, sorted by path."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         runs = os.access(path, os.X_OK)
         yield Member(name=f"{prefix}{path.relative_to(folder)}", source=path, runs=runs)
@@ -35,13 +35,13 @@ def members(folder: Path, *, prefix: str = "") -> Iterator[Member]:
 def pack(files: Iterable[Member]) -> Iterator[bytes]:
     """Write a tar piece by piece; the same files always give the same bytes.
 
-    :raises StoreError: a file got shorter meanwhile.
+    :raises StoreError: a file was truncated meanwhile.
     """
     return in_chunks(_packed(files))
 
 
 def in_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in fewer pieces: each costs a turn of a thread and a write, however small it is."""
+    """Yield the same bytes in fewer pieces: each piece costs a switch of threads and a write."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -75,7 +75,9 @@ def exactly(file: BinaryIO, size: int, *, what: str) -> Iterator[bytes]:
     while size:
         chunk = file.read(min(CHUNK_BYTES, size))
         if not chunk:
-            raise StoreError(f"{what!r:.200} got shorter while it was read: let nobody write it meanwhile")
+            raise StoreError(
+                f"{what!r:.200} got shorter while it was read: no process may write it meanwhile"
+            )
         size -= len(chunk)
         yield chunk
 
@@ -83,8 +85,8 @@ def exactly(file: BinaryIO, size: int, *, what: str) -> Iterator[bytes]:
 def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> dict[str, int]:
     """Write the files of a tar below `folder`, which must be empty; return the size of every path.
 
-    :param check: returns a path that is plain and stays below the folder, or raises.
-    :raises SpecError: it is no tar, or holds anything but files, or one twice.
+    :param check: returns a path if it is plain and stays below the folder, or raises.
+    :raises SpecError: it is no tar, holds anything but files, or a file twice.
     """
     sizes: dict[str, int] = {}
     try:

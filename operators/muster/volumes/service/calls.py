@@ -1,4 +1,4 @@
-"""One request as a handler sees it: who asks, what for, and the body, read while it comes.
+"""One request as a handler sees it: its token, its parameters, and its body, read as it arrives.
 
 Handlers are plain functions that run in threads, since all they do is read and write files.
 """
@@ -34,17 +34,17 @@ LIMIT_LINES_BYTES = 4 * MIB
 LIMIT_WORKER_BYTES = 16 * MIB
 WORKER = "worker.pyz"
 
-SILENCE_SECONDS = 30.0  # a client that sends no more may be a node that is lost
-MESSAGE_SECONDS = 60.0  # for all of what is kept in memory until it is whole
+SILENCE_SECONDS = 30.0  # a client that sends no more may be on a lost node
+MESSAGE_SECONDS = 60.0  # for a whole body that is kept in memory
 
 T = TypeVar("T")
 
 
 class Body(io.RawIOBase):
-    """A request's body as a file, for a thread; no more than a chunk of it is in memory.
+    """A request's body as a file, for a thread; at most one chunk of it is in memory.
 
-    :param seconds: how long it may take in all, beside that it may never pause for `SILENCE_SECONDS`.
-    :param what: what an error calls it.
+    :param seconds: how long the whole body may take; besides, no pause may exceed `SILENCE_SECONDS`.
+    :param what: its name in errors.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Body(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill what there is of `buffer`.
+        """Read into `buffer`.
 
         :raises SpecError: the body is longer than its limit.
-        :raises ClientDisconnect: nothing comes any more, or too slowly.
+        :raises ClientDisconnect: the client sends no more, or too slowly.
         """
         while not self._rest:
             chunk = anyio.from_thread.run(self._next)
@@ -101,41 +101,41 @@ class Call:
     token: Token = field(default_factory=lambda: Token(kind=Kind.JOB, expires=0))
 
     def part(self, name: str) -> str:
-        """A part of the path. What makes a file's name of it checks it."""
+        """Return a part of the path. Code that makes a file name of it must check it."""
         return str(self.request.path_params[name])
 
     def number(self, name: str) -> int:
-        """A part of the path that is a number."""
+        """Return a part of the path that is a number."""
         return number(name, self.part(name))
 
     def query(self, name: str, default: str | None = None) -> str:
-        """A parameter of the query. :raises SpecError: it is not there, and has no default."""
+        """Return a parameter of the query. :raises SpecError: it is missing and has no default."""
         value = self.request.query_params.get(name, default)
         if value is None:
             raise SpecError(f"the request lacks its parameter {name!r}")
         return value
 
     def query_number(self, name: str, default: int | None = None) -> int:
-        """A parameter of the query that is a number, 0 or more."""
+        """Return a parameter of the query that is a number, 0 or more."""
         return number(name, self.query(name, None if default is None else str(default)))
 
     def body(self, *, limit_bytes: int | None) -> io.BufferedReader:
-        """The body, to be read once."""
+        """Return the body, to be read once."""
         return io.BufferedReader(Body(self.request, limit_bytes=limit_bytes), CHUNK_BYTES)
 
     def text(self, *, limit_bytes: int, what: str = "the request's body") -> bytes:
-        """The whole body. :raises SpecError: it is longer than that."""
+        """Return the whole body. :raises SpecError: it is longer than `limit_bytes`."""
         body = Body(self.request, limit_bytes=limit_bytes, seconds=MESSAGE_SECONDS, what=what)
         return io.BufferedReader(body, CHUNK_BYTES).read()
 
     def message(self, kind: type[T]) -> T:
-        """The body as a dataclass. :raises SpecError: it is another, or too long."""
+        """Return the body as a dataclass. :raises SpecError: it is of another kind, or too long."""
         return wire.loads(kind, self.text(limit_bytes=LIMIT_JSON_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """How much of a log is held."""
+    """How many bytes of a stream the service has."""
 
     count: int
 
@@ -154,10 +154,10 @@ def route(
 ) -> Route:
     """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
 
-    What a handler returns is sent as a message, nothing as 204, a response as it is. What it raises is
-    sent as the error that it is.
+    A dataclass that a handler returns is sent as a message, None as 204, a response unchanged. An error that
+    it raises is sent as that error.
 
-    :param threads: those of :class:`Served` for what may take minutes, or comes from pods.
+    :param threads: those of :class:`Served` for calls that may take minutes, or come from pods.
     """
 
     async def answer(request: Request) -> Response:
@@ -172,19 +172,19 @@ def route(
             return await anyio.to_thread.run_sync(work, limiter=threads)
         except MusterError as error:
             return refusal(_with_room(error, served))
-        except ClientDisconnect:  # a client that hears the answer may send all of it again
+        except ClientDisconnect:  # if the client gets the answer it may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
     return Route(path, answer, methods=[method])
 
 
 def refusal(error: MusterError) -> Response:
-    """The answer that says an error."""
+    """Return the response for an error."""
     return JSONResponse(document(error), status_code=status_of(error))
 
 
 def _with_room(error: MusterError, served: Served) -> MusterError:
-    """Say of a full disk which one it is, and what is left there: the client does not see it."""
+    """Add to a full disk's error which disk it is, and its free space: the client cannot see it."""
     if not is_full(error):
         return error
     told = type(error)(f"{error}; {Room.of(served.store.layout.root, disk=CLAIM)}")

@@ -1,7 +1,7 @@
-"""Whether the store is whole: fsck, done where the store is.
+"""Runs fsck where the store is.
 
-A check answers with a line for each version that it looks at, a Checking, and last with its Report, or
-with the error that ended it. It runs to its end, also when its client is gone; a request for another one meanwhile joins it.
+A check answers with a Checking line for each version that it checks, and at last with its Report or the
+error that ended it. It runs to its end even without a client; another request meanwhile joins it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def routes(served: Served) -> Iterator[Route]:
-    """Every route of this module."""
+    """Return every route of this module."""
     yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(served.store)), served=served)
 
 
@@ -44,10 +44,10 @@ def _fsck(call: Call, *, checks: Checks) -> Response:
 
 
 async def _told(check: Check) -> AsyncIterator[str]:
-    """All that a check says, from its first line on, in no thread."""
+    """Yield all lines of a check, from its first, without a thread."""
     said, last = 0, ""
     while not last:
-        last = check.last  # before the lines: none comes after it
+        last = check.last  # read before the lines: no line follows it
         lines = check.lines[said:]
         said += len(lines)
         for line in lines:
@@ -59,7 +59,7 @@ async def _told(check: Check) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Checking:
-    """How far a check is: the version it looks at now, and how many of how many it has done."""
+    """Progress of a check: its present version, and the numbers of checked versions and of all."""
 
     address: str
     done: int
@@ -69,7 +69,7 @@ class Checking:
 class Check:
     """One check, in a thread of its own.
 
-    `lines` say how far it is, and `last`, once it is through, is its Report or the error that ended it.
+    `lines` are its progress; `last`, at its end, is its Report or the error that ended it.
     """
 
     def __init__(self, store: FolderStore, *, deep: bool, protect: bool) -> None:
@@ -94,7 +94,7 @@ class Check:
 
 
 class Checks:
-    """The checks under way, one of a kind at the most: who asks for one that runs joins it."""
+    """The running checks, at most one of a kind: a request for a running check joins it."""
 
     def __init__(self, store: FolderStore) -> None:
         self._store = store
@@ -102,7 +102,7 @@ class Checks:
         self._running: WeakValueDictionary[tuple[bool, bool], Check] = WeakValueDictionary()
 
     def joined(self, *, deep: bool, protect: bool) -> Check:
-        """The check that runs, or a new one."""
+        """Return the running check, or start one."""
         kind = (deep, protect)
         with self._lock:
             check = self._running.get(kind)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A method that asks the service, as the table says."""
+    """Make a method of a protocol one that asks the service, as the table says."""
     row = ROWS[method]
 
     def ask(self: _Client, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -48,7 +48,7 @@ def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 class _Client:
-    """What asks over one connection."""
+    """A client over one connection."""
 
     _connection: Connection
 
@@ -56,7 +56,7 @@ class _Client:
 class ServiceLedger(_Client):
     """The job ledger behind a store service; see :class:`muster.volumes.protocols.Ledger`.
 
-    Where the service was away meanwhile, a False of `create` may also mean that the first of several tries did it.
+    After the service was away, a False of `create` may also mean that an earlier try of this call did it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -72,16 +72,17 @@ class ServiceLedger(_Client):
     _specs = remote(Ledger.specs)
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
-        """Return what was asked for by many jobs, in a few requests."""
+        """Return the specs of many jobs, in a few requests."""
         found = dict[str, JobSpec]()
         for first in range(0, len(job_ids), MOST_SPECS):
             found |= self._specs(job_ids[first : first + MOST_SPECS])
         return found
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
-        """Record a status; one that comes after the job's end, or after all replicas sealed, is dropped.
+        """Record a status; after the job's end, or after all replicas have sealed, it is dropped.
 
-        A service of an earlier release compares no owner: it records the status, and answers nothing.
+        A service of an earlier release does not compare owners: it records the status, and its answer is
+        empty.
         """
         path, query = f"{_job(status.job_id)}/status", {} if owner is None else {"owner": owner}
         answer = self._connection.request("PUT", path, query=query, content=dumps(status).encode())
@@ -91,11 +92,11 @@ class ServiceLedger(_Client):
         """Set the owner if it is `expected` now."""
         if self._own(job_id, owner=owner, expected=expected):
             return True
-        # An answer that was lost may have been a yes: then a second try finds us the owner.
+        # A lost answer may have been True: then the second try finds this owner.
         return owner != expected and self.status(job_id).owner == owner
 
     def append(self, job_id: str, data: bytes, *, request: str | None = None) -> None:
-        """Add whole lines to the log, once, however often it has to be sent.
+        """Add whole lines to the log, once, however often they are sent.
 
         :param request: a name for these lines: a second caller that adds lines under it adds nothing.
         """
@@ -113,10 +114,10 @@ class ServiceLedger(_Client):
 class ServiceStore(_Client):
     """Volumes, code snapshots and the ledger behind a store service; see :class:`muster.volumes.protocols.ServedStore`.
 
-    What it reads of versions and code is fetched into `cache`, once, and stays there.
+    Versions and code are fetched into `cache` once, and stay there.
 
     :param url: ``http://muster-store:8470``.
-    :param token: an operator's.
+    :param token: an operator's token.
     :param patience_seconds: how long the service may be away before a call fails.
     """
 
@@ -136,12 +137,12 @@ class ServiceStore(_Client):
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._connection.close()
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """The service's address."""
         return self._connection.url
 
     @property
@@ -187,7 +188,7 @@ class ServiceStore(_Client):
         return found
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
-        """Return every file of one version by its path, with hash and size; also after gc."""
+        """Return every file of one version by path, with hash and size; also after gc."""
         return self._downloads.manifest(address, self.record(address).digest)
 
     def path(self, address: str) -> Path:
@@ -211,7 +212,7 @@ class ServiceStore(_Client):
         return self._downloads.code(check_digest("code snapshot", digest))
 
     def stage(self, job_id: str) -> Staging:
-        """Begin a new attempt; its root is where the service sees it."""
+        """Begin a new attempt; its root is a path on the service's side."""
         return _staging(self._begun(job_id, request=_new_request()))
 
     def staging(self, job_id: str) -> Staging | None:
@@ -225,11 +226,11 @@ class ServiceStore(_Client):
         return (0 if found.place is None else found.place.attempt), found.taken
 
     def begin(self, job_id: str, *, after: int) -> int:
-        """Begin the attempt that follows `after`, which is over; asked twice, it is one."""
+        """Begin the attempt that follows `after`, which is over; calling it twice begins one."""
         return self._begun(job_id, request=f"after-{after}").attempt
 
     def equip(self, job_id: str, *, worker: bytes) -> None:
-        """Keep the worker's zipapp for a job: its pods get it with their bundle."""
+        """Store the worker's zipapp for a job: its pods get it with their bundle."""
         self._connection.request("PUT", f"{_job(job_id)}/worker", content=worker)
 
     def commit(
@@ -240,7 +241,7 @@ class ServiceStore(_Client):
         metrics: Mapping[str, float] | None = None,
         modules: Sequence[str] | None = None,
     ) -> dict[str, tuple[Version, ...]]:
-        """Make what all replicas sealed into versions: every output or none, once per job_id."""
+        """Make the sealed files of all replicas into versions: every output or none, once per job_id."""
         # earlier services refuse metrics that are null
         return self._commit(job_id, attempt=attempt, metrics=metrics or {}, modules=modules)
 
@@ -276,7 +277,7 @@ class ServiceStore(_Client):
         raise Unavailable(f"the store service at {self.url} ended its check without a report: check again")
 
     def salvage(self, job_id: str, target: Path) -> int:
-        """Fetch what an ended job staged, and could not be committed, below `target`."""
+        """Fetch an ended job's uncommitted outputs below `target`."""
         with (
             translated(f"fetch what job {job_id} staged into {target}"),
             self._connection.stream(f"{_job(job_id)}/staged") as archive,
@@ -289,10 +290,10 @@ def _staging(place: Place) -> Staging:
 
 
 def _job(job_id: str) -> str:
-    """Where the service has a job. :raises SpecError: it is no job_id."""
+    """Return the path of a job's calls. :raises SpecError: it is no job_id."""
     return f"/v1/jobs/{check_job_id(job_id)}"
 
 
 def _new_request() -> str:
-    """A name for one call: sent again, the service knows it by it."""
+    """Return a name for one call, by which the service recognizes a retry."""
     return os.urandom(8).hex()

@@ -1,7 +1,7 @@
-"""Brings every job whose replicas have all sealed to its end: commits, and records what came of it.
+"""Commits every job whose replicas have all sealed, and records its end.
 
-No client has to wait for it: GPUs are given back when the last replica has sealed, and Airflow may be
-away. Once all have sealed it is decided that the job is committed: nothing else ends it then.
+No client has to wait for it: GPUs are free as soon as the last replica has sealed, and Airflow may be away.
+Once all replicas have sealed the job is going to be committed: nothing else can end it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 class Committer:
     """Commits in the background, several jobs at once.
 
-    :param patience_seconds: how long a commit that a full or failing disk stops is tried again.
+    :param patience_seconds: how long to retry a commit on a full or failing disk.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class Committer:
 
     @contextmanager
     def alone(self, job_id: str) -> Iterator[None]:
-        """No other thread decides anything about the job meanwhile; for moments only."""
+        """Hold the job's lock, for moments only: no other thread decides about the job."""
         with self._locks[hash(job_id) % _LOCKS]:
             yield
 
     def start(self) -> None:
-        """Look for what was sealed and not committed when the service last ended, and go on with it."""
+        """Find jobs that were sealed and not committed when the service last ended, and commit them."""
         threading.Thread(target=self._pick_up, name="pick-up", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin nothing new. What is being done now may be cut off: the next start picks it up."""
+        """Begin nothing new. Commits in progress may be interrupted: the next start resumes them."""
         self._stopping.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def decided(self, job_id: str) -> bool:
-        """Whether all replicas of the current attempt have sealed here, so that the job is committed."""
+        """Whether all replicas of the current attempt have sealed, so the job is going to be committed."""
         staging = self._store.staging(job_id)
         if staging is None or not self.report(staging).is_file():
             return False
@@ -92,14 +92,14 @@ class Committer:
         )
 
     def report(self, staging: Staging) -> Path:
-        """Where what rank 0 returned lies until it is committed."""
+        """The file of rank 0's report until the commit."""
         first = self._store.ledger.spec(staging.job_id).roles[0].name
         return staging.sealed(first, 0).with_suffix(".report")
 
     def check_going_on(self, job_id: str) -> None:
-        """Refuse what comes too late; call it :meth:`alone`.
+        """Refuse a call that comes too late; call it within :meth:`alone`.
 
-        :raises Over: the job has ended, or all have sealed.
+        :raises Over: the job has ended, or all its replicas have sealed.
         """
         state = self._store.ledger.status(job_id).state
         if state.ended:
@@ -109,9 +109,9 @@ class Committer:
             raise Over(f"job {job_id} has sealed: it is committed, never run again")
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
-        """Record what a client says of a job, unless its end is decided; its first verdict stays.
+        """Record a client's status of a job, unless its end is decided; the first verdict stays.
 
-        :return: False where `owner` is named and another one owns it.
+        :return: False where `owner` is given and another one owns the job.
         """
         with self.alone(status.job_id):
             before = self._store.ledger.status(status.job_id)
@@ -130,7 +130,7 @@ class Committer:
             return True
 
     def _note(self, status: JobStatus, *, owner: str | None) -> bool:
-        """Record a status; on a full claim what a job has staged that comes to nothing makes room for its verdict."""
+        """Record a status; on a full claim, delete a failed job's staged files to make room for it."""
         try:
             return self._store.ledger.update(status, owner=owner)
         except MusterError as error:
@@ -140,7 +140,7 @@ class Committer:
             return self._store.ledger.update(status, owner=owner)
 
     def commit(self, job_id: str) -> None:
-        """Begin to commit a job whose replicas have all sealed, once; call it :meth:`alone`."""
+        """Begin the commit of a job whose replicas have all sealed, once; call it within :meth:`alone`."""
         status = self._store.ledger.status(job_id)
         if not status.state.ended and job_id not in self._begun:
             self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason="", verdict=None))
@@ -148,14 +148,14 @@ class Committer:
             self._threads.submit(self.bring_to_end, job_id)
 
     def _give_back(self, job_id: str, cause: Cause | None) -> None:
-        """Free what a job that came to nothing had staged; what cannot go now, gc takes."""
+        """Delete the staged files of a job without success; gc deletes the rest."""
         try:
             give_back(self._store, job_id, cause=cause)
         except (MusterError, OSError) as error:
             _LOG.warning("job %s has ended, and what it staged is still there: %s", job_id, error)
 
     def _pick_up(self) -> None:
-        """Look at every job, and again at those that the disk hid."""
+        """Check every job, and retry those that could not be read."""
         unseen: list[str] | None = None
         pause = _SHORTEST_PAUSE_SECONDS
         while True:
@@ -169,7 +169,7 @@ class Committer:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _picked_up(self, job_id: str) -> bool:
-        """Commit a job that has sealed; whether it could be told."""
+        """Commit the job if it has sealed; return whether it could be read."""
         try:
             with self.alone(job_id):
                 if not self._store.ledger.status(job_id).state.ended and self.decided(job_id):
@@ -194,7 +194,7 @@ class Committer:
             self._begun.discard(job_id)
 
     def _outcome(self, job_id: str) -> JobResult | Verdict | None:
-        """Commit, again and again where a disk is in the way; None where the service ends meanwhile."""
+        """Commit, and retry where the disk fails; None where the service ends meanwhile."""
         deadline, pause = time.monotonic() + self._patience, _SHORTEST_PAUSE_SECONDS
         while True:
             try:
@@ -204,7 +204,7 @@ class Committer:
                     return self._verdict(job_id, error)
                 _LOG.warning("job %s is not committed yet: %s", job_id, error)
                 self._tell(job_id, str(error))
-            except Exception as error:  # a job without a decided end would be waited for without end
+            except Exception as error:  # without an end, clients would wait for the job for ever
                 _LOG.exception("job %s has sealed and cannot be committed", job_id)
                 said = (
                     f"the store service failed at the commit ({type(error).__name__}): its log says at what"
@@ -215,8 +215,8 @@ class Committer:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _tell(self, job_id: str, why: str) -> None:
-        """Say in the job's status why its commit takes long."""
-        with suppress(MusterError, OSError):  # a disk that takes no commit may take no word either
+        """Write into the job's status why its commit takes long."""
+        with suppress(MusterError, OSError):  # a disk that takes no commit may take no status either
             status = self._store.ledger.status(job_id)
             self._store.ledger.update(replace(status, reason=one_line(f"is tried again: {why}")))
 
@@ -246,7 +246,7 @@ class Committer:
         )
 
     def _told(self, job_id: str) -> Told:
-        """What the job told of itself in its log; the versions are there, so one that cannot be read costs no more."""
+        """Return progress and links in the job's log; empty if it cannot be read: the versions are there."""
         told = Told()
         try:
             lines, cursor = self._store.ledger.read(job_id)
@@ -276,7 +276,7 @@ class Committer:
             self._journals.of(job_id).tell_left_out()
             status = replace(status, state=JobState.SUCCEEDED, result=ended)
         else:
-            self._give_back(job_id, ended.cause)  # first: its end needs room, too
+            self._give_back(job_id, ended.cause)  # first: recording its end needs room, too
             ended = ended.going_on(self._store.ledger.spec(job_id).origin.again)
             last_words = (ended.render(job_id=job_id) + "\n").encode()
             self._journals.of(job_id).append("muster/verdict", last_words, offset=0)
@@ -286,7 +286,7 @@ class Committer:
 
 
 def _is_regular(path: Path) -> bool:
-    """Whether a file is there; asked for by name, since a listing may be late, and no pipe is waited at."""
+    """Whether a regular file is there; opened by name, since listings may be late, and not waiting for a pipe."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
@@ -294,6 +294,6 @@ def _is_regular(path: Path) -> bool:
 
 
 def _passes(error: MusterError | OSError) -> bool:
-    """Whether the same may go well a little later: the disk was full or failing."""
+    """Whether a retry may succeed: the disk was full or failing."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _PASSING

@@ -1,4 +1,4 @@
-"""The client's side of every request: sent again while the service is away, its errors raised as they are."""
+"""The client's side of every request: retried while the service is away, with the service's errors raised."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
         self._uploads.close()
 
@@ -79,10 +79,10 @@ class Connection:
         content: Callable[[], Iterator[bytes]] | bytes | None = None,
         slow: bool = False,
     ) -> httpx.Response:
-        """Send a request, again while the service is away, and return its whole answer.
+        """Send a request, retry while the service is away, and return the whole answer.
 
-        :param content: the body, or what makes it anew for each time that it is sent.
-        :raises MusterError: what the service raised, or that it stays away.
+        :param content: the body, or a function that makes it for each try.
+        :raises MusterError: the service's error, or Unavailable where it stays away.
         """
 
         def once() -> httpx.Response:
@@ -93,7 +93,7 @@ class Connection:
         return self.patiently(once)
 
     def stretch(self, path: str, *, first: int, end: int, **query: object) -> Iterator[bytes]:
-        """The bytes from `first` to before `end` of something big, going on where a connection broke."""
+        """Yield the bytes from `first` to before `end`, and resume after a broken connection."""
         absence = _Absence(self.url, self._patience)
         while first < end:
             try:
@@ -108,7 +108,7 @@ class Connection:
                 absence.wait(error)
 
     def lines(self, method: str, path: str, **query: object) -> Iterator[bytes]:
-        """The lines of an answer as they come; from the first again where a connection broke."""
+        """Yield the lines of an answer as they arrive; from the first again after a broken connection."""
         absence = _Absence(self.url, self._patience)
         while True:
             try:
@@ -121,7 +121,7 @@ class Connection:
 
     @contextmanager
     def stream(self, path: str) -> Iterator[BinaryIO]:
-        """An answer as a file, read while it comes. :raises Unavailable: the service is away, or goes away."""
+        """Yield an answer as a file, read as it arrives. :raises Unavailable: the service is away, or goes away."""
         try:
             with self.sent("GET", path, slow=True) as response:
                 yield io.BufferedReader(_Chunks(response.iter_bytes()))
@@ -131,7 +131,7 @@ class Connection:
             ) from error
 
     def patiently(self, once: Callable[[], T]) -> T:
-        """Do something again while the service is away. :raises Unavailable: it stays away."""
+        """Call `once`, and retry while the service is away. :raises Unavailable: it stays away."""
         absence = _Absence(self.url, self._patience)
         while True:
             try:
@@ -189,7 +189,7 @@ def _trusted(url: str) -> ssl.SSLContext | bool:
 
 
 class _Absence:
-    """How long the service has been away; what lasts is said, once."""
+    """The absence of the service during one call; a long one is logged once."""
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url = url
@@ -197,14 +197,14 @@ class _Absence:
         self._told = False
 
     def over(self) -> None:
-        """Say that it answers again, where it was said that it does not."""
+        """Log that the service answers again, if its absence was logged."""
         if self._told:
             _LOG.warning(
                 "the store service at %s answers again, after %.1f s", self._url, self._patience.waited
             )
 
     def wait(self, error: Exception) -> None:
-        """Wait a little. :raises Unavailable: it has been long enough."""
+        """Wait before the next try. :raises Unavailable: the patience is spent."""
         said, seconds = str(error) or type(error).__name__, self._patience.seconds
         if not self._told and not self._patience.spent and self._patience.waited >= SAID_AFTER_SECONDS:
             self._told = True
@@ -220,7 +220,7 @@ class _Absence:
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks that come, as a file."""
+    """Arriving chunks as a file."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._rest = chunks, b""
@@ -236,11 +236,11 @@ class _Chunks(io.RawIOBase):
 
 
 class _Away(Exception):
-    """A proxy says that the service does not answer."""
+    """A proxy reports that the service does not answer."""
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut at newlines alone: JSON may hold other characters that are taken for the end of a line."""
+    """Cut at newlines alone: JSON may hold other characters that splitlines takes for the end of a line."""
     held = bytearray()
     for chunk in chunks:
         held += chunk

@@ -1,4 +1,4 @@
-"""Versions and code on the client's own disk: each fetched once, checked by its digest, whole or not there.
+"""Versions and code on the client's disk: each fetched once, checked by its digest, complete or absent.
 
 ::
 
@@ -7,7 +7,7 @@
     CACHE/manifests/<hex>
     CACHE/code/<hex>/                a code snapshot
 
-All of it is named after what it holds, so several stores may share a cache, and it may be deleted at
+Every name is a digest of the content, so several stores may share a cache, and it may be deleted at
 any time when no process reads it.
 """
 
@@ -33,15 +33,15 @@ from muster.volumes.tree import folders_of, make_folders, remove, set_modes
 
 
 class Downloads:
-    """What a client has fetched so far, below `cache`."""
+    """The files that a client has fetched, below `cache`."""
 
     def __init__(self, cache: Path, connection: Connection) -> None:
         self._cache, self._connection = cache, connection
-        # snapshots are kept here as in a store
+        # snapshots are stored here as in a store
         self._layout = Layout(root=cache, uuid="", links=False, syncfs=True)
 
     def manifest(self, address: str, digest: str) -> dict[str, Entry]:
-        """The manifest of the version at `address`, which has `digest`."""
+        """Return the manifest of the version at `address`, with `digest`."""
         path = self._cache / "manifests" / digest.removeprefix(manifest.PREFIX)
         if not path.is_file():
             body = self._connection.request("GET", "/v1/manifest", query={"address": address}).content
@@ -55,7 +55,7 @@ class Downloads:
         return manifest.read(path)
 
     def version(self, version: Version, inner: str) -> Path:
-        """The folder of a version's data, or the file or folder `inner` of it; fetched where it is not there."""
+        """Return the folder of a version's data, or `inner` in it; fetched if missing."""
         name = version.digest.removeprefix(manifest.PREFIX)
         whole = self._cache / "versions" / name
         target = whole
@@ -70,7 +70,7 @@ class Downloads:
         return target / "data" / inner if inner else target / "data"
 
     def code(self, digest: str) -> Path:
-        """The folder of a code snapshot; fetched where it is not there."""
+        """Return the folder of a code snapshot; fetched if missing."""
         target = self._layout.code(digest)
         if not target.is_dir():
             with translated(f"fetch code snapshot {digest} into {self._cache}"):
@@ -79,13 +79,13 @@ class Downloads:
         return target
 
     def keep(self, root: Path, files: Sequence[str], texts: Mapping[str, str] | None) -> str:
-        """Keep a code snapshot here, from which it can be sent; return its digest."""
+        """Store a code snapshot here, to be sent; return its digest."""
         with translated("keep the code snapshot"):
             self._room("code")
             return snapshot.keep(self._layout, root, files, texts=texts)
 
     def packed(self, digest: str) -> Iterator[bytes]:
-        """A code snapshot that is here, as an archive."""
+        """Return a stored code snapshot as an archive."""
         return pack(members(self._layout.code(digest)))
 
     def _room(self, name: str) -> Path:
@@ -99,7 +99,7 @@ class Downloads:
         room = self._room("versions")
         with locked(room / f".{target.name}.lock"):
             if target.is_dir():
-                return  # another of us fetched it while we waited
+                return  # another process fetched it meanwhile
             part = room / f".part-{target.name}"
             remove(part)
             try:
@@ -114,7 +114,7 @@ class Downloads:
     def _receive(
         self, version: Version, data: Path, entries: Mapping[str, Entry], wanted: Sequence[Entry]
     ) -> None:
-        """Write the wanted files; they lie side by side in the stream of all."""
+        """Write the wanted files, which are adjacent in the version's stream."""
         first = sum(entry.size_bytes for entry in entries.values() if entry.path < wanted[0].path)
         end = first + sum(entry.size_bytes for entry in wanted)
         chunks = self._connection.stretch("/v1/data", first=first, end=end, address=version.address)
@@ -160,7 +160,7 @@ def _write(target: Path, size: int, rest: memoryview, chunks: Iterator[bytes]) -
 
 
 def _below(inner: str, version: Version, entries: Mapping[str, Entry]) -> list[Entry]:
-    """The entries of all files, or of the file or folder `inner`, as they follow each other."""
+    """The entries of all files, or of the file or folder `inner`, in the stream's order."""
     ordered = sorted(entries.values(), key=lambda entry: entry.path)
     wanted = [entry for entry in ordered if not inner or f"{entry.path}/".startswith(f"{inner}/")]
     if not wanted:

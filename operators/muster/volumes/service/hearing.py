@@ -1,6 +1,6 @@
-"""What user code told of itself in the lines that came in: how far a job is, and where else to look.
+"""Progress and links that user code printed, read from the lines that arrive.
 
-It is kept in memory alone, and is a few lines old at most; each status is given out with it.
+They are kept in memory only, a few lines old at most, and added to each status that is returned.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ MOST_JOBS = 4096
 
 
 class Hearing:
-    """The newest that each of the last jobs told."""
+    """The newest progress and links of the jobs that printed last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._told: dict[str, Told] = {}
 
     def hear(self, job_id: str, lines: bytes) -> None:
-        """Listen to lines of a job."""
+        """Read progress and links in lines of a job."""
         told = heard(lines)
         if told == Told():
             return
@@ -32,7 +32,7 @@ class Hearing:
                 self._told.pop(next(iter(self._told)))
 
     def with_news(self, status: JobStatus) -> JobStatus:
-        """A status that knows what its job told."""
+        """Return a status with its job's progress and links."""
         told = self._told.get(status.job_id)
         if told is None:
             return status

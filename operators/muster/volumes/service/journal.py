@@ -1,18 +1,18 @@
-"""The log of a job as many writers send it: every byte once, however often it is sent.
+"""A job's log with many writers: every byte is stored once, however often it is sent.
 
-Each writer numbers the bytes of its own stream and sends what it has from an offset on; what is known
-already is left out. Before bytes are added to ``log``, a line in ``log.parts`` says which they are::
+Each writer counts the bytes of its own stream and sends lines with their offset; bytes that are there
+already are skipped. Before bytes are added to ``log``, a line in ``log.parts`` records them::
 
     <offset in log> <bytes> <stream> <offset in stream>
 
-So after a kill at any moment the two files together tell what was taken in. Bytes that were only
-partly written are cut back to their last whole line, which is as far as any reader can have come, and
-the writer, who had no answer, sends the rest again. (A power cut may take lines that were
-acknowledged: a log is not worth a sync for each of its lines.)
+So after a kill at any moment the two files together show what was stored. Bytes that were only
+partly written are cut back to their last whole line, beyond which no reader can have read, and
+the writer, which got no answer, sends the rest again. (A power cut may lose acknowledged lines:
+a log is not worth a sync for each line.)
 
-What ranks print is taken in up to a limit, so that one that prints without end does not fill the disk
-on which others are to be committed. What comes then is held to be received, with a record of no bytes,
-and counted: the log says so when it begins, and how much it was before what others write, such as a verdict.
+Output of ranks is stored up to a limit, so that a rank that prints without end does not fill the disk
+that others commit to. Further lines are acknowledged, recorded with no bytes, and counted: the log says
+when the limit is reached, and, before lines of others such as a verdict, how many bytes were left out.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MOST_RECORDS = 4096
 ONCE = "once-"
 MOST_ONCE = 256
 LEFT_OUT = (
-    "muster/left-out"  # a stream of which nothing is written, that says how much was left out of others
+    "muster/left-out"  # a stream without bytes in the log: its offset counts the bytes left out of others
 )
 
 
 class Journal:
-    """The log of one job. One object a job, in one process: it believes what it remembers."""
+    """The log of one job. One object per job, in one process: it relies on its memory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,13 +53,13 @@ class Journal:
         self._records, self._most_records = 0, MOST_RECORDS
 
     def append(self, stream: str, data: bytes, *, offset: int, most_bytes: int | None = None) -> int:
-        """Take in what is new of `data`, which begins at `offset` of its stream; return how much is held.
+        """Store the new part of `data`, which begins at `offset` of its stream; return how much is stored.
 
-        Where the stream has a gap, which takes a power cut of ours, a line of the log says so.
+        Where the stream has a gap, which only a power cut of the service causes, a line of the log says so.
 
-        :param stream: who writes; one that begins with ``once-`` sends one piece and no more.
-        :param most_bytes: leave out what would make the log longer.
-        :raises StoreError: the disk is full or failing; what was not taken in may be sent again.
+        :param stream: the writer; a name that begins with ``once-`` is of a single piece.
+        :param most_bytes: leave out bytes that would make the log longer than this.
+        :raises StoreError: the disk is full or failing; bytes that were not stored may be sent again.
         """
         if not stream.isprintable() or " " in stream or offset < 0:
             raise SpecError(f"stream {stream!r:.80} at {offset}: need a name without spaces, and 0 or more")
@@ -81,7 +81,7 @@ class Journal:
             return received.get(stream, held)
 
     def tell_left_out(self) -> None:
-        """Say in the log how much was left out of it, if anything was."""
+        """Write into the log how much was left out of it, if anything was."""
         with self._lock, translated(f"write the log {self._log}"):
             self._tell(self._load())
 
@@ -94,7 +94,7 @@ class Journal:
             )
 
     def _leave_out(self, received: dict[str, int], stream: str, held: int, *, count: int) -> None:
-        """Have it that so much of a stream is held, and none of it written."""
+        """Record bytes of a stream as received without writing them."""
         if LEFT_OUT not in received:
             self._write(f"{ONCE}full", 0, _FULL)
         new = {stream: held, LEFT_OUT: received.get(LEFT_OUT, 0) + count}
@@ -103,7 +103,7 @@ class Journal:
             try:
                 write_all(parts, "".join(f"{size} 0 {name} {at}\n" for name, at in new.items()).encode())
             except BaseException:
-                self._received = None  # only the file knows now
+                self._received = None  # only the file is right now
                 raise
         received.update(new)
         self._count_records(len(new))
@@ -120,7 +120,7 @@ class Journal:
                 write_all(parts, f"{os.fstat(log.fileno()).st_size} {len(data)} {stream} {held}\n".encode())
                 write_all(log, data if data.endswith(b"\n") else data + b"\n")
             except BaseException:
-                self._received = None  # only the files know now
+                self._received = None  # only the files are right now
                 raise
         self._received[stream] = held + len(data)
         self._count_records(1)
@@ -131,7 +131,7 @@ class Journal:
             self._compact()
 
     def _load(self) -> dict[str, int]:
-        """How much is held of each stream; what a kill or a full disk left half done is settled first."""
+        """Return how much of each stream is stored, after mending what a kill or a full disk left half done."""
         if self._received is None:
             size = self._size()
             records = list(_records(self._parts))
@@ -148,7 +148,7 @@ class Journal:
         return self._received
 
     def _cut(self, size: int, start: int, length: int) -> int:
-        """Take back the part of a line that the last record promised and a kill cut off."""
+        """Cut back the partial line of a record whose write a kill interrupted."""
         if not start <= size < start + length:
             return size
         with self._log.open("rb+", buffering=0) as log:
@@ -176,7 +176,7 @@ class Journal:
 
 
 class Journals:
-    """The journals of all jobs of a store, those that were opened last kept in memory."""
+    """The journals of all jobs of a store; the last ones opened stay in memory."""
 
     def __init__(self, store: FolderStore) -> None:
         self._store = store
@@ -185,7 +185,10 @@ class Journals:
         self._recent: deque[Journal] = deque(maxlen=OPEN_JOURNALS)
 
     def of(self, job_id: str) -> Journal:
-        """The journal of one job, the same object as long as one is in use. :raises NotFound: no such job."""
+        """Return the journal of one job, the same object while one is in use.
+
+        :raises NotFound: no such job.
+        """
         folder = self._store.ledger.check(job_id)
         with self._lock:
             journal = self._known.get(job_id)
@@ -196,7 +199,7 @@ class Journals:
 
 
 def _records(path: Path) -> Iterator[tuple[int, int, str, int]]:
-    """Read the records; one that a kill tore was not followed by any byte, and is taken away."""
+    """Read the records; drop a last one that a kill cut, since no bytes followed it."""
     if not path.exists():
         return
     data = path.read_bytes()

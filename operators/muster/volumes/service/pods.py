@@ -1,17 +1,17 @@
-"""What the pods of a job ask for, each with its job's token; every request may be sent again.
+"""The calls of a job's pods, with the job's token; every request may be sent again.
 
 ::
 
     GET  /v1/jobs/JOB/bundle?attempt=A&restart=R&role=ROLE&index=I&pod=UID
-         a tar: worker.pyz, code/…; the header Muster-Attempt says N, which this start of the gang became
+         a tar: worker.pyz, code/…; the header Muster-Attempt holds N, the attempt of this start of the gang
     POST /v1/jobs/JOB/attempts/N/replicas/ROLE/I/lines?offset=B
-         whole lines, the first at byte B of all that this replica sends; the answer counts what is held
+         whole lines from byte B of the replica's stream; the answer says how many bytes are stored
     PUT  /v1/jobs/JOB/attempts/N/replicas/ROLE/I/seal
-         two lines, a Report and a PartManifest: with the last replica's the service commits
+         two lines, a Report and a PartManifest: with the last replica's seal the service commits
 
-A is the attempt that the gang was submitted with, R how often the cluster has started it again since.
-409 means that the gang was started again without this pod, 410 that its job has come to its end: a
-cluster that does not know yet, and starts the gang again, is told so by pods that fail for good.
+A is the attempt that the gang was submitted with, R how often the cluster has restarted it since.
+409 means that the gang was started again without this pod, 410 that the job has ended: pods that then
+fail for good tell this to a cluster that does not know it yet and restarts the gang.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import Kind, Refused
 
 ATTEMPT = "muster-attempt"
-"""The header that says which attempt a start of a gang became."""
+"""The header that holds the attempt of a start of a gang."""
 
 LIMIT_LOG_BYTES = 1024 * MIB
-"""How long a job's log gets by what its ranks print."""
+"""The longest log that the output of ranks may make."""
 
 LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
 
 _JOB = "/v1/jobs/{job_id}"
 _REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"
 
-# What would steer a terminal; a byte for a byte, since lines are counted in bytes.
+# Characters that control a terminal, replaced byte for byte, since offsets count bytes.
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 def routes(served: Served) -> Iterator[Route]:
-    """Every route of this module."""
+    """Return every route of this module."""
     yield route("GET", f"{_JOB}/bundle", _bundle, served=served, job=True, threads=served.starting)
     yield route("POST", f"{_REPLICA}/lines", _lines, served=served, job=True, threads=served.lines)
     yield route("PUT", f"{_REPLICA}/seal", _seal, served=served, job=True, threads=served.seals)
@@ -78,15 +78,15 @@ def _files(call: Call) -> list[Member]:
     job_id, store = call.part("job_id"), call.served.store
     worker = store.ledger.check(job_id) / WORKER
     if not worker.is_file():
-        raise NotFound(f"job {job_id} has no worker yet: whoever submits it equips it first")
+        raise NotFound(f"job {job_id} has no worker yet: submitting it sends the worker first")
     code = store.ledger.spec(job_id).code
     return [Member(name=WORKER, source=worker), *(members(store.code(code), prefix="code/") if code else [])]
 
 
 def _take_place(staging: Staging, replica: str, pod: str) -> None:
-    """Let one pod be this replica in this attempt. :raises Conflict: another one is."""
+    """Register a pod as this replica of this attempt. :raises Conflict: another pod is registered."""
     try:
-        symlink(pod, staging.root / PODS / replica)  # made in one step, with what it says
+        symlink(pod, staging.root / PODS / replica)  # created in one step, with its text
     except FileExistsError as error:
         raise Conflict(
             f"job {staging.job_id}, attempt {staging.attempt}: another pod is replica {replica}, and may "
@@ -106,7 +106,7 @@ def _lines(call: Call) -> Count:
 
 
 def _seal(call: Call) -> None:
-    """Keep a replica's seal, once; with the last one the job is committed."""
+    """Store a replica's seal, once; with the last one the job is committed."""
     body = call.text(limit_bytes=LIMIT_SEAL_BYTES, what="the list of the replica's files, which is its seal,")
     committer, job_id = call.served.committer, call.part("job_id")
     report, _, part = body.partition(b"\n")
@@ -125,7 +125,7 @@ def _seal(call: Call) -> None:
 
 
 def _kept(target: Path, part: bytes) -> bool:
-    """Whether this very seal is there already. :raises Conflict: another one is."""
+    """Whether this very seal is stored already. :raises Conflict: another one is."""
     if not (target.is_file() and target.with_suffix(".report").is_file()):
         return False
     if target.read_bytes() != part:
@@ -147,7 +147,10 @@ def _check_seal(call: Call, report: bytes, part: bytes) -> None:
 
 
 def _own(call: Call) -> tuple[Staging, str]:
-    """The attempt and replica that the path names. :raises Conflict: the attempt is not the current one."""
+    """Return the attempt and replica that the path names.
+
+    :raises Conflict: the attempt is not the current one.
+    """
     job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
     _check_replica(call, role, index)

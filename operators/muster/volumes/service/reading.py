@@ -1,8 +1,8 @@
-"""What is read as a stream of bytes: manifests, versions, files, code, logs, and what an ended job staged.
+"""Calls that return streams of bytes: manifests, versions, files, code, logs, and staged files of ended jobs.
 
-A version's bytes are sent as one stream, the files of its manifest one after the other. Who has the
-manifest knows where each begins, so any part can be asked for by ``Range: bytes=FIRST-LAST``, and a
-download goes on where it was cut off.
+A version's bytes are sent as one stream, the files of its manifest one after the other. A client with the
+manifest knows each file's offset, so it can request any part by ``Range: bytes=FIRST-LAST``, and resume an
+interrupted download.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 
 
 def routes(served: Served) -> Iterator[Route]:
-    """Every route of this module."""
+    """Return every route of this module."""
     yield route("GET", "/v1/manifest", _manifest, served=served)
     yield route("GET", "/v1/data", _data, served=served)
     yield route("GET", "/v1/files/{where:path}", _file, served=served)
@@ -54,7 +54,7 @@ def _data(call: Call) -> Response:
     first, last = _range(call.request.headers.get("range", "bytes=0-"), size)
     headers = {"content-length": str(last + 1 - first), "content-range": f"bytes {first}-{last}/{size}"}
     stream = in_chunks(_stream(data, entries, first, last + 1))
-    begun = next(stream, b"")  # what is wrong with the first file is said, and does not just end the stream
+    begun = next(stream, b"")  # an error in the first file becomes the answer
     return StreamingResponse(
         chain((begun,), stream),
         status_code=206,
@@ -74,7 +74,7 @@ def _range(text: str, size: int) -> tuple[int, int]:
 
 
 def _stream(data: Path, entries: Sequence[Entry], first: int, end: int) -> Iterator[bytes]:
-    """The bytes from `first` to before `end` of all files one after the other."""
+    """Yield the bytes from `first` to before `end` of all files one after the other."""
     begins = 0
     for entry in entries:
         begin, stop = max(first - begins, 0), min(end - begins, entry.size_bytes)
@@ -87,7 +87,7 @@ def _stream(data: Path, entries: Sequence[Entry], first: int, end: int) -> Itera
 
 
 def _opened(data: Path, entry: Entry) -> BinaryIO:
-    """Open a file of a version. :raises Corrupt: it is not there, or not as long as it was."""
+    """Open a file of a version. :raises Corrupt: it is missing, or has another length."""
     path = data / entry.path
     try:
         file = path.open("rb")
@@ -120,14 +120,14 @@ def _log(call: Call) -> Response:
 
 
 def _staged(call: Call) -> Response:
-    """A tar of what an ended job staged."""
+    """Send a tar of an ended job's staged files."""
     stream = pack(_members(call))
-    begun = next(stream)  # what is wrong is said, and does not just end the stream
+    begun = next(stream)  # an error in the first file becomes the answer
     return StreamingResponse(chain((begun,), stream), media_type="application/x-tar")
 
 
 def _members(call: Call) -> Iterator[Member]:
-    """Each file by a handle that nothing else takes the place of."""
+    """Yield each file by a path that cannot be replaced meanwhile."""
     for path, entry in fetchable(call.served.store, call.part("job_id")):
         handle = open_regular(entry.path)
         try:

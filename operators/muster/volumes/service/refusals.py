@@ -1,4 +1,4 @@
-"""Errors as they cross the wire: ``{"error": "Conflict", "message": …}``, and back to what was raised.
+"""Errors on the wire: ``{"error": "Conflict", "message": …}``, and back to the error that was raised.
 
 The class's name decides, not the HTTP status, which is for people, proxies and ``curl``.
 """
@@ -23,7 +23,7 @@ from muster.volumes.service.tokens import Refused
 
 
 class Over(Conflict):
-    """The job has come to its end: unlike a start that another has followed, no start of it goes on."""
+    """The job has ended: not only this start of the gang, but no start goes on."""
 
 
 class UnknownCall(SpecError):
@@ -31,7 +31,7 @@ class UnknownCall(SpecError):
 
 
 class Busy(Unavailable):
-    """What is asked for is being made, and takes long: asked again, it is there in the end."""
+    """The answer is being prepared, which takes long: a later retry gets it."""
 
 
 _STATUS: tuple[tuple[type[MusterError], int], ...] = (
@@ -50,12 +50,12 @@ _NO_SUCH_CALL = (404, 405)  # a SpecError has another status wherever the call i
 
 
 def status_of(error: MusterError) -> int:
-    """The HTTP status that comes nearest to an error."""
+    """Return the HTTP status nearest to an error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def document(error: MusterError) -> dict[str, str | int]:
-    """An error as JSON, under the nearest name that :mod:`muster.core.errors` has, and what a disk said to it."""
+    """Return an error as JSON: the nearest class of :mod:`muster.core.errors`, and the disk's errno."""
     known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     said: dict[str, str | int] = {"error": known.__name__, "message": str(error)}
     if isinstance(error.__cause__, OSError) and error.__cause__.errno:
@@ -64,7 +64,7 @@ def document(error: MusterError) -> dict[str, str | int]:
 
 
 def read(body: bytes, *, status: int, where: str) -> MusterError:
-    """The error that an answer stands for; one that is not the service's own is named as what it is."""
+    """Return the error that an answer stands for; an answer of something else than the service is quoted."""
     try:
         said = json.loads(body)
         kind = getattr(errors, said["error"])
@@ -75,7 +75,7 @@ def read(body: bytes, *, status: int, where: str) -> MusterError:
                 error.__cause__ = OSError(number, os.strerror(number))
             return error
     except (ValueError, KeyError, TypeError, AttributeError):
-        pass  # a proxy's page, or something else that listens there
+        pass  # a page of a proxy, or of another server
     start = body[:120].decode(errors="replace")
     return StoreError(
         f"{where} answered HTTP {status} {start!r}: is that the address of muster's store service, "

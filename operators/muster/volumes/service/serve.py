@@ -1,10 +1,10 @@
 """Runs the store service: ``python -m muster.volumes.service --store DIR --key FILE --port N``.
 
-One store has one service at a time: it holds the lock file ``service.lock`` in the store, which dies
-with it. A second one waits until it is gone, and passes on to it what it is asked meanwhile, where both say
-under which address they are reached (``--advertise``). (Where several machines mount the claim, and its
-file system does not carry locks between them, the cluster must see to that: a Deployment with the
-strategy Recreate, or a Lease.) It may be killed at any moment; nothing has to be done at its end.
+One store has one service at a time: it holds the lock file ``service.lock`` in the store, and the kernel
+releases it with the process. A second service waits for the lock, and meanwhile passes requests on to the
+first, if both advertise an address (``--advertise``). (Where several machines mount the claim, and its
+file system does not share locks between them, the cluster must ensure this: a Deployment with the
+strategy Recreate, or a Lease.) The service may be killed at any moment; its end needs no work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until told to end; the exit code says whether it could."""
+    """Serve until it is stopped; return the exit code."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, _end)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _end(*_: object) -> None:
-    """End at once, as nothing has to be done: the first process of a container is ended by no signal that it does not handle."""
+    """Exit at once. A handler is needed: the kernel ignores other signals to a container's first process."""
     os._exit(128 + signal.SIGTERM)
 
 
@@ -85,16 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8470, help="on which port (8470)")
     parser.add_argument(
-        "--advertise", metavar="HOST", help="where others reach this one: a second service passes on to it"
+        "--advertise", metavar="HOST", help="this one's address: a second service passes requests on to it"
     )
     task = parser.add_mutually_exclusive_group(required=True)
-    task.add_argument("--store", type=Path, help="the store's folder, made if it is not there")
-    task.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and end")
+    task.add_argument("--store", type=Path, help="the store's folder, created if it is not there")
+    task.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and exit")
     return parser
 
 
 def _alone(store: FolderStore, asked: argparse.Namespace) -> tuple[int, socket.socket]:
-    """Listen, and hold the store's lock from here on to the end of this process."""
+    """Listen, and take the store's lock until the end of this process."""
     path = store.layout.root / LOCK
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     where = (asked.host, asked.port)

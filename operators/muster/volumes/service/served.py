@@ -1,4 +1,4 @@
-"""What every request finds: the store, the keys, the logs, and what is begun and committed."""
+"""The state shared by all requests: the store, the keys, the logs, the starts and the committer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SEALS_AT_ONCE = 4
 class Served:
     """One store that is served.
 
-    :param working: the threads of commits, uploads and the like, which may take minutes; `starting`
-        those of attempts that begin, where the pods of a gang wait for the first of them to be through;
-        `lines` and `seals` those of what pods send. So quick requests are never behind any of them, and no
-        pod, however slow, is in the way of more than its like.
-    :param reading_seal: held while one of the seals is read, which takes many times its length of memory.
+    :param working: threads for commits, uploads and other work of minutes; `starting`: threads for new
+        attempts, where the pods of a gang wait until the first of them is done; `lines` and `seals`: threads
+        for requests of pods. So quick requests never wait behind any of these, and a slow pod delays only
+        requests like its own.
+    :param reading_seal: held while a seal is parsed, which takes many times its length of memory.
     """
 
     store: FolderStore
@@ -44,5 +44,5 @@ class Served:
     reading_seal: threading.Lock = field(default_factory=threading.Lock)
 
     def with_news(self, status: JobStatus) -> JobStatus:
-        """A status, and where its job goes on, what that has told since."""
+        """Return a status, with the newest progress and links if its job has not ended."""
         return status if status.state.ended else self.hearing.with_news(status)

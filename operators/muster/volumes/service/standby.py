@@ -1,9 +1,9 @@
-"""A second store service: while another one holds the store's lock it passes on to that what it is asked.
+"""A second store service, which passes requests on to the one that holds the store's lock.
 
-So both are ready to a cluster, which may send a request to either and take either away; and who asks the second one is
-answered by the first. It listens on the port that it will serve on, and serves as soon as it has the lock. Where the one
-that serves is, stands in the lock file (:func:`announce`). That it is alive and ready, the second one says itself: else an
-upgrade would wait for it while it waits for the one before it, which may be of a release that announces nothing.
+So both are ready for a cluster, which may send a request to either and stop either. The second one listens
+on the port that it will serve on, and serves as soon as it has the lock. The lock file holds the address of
+the first (:func:`announce`). The second one answers the probe of its own health itself: otherwise an upgrade
+would wait for it, while it waits for the one before it, which may be of a release that announces no address.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from muster.core.keepalive import CONNECT_SECONDS, keep_alive
 
-ALIVE = "/livez"  # of this process alone; all else is the other one's
+ALIVE = "/livez"  # of this process alone; all other requests are passed on
 _ALIVE = f"GET {ALIVE} ".encode()
 _CHUNK_BYTES = 64 << 10
 _LONGEST_ADDRESS_BYTES = 200
 
 
 def announce(lock: int, address: str) -> None:
-    """Write into the lock file, which this process holds, where it serves: ``HOST:PORT``."""
+    """Write this process's address, ``HOST:PORT``, into the lock file, which it holds."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, address.encode(), 0)
 
 
 def stand_by(lock: int, listening: socket.socket) -> None:
-    """Return when this process has the lock, and pass on what is asked until then."""
+    """Pass requests on until this process has the lock, then return."""
     asyncio.run(_stand_by(lock, listening))
 
 
@@ -43,7 +43,7 @@ async def _stand_by(lock: int, listening: socket.socket) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         loop.call_soon_threadsafe(locked.set)
 
-    # A thread that waits in flock is ended by nothing but the process's end, and must not keep that from coming.
+    # A thread in flock can only be ended with its process, and must not keep the process from ending.
     threading.Thread(target=wait, name="lock", daemon=True).start()
     passing: set[asyncio.Task[None]] = set()
 
@@ -61,7 +61,7 @@ async def _stand_by(lock: int, listening: socket.socket) -> None:
 
 
 async def _pass_on(lock: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Bring the bytes of one connection to the service, and its answers back; end it where that one is away."""
+    """Pass one connection's bytes to the service and its answers back; close it where the service is away."""
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(writer.close)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
@@ -80,7 +80,7 @@ async def _pass_on(lock: int, reader: asyncio.StreamReader, writer: asyncio.Stre
 
 
 async def _first_end(*ways: Coroutine[Any, Any, None]) -> None:
-    """Return when one of two ways has ended: the other would wait for what does not come."""
+    """Return when one of two directions has ended: the other would wait for ever."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

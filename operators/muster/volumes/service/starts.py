@@ -1,15 +1,15 @@
-"""Which request began which attempt, so that none begins two, however often it is sent.
+"""Which request began which attempt, so that a repeated request begins only one.
 
 An operator begins an attempt when it submits a job. When the cluster starts a gang again by itself,
-the first pod of the new start that asks for its bundle begins the next one; pods of an earlier start
-are refused from then on. A cluster counts its starts: ``0``, ``1``, … or, of two kinds, ``1-0``.
+the first pod of the new start that fetches its bundle begins the next one; from then on pods of an earlier
+start are refused. A cluster counts its starts: ``0``, ``1``, … or, in two parts, ``1-0``.
 
-``jobs/<job_id>/starts.json`` holds by request the attempt that it begins, written before it is begun::
+``jobs/<job_id>/starts.json`` holds each request's attempt, written before the attempt is begun::
 
     {"request:9f2c…": 1, "1.0": 1, "1.1": 2}
 
-For pods, who mount a folder before they can ask, ``staging/<job_id>/<submitted>.<restart>`` is a link
-to the folder of the attempt that this start became.
+Pods mount a folder before they can ask, so ``staging/<job_id>/<submitted>.<restart>`` is a link to the
+folder of the attempt that this start became.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from muster.volumes.service.committer import Committer
 from muster.volumes.service.refusals import Busy
 
 GANG = "gang"
-"""The folder of an attempt that its replicas share, to be seen by each other; the store reads nothing there."""
+"""The folder of an attempt that its replicas share with each other; the store reads nothing there."""
 
 PODS = "pods"
-"""The folder of an attempt that is made last: where it is, all that its pods mount is there."""
+"""The folder of an attempt that is created last: once it exists, all folders that pods mount exist."""
 
 PATIENCE_SECONDS = 1.0
-"""How long after its begin others wait for an attempt in their threads; most are begun in a few hundredths."""
+"""How long other requests wait in their threads for an attempt that is being begun; most take some 10 ms."""
 
 _RESTART = re.compile(r"\d{1,9}(-\d{1,9}){0,3}\Z", re.ASCII)
 
 
 class Turns:
-    """Which jobs have an attempt that is being begun, and since when.
+    """The jobs with an attempt that is being begun, and since when.
 
-    The first pod of a start that asks has the checkpoints copied, which may take long. A thousand others ask for
-    the same meanwhile, each in a thread of the service, and would leave none for other jobs' starts.
+    The first pod of a start has the checkpoints copied, which may take long. A thousand other pods request
+    the same meanwhile, each in a thread of the service, and would leave no thread for other jobs' starts.
     """
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class Turns:
 
     @contextmanager
     def alone(self, job_id: str, *, patient: bool) -> Iterator[None]:
-        """Begin an attempt of the job, one of us at a time.
+        """Hold the right to begin an attempt of the job, one thread at a time.
 
-        :param patient: wait for as long as it takes.
-        :raises Busy: another thread begins one, and that takes long.
+        :param patient: wait as long as it takes.
+        :raises Busy: another thread is beginning one, and it takes long.
         """
         with self._changed:
             while job_id in self._since:
@@ -86,21 +86,21 @@ class Starts:
     turns: Turns = field(default_factory=Turns)
 
     def asked(self, job_id: str, request: str) -> Staging:
-        """The attempt of an operator's request, begun where it is new; it may take as long as its checkpoints are big.
+        """Return the attempt of an operator's request, begun if new; copying big checkpoints takes long.
 
-        :raises Conflict: another was begun since, or the job has sealed or ended.
+        :raises Conflict: another attempt was begun since, or the job has sealed or ended.
         """
         name = self._told(job_id, f"request:{request}")
         with self.turns.alone(job_id, patient=True):
             return self._begin(job_id, name)
 
     def restarted(self, job_id: str, *, submitted: int, restart: str) -> Staging:
-        """The attempt of one start of a gang, begun where no pod of that start has asked yet.
+        """Return the attempt of one start of a gang, begun by the first pod of that start.
 
         :param submitted: the attempt that the gang was submitted with.
-        :param restart: how often the cluster has started it again.
-        :raises Conflict: the gang was started again since, under whichever name.
-        :raises Busy: another pod of it has asked, and it takes long.
+        :param restart: how often the cluster has restarted it.
+        :raises Conflict: the gang was started again since, by the cluster or an operator.
+        :raises Busy: another pod's request is beginning it, and that takes long.
         """
         if not _RESTART.match(restart):
             raise SpecError(
@@ -115,7 +115,10 @@ class Starts:
         return staging
 
     def current(self, job_id: str, attempt: int) -> Staging:
-        """The staging of an attempt. :raises Conflict: it is not the current one, or the next was asked for."""
+        """Return the staging of an attempt.
+
+        :raises Conflict: it is not the current one, or the next was requested.
+        """
         staging = self.store.staging(job_id)
         newest = max((0 if staging is None else staging.attempt, *self._table(job_id).values()))
         if staging is None or newest != attempt:
@@ -124,15 +127,15 @@ class Starts:
         return staging
 
     def descends(self, job_id: str, attempt: int, *, submitted: int) -> bool:
-        """Whether an attempt is a start of the gang that was submitted with another."""
+        """Whether an attempt is a start of the gang that was submitted as attempt `submitted`."""
         return attempt == submitted or attempt in _starts(self._table(job_id), submitted).values()
 
     def taken(self, job_id: str, attempt: int) -> bool:
-        """Whether a pod has asked for this attempt; before that, nothing of it can run."""
+        """Whether a pod has fetched this attempt's bundle; before that, nothing of it can run."""
         return any("." in name and became == attempt for name, became in self._table(job_id).items())
 
     def note(self, staging: Staging) -> None:
-        """Write down that a gang runs, once the last of its pods has taken its place."""
+        """Record that a gang runs, once the last of its pods has registered."""
         job_id, spec = staging.job_id, self.store.ledger.spec(staging.job_id)
         there = sum(1 for _ in (staging.root / PODS).iterdir())
         if there < spec.replicas:
@@ -147,20 +150,20 @@ class Starts:
                 )
 
     def _told(self, job_id: str, name: str) -> str:
-        """Write down which attempt `name` begins, if it is new; from here on the one before is fenced."""
+        """Record the attempt that `name` begins, if new; this fences the one before."""
         with self.committer.alone(job_id), translated(f"begin an attempt of job {job_id}"):
             table, staging = self._table(job_id), self.store.staging(job_id)
             current = 0 if staging is None else staging.attempt
             if name not in table:
                 self.committer.check_going_on(job_id)
-                # what was written down and never begun makes room: who asked for it is refused
+                # drop a recorded attempt that was never begun: its request will be refused
                 begun = {each: attempt for each, attempt in table.items() if attempt <= current}
                 following = _following(job_id, name, begun, current)
                 write_whole(self._path(job_id), json.dumps({**begun, name: following}))
         return name
 
     def _begin(self, job_id: str, name: str) -> Staging:
-        """Begin what was written down, unless it is begun."""
+        """Begin the recorded attempt, unless it is begun already."""
         with translated(f"begin an attempt of job {job_id}"), self.store.attempts.alone(job_id):
             staging = self.store.staging(job_id)
             current = 0 if staging is None else staging.attempt
@@ -184,7 +187,7 @@ class Starts:
 
 
 def _following(job_id: str, name: str, begun: dict[str, int], current: int) -> int:
-    """Which attempt a name that is new begins."""
+    """Return the attempt that a new name begins."""
     submitted, dot, restart = name.partition(".")
     if not dot:
         return current + 1
@@ -197,13 +200,13 @@ def _following(job_id: str, name: str, begun: dict[str, int], current: int) -> i
 
 
 def _starts(table: dict[str, int], submitted: int) -> dict[str, int]:
-    """The attempts of a gang's starts, by how often it was started again."""
+    """Return the attempts of a gang's starts by number of restarts."""
     prefix = f"{submitted}."
     return {name.removeprefix(prefix): attempt for name, attempt in table.items() if name.startswith(prefix)}
 
 
 def _restarts(table: dict[str, int]) -> int:
-    """How often a job was started again, of all times that it was submitted."""
+    """Return the restarts of a job over all its submissions."""
     starts = [name.partition(".")[0] for name in table if "." in name]
     return len(starts) - len(set(starts))
 
@@ -213,7 +216,7 @@ def _count(restart: str) -> int:
 
 
 def _make_folders(staging: Staging, spec: JobSpec) -> None:
-    """Make what pods mount: a folder that a kubelet makes is its own, and no pod could write there."""
+    """Create the folders that pods mount: a kubelet would make them root's, and no pod could write there."""
     for role in spec.roles:
         for index in range(role.replicas):
             for output in spec.outputs or ("",):

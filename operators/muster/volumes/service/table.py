@@ -1,9 +1,10 @@
-"""The calls of the store service, one row each: which method of a store is asked under which address.
+"""The calls of the store service, one row each: the method of a store, and its address.
 
-The rest follows from the method's signature, for both sides. An argument that the path names is part of it; the
-others are the query, or where the row names a message, the fields of that. What is returned is sent as a message
+The rest follows from the method's signature, for both sides. Arguments in the address's path are sent there;
+the others are the query or, where the row names a message, its fields. The return value is sent as a message
 of its own, or as the field that the row names. A row's address and its messages' kinds, fields and defaults never
-change: earlier clients use them, and a field that equals its default is not written. What is a stream of bytes is no row: see ``streams`` and ``pods``.
+change: earlier clients use them, and a field that equals its default is not written. Streams of bytes are not
+rows: see ``reading``, ``writing`` and ``pods``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ MOST_SPECS = 200
 MOST_RECORDS = 200
 
 CURSOR = "muster-cursor"
-"""The header that says after which offset of a log the next line begins."""
+"""The header with the offset of the next line of a log."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The staging of one attempt; `root` is its folder as the service sees it."""
+    """The staging of one attempt; `root` is its folder on the service's side."""
 
     job_id: str
     attempt: int
@@ -56,7 +57,7 @@ class Current:
 
 @dataclass(frozen=True, kw_only=True)
 class Swept:
-    """A plan, and what was freed by it. What has no default here, earlier clients need to be written."""
+    """A plan, and what it freed. Fields without a default must be written for earlier clients."""
 
     versions: tuple[Version, ...]
     kept: Mapping[str, str]
@@ -69,23 +70,23 @@ class Swept:
     at_once: bool = False
 
     def plan(self) -> Plan:
-        """The plan alone."""
+        """Return the plan alone."""
         return Plan(**{each.name: getattr(self, each.name) for each in dataclasses.fields(Plan)})
 
     def collected(self) -> Collected:
-        """What was taken away."""
+        """Return what was deleted."""
         return Collected(plan=self.plan(), freed_bytes=self.freed_bytes, at_once=self.at_once)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Whether a status was recorded for the owner that was named."""
+    """Whether a status was recorded for the given owner."""
 
     yes: bool
 
 
 class Starting(Protocol):
-    """What the service's client makes of it: ``stage``, ``begin``, ``staging`` and ``attempt``."""
+    """The calls behind the client's ``stage``, ``begin``, ``staging`` and ``attempt``."""
 
     def begun(self, job_id: str, *, request: str) -> Place:
         """Begin an attempt, the same for the same request, and return it."""
@@ -96,9 +97,9 @@ class Starting(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """How what a method returns is sent.
+    """How a return value is sent.
 
-    :param pack: what is sent for it. `unpack`: what it was, of what was sent.
+    :param pack: makes the message of the value. `unpack`: the value of the message.
     """
 
     kind: type
@@ -110,10 +111,10 @@ class Answer:
 class Row:
     """One call.
 
-    :param body: the kind of the message that carries the arguments; without it they are the query.
-    :param answer: kind and field of the message that carries what is returned, such as ``Count.count``.
+    :param body: the kind of the message that carries the arguments; without one they are the query.
+    :param answer: kind and field of the message that carries the return value, such as ``Count.count``.
     :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
-    :param threads: those of :class:`muster.volumes.service.served.Served`, for what may take long.
+    :param threads: those of :class:`muster.volumes.service.served.Served`, for calls that may take long.
     """
 
     method: Callable[..., Any]
@@ -127,18 +128,18 @@ class Row:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The method's, with `self`."""
+        """The method's signature, with `self`."""
         return inspect.signature(self.method)
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
-        """The parameters without which the query is another row's."""
+        """The parameters that the query must have; without them the request is another row's."""
         parameters = self.signature.parameters
         return tuple(name for name in self._others if parameters[name].default is inspect.Parameter.empty)
 
     @cached_property
     def message(self) -> type | None:
-        """The message that carries the arguments."""
+        """The kind of the message that carries the arguments."""
         if not self.body:
             return None
         fields: list[Any] = [
@@ -150,7 +151,7 @@ class Row:
 
     @cached_property
     def sent(self) -> Answer | None:
-        """How what is returned is sent; None where nothing is."""
+        """How the return value is sent; None where there is none."""
         if isinstance(self.answer, Answer):
             return self.answer
         returned = _hints(self.method)["return"]
@@ -168,7 +169,7 @@ class Row:
         )
 
     def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Request:
-        """What a client sends for a call with these arguments. :raises SpecError: one is refused at once."""
+        """Return a client's request for a call with these arguments. :raises SpecError: one is wrong."""
         given = self.signature.bind(None, *arguments, **named).arguments
         for name, value in given.items():
             _CHECKS.get(name, _any)(value)
@@ -182,7 +183,10 @@ class Row:
     def arguments(
         self, parts: Mapping[str, Any], query: Mapping[str, str], body: Callable[[], bytes]
     ) -> dict[str, Any]:
-        """What the service calls the method with. :raises SpecError: one is missing, or not what it has to be."""
+        """Return the arguments for the service's call of the method.
+
+        :raises SpecError: one is missing or wrong.
+        """
         hints = _hints(self.method)
         given = {name: _read(name, value, hints[name]) for name, value in parts.items()}
         if self.message is not None:
@@ -197,7 +201,7 @@ class Row:
 
     @cached_property
     def _others(self) -> dict[str, Any]:
-        """The parameters that are not in the path, as they are on the wire."""
+        """Return the parameters outside the path, under their names on the wire."""
         hints = _hints(self.method)
         names = [name for name in self.signature.parameters if name != "self"]
         return {name: _on_wire(hints[name]) for name in names if f"{{{name}}}" not in self.path}
@@ -205,7 +209,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a client sends."""
+    """A request of a client."""
 
     path: str
     query: Mapping[str, Any] = field(default_factory=dict)
@@ -213,7 +217,7 @@ class Request:
 
 
 def number(name: str, text: str) -> int:
-    """Read a whole number of a path or query. :raises SpecError: it is none."""
+    """Parse a whole number of a path or query. :raises SpecError: it is none."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise SpecError(f"{name} is {text!r:.60}: need a whole number, 0 or more")
     return int(text)
@@ -225,7 +229,7 @@ def _hints(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _on_wire(hint: Any) -> Any:
-    """A type as messages have it, where sequences are tuples."""
+    """Return a type as messages have it, where sequences are tuples."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(_on_wire, arguments))]  # noqa: UP007 - of as many as there are
@@ -252,7 +256,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
 
 
 def _any(value: object) -> None:
-    """Accept it: the service says what is wrong with it."""
+    """Accept any value: the service checks it."""
 
 
 def _each(check: Callable[[str], object]) -> Callable[[Sequence[str]], None]:
@@ -263,7 +267,7 @@ def _each(check: Callable[[str], object]) -> Callable[[Sequence[str]], None]:
     return checked
 
 
-# What must not become part of a path, or is better refused before it is sent; by the name of the argument.
+# Checks before a request is sent, by the name of the argument: it must be safe in a path.
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "address": Address.parse,
     "digest": lambda digest: check_digest("code snapshot", digest),

@@ -1,4 +1,4 @@
-"""Tokens: who may ask the store service for what, and until when.
+"""Tokens: which calls of the store service a client may make, and until when.
 
 ::
 
@@ -6,12 +6,12 @@
     payload                {"attempt":2,"expires":1798761600.0,"job_id":"train-9f2c-1","kind":"job"}
     mac                    HMAC-SHA256 (RFC 2104) over "muster-token-1." and the payload's text
 
-An **operator**'s token may do everything; Airflow and people have one. A **job**'s token may fetch the
-bundle of its own attempt's replicas, add to their lines and seal them, nothing else, and only while
-that attempt is the current one: what a fenced attempt sends is refused.
+An **operator**'s token allows every call; Airflow and people have one. A **job**'s token only allows to
+fetch the bundle of its own attempt's replicas, add their lines and seal them, and only while that attempt is
+the current one: requests of a fenced attempt are refused.
 
-The keys lie in a file, one a line. The first signs; all of them are accepted, so that a key can be
-changed without a moment in which a token does not count.
+The keys are in a file, one per line. The first one signs; all of them are accepted, so that a key can be
+replaced without a moment in which valid tokens are refused.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from muster.core.errors import SpecError, StoreError
 KEY_LENGTH = 32
 TOKEN_LENGTH = 1024
 
-_DOMAIN = b"muster-token-1."  # nothing else that is ever signed with such a key begins so
+_DOMAIN = b"muster-token-1."  # no other text that is signed with such a key begins so
 
 
 class Refused(StoreError):
-    """The token does not count, or not for this."""
+    """The token is not valid, or not for this call."""
 
 
 class Kind(str, Enum):
-    """Who has such a token: an operator, or the pods of a job."""
+    """The holder of a token: an operator, or the pods of a job."""
 
     OPERATOR = "operator"
     JOB = "job"
@@ -49,7 +49,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """What a token says. `expires` is seconds since the epoch; the rest is empty in an operator's."""
+    """The content of a token. `expires` is seconds since the epoch; an operator's has no job."""
 
     kind: Kind
     expires: float
@@ -58,9 +58,9 @@ class Token:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Return the keys in a file, one a line.
+    """Return the keys in a file, one per line.
 
-    :raises SpecError: it cannot be read, holds none, or one that is shorter than 32 characters.
+    :raises SpecError: it cannot be read, holds no key, or one shorter than 32 characters.
     """
     try:
         keys = tuple(path.read_bytes().split())
@@ -86,17 +86,17 @@ def job_token(keys: Sequence[bytes], job_id: str, *, attempt: int, lifetime_seco
 
 
 def sign(keys: Sequence[bytes], token: Token) -> str:
-    """Write a token, signed with the first key."""
+    """Return the text of a token, signed with the first key."""
     payload = _encode(json.dumps(wire.plain(token), sort_keys=True, separators=(",", ":")).encode())
     return f"{payload.decode()}.{_encode(_mac(keys[0], payload)).decode()}"
 
 
 def verify(keys: Sequence[bytes], text: str) -> Token:
-    """Return what a token says if it is ours and has not expired.
+    """Return a token's content if its signature is valid and it has not expired.
 
-    How long this takes tells nothing about the right signature, nor does the error.
+    Neither the time this takes nor the error reveals anything about the right signature.
 
-    :raises Refused: it is not, it was changed, or its time is over.
+    :raises Refused: the signature is wrong, or the token has expired.
     """
     token = _said(tuple(keys), text)
     if token.expires <= time.time():
@@ -107,7 +107,7 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
 
 @lru_cache(1024)
 def _said(keys: tuple[bytes, ...], text: str) -> Token:
-    """What a token says that is ours; a client sends the same one with each request, so it is read once."""
+    """Return a valid token's content, cached: a client sends the same one with each request."""
     payload, _, mac = text.partition(".")
     if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
         raise Refused("the token is not one of this store service: ask its operator for one")
@@ -116,9 +116,9 @@ def _said(keys: tuple[bytes, ...], text: str) -> Token:
 
 
 def expiry(text: str) -> float | None:
-    """Return when a token runs out, as it says itself, unchecked; None where it is no token.
+    """Return a token's time of expiry, unchecked; None where it is no token.
 
-    In seconds since the epoch; for a client, which has no keys to check it with.
+    In seconds since the epoch; for a client, which has no keys to check the signature.
     """
     try:
         return float(json.loads(_decode(text.partition(".")[0]))["expires"])

@@ -1,9 +1,9 @@
-"""Tries a store service that was just installed: ``python -m muster.volumes.service.trial``, what `helm test` runs.
+"""Tries a newly installed store service: ``python -m muster.volumes.service.trial``, which `helm test` runs.
 
-It does what a job does, end to end: a version's file is written where a pod would write it, on the claim, sealed
-over HTTP with a token that is that job's and nothing else, committed by the service, and read again. Each step is
-one line on stdout; the exit code is 1 where one failed. The version is retired at the end, and its data goes with
-the next gc.
+It does what a job does, end to end: it writes a version's file where a pod would, on the claim, seals it
+over HTTP with a token of that job alone, waits for the service's commit, and reads the version. Each step is
+one line on stdout; the exit code is 1 where one failed. The version is retired at the end, and the next gc
+deletes its data.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ROLE, _OUTPUT, _FILE = "main", "out", "hello.txt"
 
 
 class Failed(MusterError):
-    """The service answers, and not as it should."""
+    """The service gives a wrong answer."""
 
 
 class Trial:
-    """One job that only exists to be committed.
+    """One job that exists only to be committed.
 
-    :param root: the store's folder, as this process has it mounted: where the job's pods would write.
+    :param root: the store's folder as this process has it mounted: where the job's pods would write.
     """
 
     def __init__(self, store: ServiceStore, *, root: Path) -> None:
@@ -50,7 +50,7 @@ class Trial:
         self._attempt = 0
 
     def run(self) -> Iterator[str]:
-        """Do each step, and say so. :raises MusterError: one failed."""
+        """Do the steps, and yield a line for each. :raises MusterError: a step failed."""
         yield f"the store service answers at {self._store.url}: {len(self._store.volumes())} volumes"
         token = self._submit()
         yield f"job {self._job_id} is submitted, and has a token of its own"
@@ -82,7 +82,7 @@ class Trial:
         return self._store.token(self._job_id, attempt=self._attempt, lifetime_seconds=_LIFETIME_SECONDS)
 
     def _work(self, pod: Connection) -> None:
-        """Be the job's only pod: fetch the bundle, write, seal."""
+        """Act as the job's only pod: fetch the bundle, write, seal."""
         job, replica = f"/v1/jobs/{self._job_id}", f"attempts/{self._attempt}/replicas/{_ROLE}/0"
         place = {"attempt": self._attempt, "restart": "0", "role": _ROLE, "index": 0, "pod": "trial"}
         pod.request("GET", f"{job}/bundle", query=place)
@@ -138,7 +138,7 @@ def _refused(pod: Connection) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try it; the exit code says whether all went well."""
+    """Run the trial; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m muster.volumes.service.trial", description="Put a version into a store, and read it."
     )

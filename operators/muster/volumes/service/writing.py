@@ -1,4 +1,4 @@
-"""What is sent as a stream of bytes, or by hand: versions, code, workers, lines of logs, and statuses."""
+"""Calls outside the table, most with a stream as body: versions, code, workers, lines of logs, statuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 
 
 def routes(served: Served) -> Iterator[Route]:
-    """Every route of this module."""
+    """Return every route of this module."""
     yield route("PUT", "/v1/code/{digest}", _put, served=served, threads=served.working)
     yield route("PUT", "/v1/uploads/{request}", _add, served=served, threads=served.working)
     yield route("PUT", f"{_JOB}/worker", _equip, served=served)
@@ -41,10 +41,12 @@ def routes(served: Served) -> Iterator[Route]:
 
 
 def _put(call: Call) -> None:
-    """Keep a code snapshot that has the digest that the path says."""
+    """Store a code snapshot with the digest in the path."""
     digest, layout = check_digest("code snapshot", call.part("digest")), call.served.store.layout
     body = call.body(limit_bytes=LIMIT_CODE_BYTES)
-    folder = layout.trash / f"{int(time.time())}-{os.urandom(8).hex()}"  # what a crash leaves there, gc takes
+    folder = (
+        layout.trash / f"{int(time.time())}-{os.urandom(8).hex()}"
+    )  # gc deletes what a crash leaves there
     try:
         folder.mkdir()
         files = unpack(body, folder, check=_plain)
@@ -60,7 +62,7 @@ def _plain(path: str) -> str:
 
 
 def _add(call: Call) -> Version:
-    """Make what is sent a version, once for each request."""
+    """Make the sent files a version, once for each request."""
     request, store = call.part("request"), call.served.store
     if not _REQUEST.match(request):
         raise SpecError(f"request {request!r:.60}: need 16 hex digits, of your own choice")
