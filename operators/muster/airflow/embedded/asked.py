@@ -1,7 +1,7 @@
-"""What ``muster run`` was asked for, written down before Airflow is even imported.
+"""Notes of requested ``muster run`` runs, written before Airflow is even imported.
 
-A process that is killed before its run stands in Airflow's database leaves this note alone, and a resume
-knows by it that the newest run of the database is not the one that was meant.
+If a process is killed before its run is in Airflow's database, only this note is left. It tells a resume
+that the newest run in the database is not the one that was meant.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from muster.volumes.durability import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A run that was asked for and has not begun.
+    """A run that was requested and has not begun.
 
-    :param params: as they were given.
+    :param params: as the user gave them.
     """
 
     run_id: str
@@ -37,15 +37,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Notes:
-    """The notes of one home, and the locks by which it is known which processes live."""
+    """The notes of one home, and the locks that show which processes are alive."""
 
     folder: Path
 
     @contextmanager
     def asking(self, dag_id: str, params: Mapping[str, Any]) -> Iterator[str]:
-        """Note what is asked for, hold the run for this process, and yield its name.
+        """Write the note of a run, hold the run for this process, and yield its id.
 
-        The note goes where the run was refused: what was wrong has been told, and nothing was begun.
+        If the run is refused, the note is deleted: the user got the error, and nothing was begun.
 
         :raises SpecError: the home cannot be written.
         """
@@ -64,15 +64,15 @@ class Notes:
                 raise
 
     def left(self, dag_id: str) -> list[Asked]:
-        """The runs of a Dag that were asked for and of which it is not known that they began, oldest first."""
+        """Return the requested runs of a Dag that may not have begun, oldest first."""
         found = []
         for path in sorted(self.folder.glob("*.asked")):
-            with suppress(FileNotFoundError):  # its run has begun since, in another process
+            with suppress(FileNotFoundError):  # its run has begun meanwhile, in another process
                 found.append(Asked(**json.loads(path.read_bytes())))
         return [asked for asked in found if asked.dag_id == dag_id]
 
     def forget(self, run_id: str) -> None:
-        """Take a note away: its run has begun, or never will."""
+        """Delete a note: its run has begun, or never will."""
         self._note(run_id).unlink(missing_ok=True)
 
     @contextmanager
@@ -111,6 +111,6 @@ class Notes:
 
 
 def _new_id() -> str:
-    """A name for a run that sorts by time and that no other process draws."""
+    """Return a unique run id that sorts by time."""
     now = datetime.now().astimezone()
     return f"{MUSTER_RUN}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"

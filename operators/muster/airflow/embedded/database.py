@@ -1,4 +1,4 @@
-"""Airflow's database in a home of ours: SQLite, migrated once for each release and copied from then on."""
+"""Airflow's database in a home of muster: SQLite, migrated once per release and then copied."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DATABASE = "airflow.db"
 
 
 def migrate(root: Path, *, cache: Path, environment: Mapping[str, str]) -> None:
-    """See to it that ``root/airflow.db`` is there and of this release; a crash leaves no half of one.
+    """Ensure that ``root/airflow.db`` exists and has this release's schema; a crash leaves no partial one.
 
     :param root: an AIRFLOW_HOME.
-    :param cache: where the migrated template of each release is kept: the migration takes seconds.
-    :param environment: what Airflow is to be configured with.
+    :param cache: the folder of each release's migrated template: a migration takes seconds.
+    :param environment: Airflow's configuration.
     :raises MusterError: Airflow cannot migrate it.
     """
     release, database = version("apache-airflow"), root / DATABASE
@@ -31,7 +31,7 @@ def migrate(root: Path, *, cache: Path, environment: Mapping[str, str]) -> None:
     if marker.exists() and database.exists():
         return
     with locked(root / "migration.lock"):
-        if database.exists():  # of an older release, or a crash came before the marker
+        if database.exists():  # of an older release, or without its marker after a crash
             _initialise(database, environment)
         else:
             _copy_whole(_template(cache, release, environment), database)
@@ -45,7 +45,7 @@ def let_many_write(database: Path) -> None:
 
 
 def _template(cache: Path, release: str, environment: Mapping[str, str]) -> Path:
-    """Return a migrated database that is unused, made now if the cache has none."""
+    """Return a migrated, unused database from the cache, created if missing."""
     template = cache / "airflow" / f"airflow-{release}.db"
     if not template.exists():
         template.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _template(cache: Path, release: str, environment: Mapping[str, str]) -> Path
 
 
 def _initialise(database: Path, environment: Mapping[str, str]) -> None:
-    """Create or migrate a database, in a process of its own: this one may not know the right one yet."""
+    """Create or migrate a database, in a process of its own: this one may have Airflow configured for another."""
     command = [sys.executable, "-c", "from airflow.utils.db import initdb; initdb()"]
     place = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}"}
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Makes this process an Airflow of its own: its home, its settings, its migrated database.
+"""Turns this process into an Airflow: its home, its settings, its migrated database.
 
 Everything here happens before Airflow is imported, because it reads its configuration then.
 """
@@ -26,7 +26,7 @@ LOG_BYTES = 50 << 20
 class EmbeddedHome:
     """One AIRFLOW_HOME below MUSTER_HOME.
 
-    :param dags: the folder whose Dags it knows.
+    :param dags: the folder of its Dags.
     """
 
     settings: Settings
@@ -44,24 +44,24 @@ class EmbeddedHome:
 
     @property
     def notes(self) -> Notes:
-        """What was asked of ``muster run`` here, and which runs a process holds."""
+        """The notes of requested runs, and the locks of running ones."""
         return Notes(self.root / "runs")
 
     def kept(self, dag_id: str) -> Kept:
-        """What the last run of a Dag came to, where it succeeded whole."""
+        """The result of a Dag's last run, if all of it succeeded."""
         return Kept(file=self.root / "runs" / f"{dag_id}.kept", dags=self.dags)
 
     @property
     def log(self) -> Path:
-        """Where Airflow and its tasks log to."""
+        """The log of Airflow and its tasks."""
         return self.root / "logs" / "muster-run.log"
 
     def environment(self) -> dict[str, str]:
-        """What Airflow is configured with: quiet, local, and nothing of another Airflow on this machine."""
+        """Airflow's configuration: quiet, local, without settings of another Airflow on this machine."""
         return {
             "AIRFLOW_HOME": str(self.root),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
-            "AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH": "50",  # a message names the Dag's own line
+            "AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH": "50",  # so that a message names the Dag's own line
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}",
@@ -82,7 +82,7 @@ class EmbeddedHome:
             )
 
     def enter(self) -> None:
-        """Take the place over in this process, for good, and see to it that the database is migrated.
+        """Make this process the home's Airflow, for good, and ensure that the database is migrated.
 
         :raises SpecError: there is no folder of Dags, or the home cannot be written.
         :raises MusterError: Airflow was imported already with another home.
@@ -103,9 +103,9 @@ class EmbeddedHome:
 
 @cache
 def quieten(log: Path) -> None:
-    """Send what Airflow and its tasks log to a file, so that the terminal is the listener's.
+    """Redirect the logs of Airflow and its tasks to a file, so that the terminal is the listener's.
 
-    The file is open until the process ends. A large one makes room and is kept once, as ``.old``.
+    The file is open until the process ends. A large one is first moved to ``.old``.
     """
     from airflow._shared.logging import configure_logging
 
@@ -115,7 +115,7 @@ def quieten(log: Path) -> None:
 
 
 def forget_airflow(environment: MutableMapping[str, str]) -> None:
-    """Drop the settings of another Airflow and of a task of its; secrets and connections of this shell stay."""
+    """Drop the settings of another Airflow and its tasks; secrets and connections of this shell stay."""
     for name in list(environment):
         if name.startswith(("AIRFLOW__", "AIRFLOW_CTX_")) or name == "AIRFLOW_CONFIG":
             del environment[name]

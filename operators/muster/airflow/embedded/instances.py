@@ -1,4 +1,4 @@
-"""The instances of a mapped task: what tells each from the others, and what became of each."""
+"""The instances of a mapped task: the arguments that distinguish them, and their results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Instances:
-    """Tells how the instances of one run's mapped tasks are.
+    """The instances of one run's mapped tasks.
 
-    :param overhead: the seconds of a stage outside its job, by the job and the stage's seconds.
+    :param overhead: returns the seconds of a stage outside its job, from the job and the stage's seconds.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Instances:
         self._overhead = overhead
 
     def of(self, task_id: str) -> tuple[Instance, ...]:
-        """All instances of a task, in the order of its map; none where it is not mapped or has not come so far."""
+        """Return all instances of a task, in the order of its map; none if it is not mapped or not expanded yet."""
         return tuple(self._of(task_id))
 
     def one(self, task_id: str, map_index: int) -> Instance:
-        """One instance of a task."""
+        """Return one instance of a task."""
         return self._instance(task_id, map_index, self._runs.instances(self._run, task_id)[map_index])
 
     def _of(self, task_id: str) -> Iterator[Instance]:
@@ -67,7 +67,7 @@ class Instances:
 
 
 def addresses(value: Any) -> tuple[str, ...]:
-    """The versions of one output, as a task returns them: one address, or several."""
+    """Return the versions of one output from a task's result: one address, or several."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -77,9 +77,9 @@ def runs_a_job(task: Any) -> bool:
 
 
 def known_arguments(task: Any, map_index: int) -> Mapping[str, Any]:
-    """What the Dag's file alone says of an instance before it runs: nothing where a task before it will tell.
+    """Return an instance's arguments as far as the Dag's file holds them; empty if an earlier task gives them.
 
-    An instance of a task in a mapped task group was given nothing itself.
+    An instance of a task in a mapped task group has no arguments of its own.
     """
     if map_index < 0 or not task.is_mapped:
         return {}
@@ -91,7 +91,7 @@ def known_arguments(task: Any, map_index: int) -> Mapping[str, Any]:
 
 
 def arguments_of(task: Any, made: Any) -> Mapping[str, Any]:
-    """What tells an instance that was built from the others.
+    """Return the arguments that distinguish a built instance from the others.
 
     :param task: the mapped task, `made` the instance.
     """

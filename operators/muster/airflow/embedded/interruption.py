@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends the job that runs and then the run, the second leaves at once."""
+"""Ctrl-C: the first ends the running job and then the run, the second exits at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAP_SECONDS = 0.05
 
 
 class Interruption:
-    """Whether the run was asked to end, by SIGINT or SIGTERM."""
+    """Whether SIGINT or SIGTERM has asked the run to end."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -24,18 +24,18 @@ class Interruption:
         return self._asked
 
     def set(self) -> None:
-        """Note it: a task was told to stop by a signal that Airflow's own handler took."""
+        """Note a signal that Airflow's own handler received and passed to a task."""
         self._asked = True
 
     def sleep(self, seconds: float) -> None:
-        """Wait, or less where the run is asked to end."""
+        """Sleep, but only until the run is asked to end."""
         deadline = time.monotonic() + seconds
         while not self._asked and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _NAP_SECONDS))  # a lock could be held when the signal comes
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take both signals for as long as the run goes on."""
+        """Handle both signals in the block."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         self.listen()
         try:
@@ -45,7 +45,7 @@ class Interruption:
                 signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Take both signals again: a task that has run leaves Airflow's handler of SIGTERM behind."""
+        """Handle both signals again: a task leaves Airflow's handler of SIGTERM installed."""
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGINT, self._interrupt)
 
@@ -56,8 +56,8 @@ class Interruption:
             os._exit(130)
         self._say("stopping: the running job is ended; Ctrl-C again leaves at once and lets it run")
         self._asked = True
-        # While a task runs Airflow has put its own handler there, which calls the task's on_kill; one that
-        # has not come so far asks this object itself.
+        # While a task runs Airflow has installed its own handler, which calls the task's on_kill; before
+        # that the task checks this object itself.
         handler = signal.getsignal(signal.SIGTERM)
         if callable(handler):
             handler(signal.SIGTERM, frame)

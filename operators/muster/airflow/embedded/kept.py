@@ -1,7 +1,7 @@
-"""What the last run of a Dag came to where it succeeded whole, so that a resume that keeps all of it needs no Airflow.
+"""The result of a Dag's last run, if all of it succeeded: a resume that keeps everything then needs no Airflow.
 
-It counts while nothing below the folder of Dags was touched since that run began, and while the same muster asks.
-What a deployment answers with by now only its backend knows, so a run that deployed is not remembered.
+It is valid while no file below the folder of Dags has changed since that run began, and for the same muster.
+Only a backend knows a deployment's present state, so a run that deployed is not remembered.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PASSED_OVER = frozenset({"__pycache__", ".git"})
 class Kept:
     """The memory of one Dag.
 
-    :param file: where it is.
+    :param file: its path.
     """
 
     file: Path
     dags: Path
 
     def begin(self) -> str:
-        """Forget, since a run begins; return what :meth:`end` needs: how the Dags stand now, and which run it is."""
+        """Forget the last result, since a run begins; return a token for :meth:`end`: the Dags' present state and a name."""
         begun = f"{self._standing()} {os.urandom(8).hex()}"
         self.file.unlink(missing_ok=True)
-        with suppress(OSError):  # a full disk: the run itself says so, and nothing is remembered
+        with suppress(OSError):  # a full disk: the run itself reports it, and nothing is remembered
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.file, json.dumps({"begun": begun}), durable=False)
         return begun
@@ -48,14 +48,14 @@ class Kept:
         stages = tuple(
             replace(stage, kept=True, seconds=None, overhead_seconds=None) for stage in result.stages
         )
-        with suppress(OSError, SpecError):  # what cannot be kept, Airflow is asked
+        with suppress(OSError, SpecError):  # without the file, Airflow is asked
             if self._read().get("begun") == begun:
                 text = dumps(replace(result, stages=stages, seconds=0.0))
                 found = {"standing": begun.partition(" ")[0], "result": text}
                 write_whole(self.file, json.dumps(found), durable=False)
 
     def recall(self) -> RunResult | None:
-        """Return how the last run ended, every stage kept; None where that has to be looked at anew."""
+        """Return the last run's result, with every stage kept; None if Airflow must be asked."""
         kept = self._read()
         if kept.get("standing") != self._standing():
             return None
@@ -67,21 +67,21 @@ class Kept:
     def _read(self) -> dict[str, str]:
         try:
             return dict(json.loads(self.file.read_bytes()))
-        except (FileNotFoundError, ValueError):  # the power went while it was written
+        except (FileNotFoundError, ValueError):  # a power cut hit while it was written
             return {}
 
     def _standing(self) -> str:
-        """Names, sizes and times of all files below the folder of Dags, with who looks, as one digest.
+        """Return one digest of the names, sizes and times of all files below the folder of Dags, and of this muster.
 
-        Airflow reads Dags behind links too. What a link to a folder leads to is not looked at here, so that no two
-        looks agree where there is one.
+        Airflow reads Dags behind links too. The target of a link to a folder is not read here, so with one no
+        two digests agree.
         """
         found = [__version__, str(self.dags)]
         for folder, folders, files in os.walk(self.dags):
             found += [os.urandom(8).hex() for name in folders if Path(folder, name).is_symlink()]
             folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
             for name in sorted(files):
-                with suppress(FileNotFoundError):  # an editor's own
+                with suppress(FileNotFoundError):  # an editor's temporary file
                     stat = Path(folder, name).stat()
                     times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
                     found.append(f"{folder}/{name} {stat.st_size} {times} {stat.st_ino}")

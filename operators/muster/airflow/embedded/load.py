@@ -1,4 +1,4 @@
-"""Finds a Dag, reads the params of its run, and makes ready what its tasks will need: all before anything starts."""
+"""Finds a Dag, reads its run's params, and prepares its tasks' environments, before anything starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Loaded:
 
     @property
     def folder(self) -> DagFolder:
-        """Where its file lies."""
+        """The folder of its file."""
         return DagFolder.of(self.dag)
 
     @property
@@ -46,12 +46,12 @@ class Loaded:
         return tuple(task.task_id for task in tasks)
 
     def followed(self, names: Collection[str]) -> set[str]:
-        """Tasks, and all that follow them."""
+        """Return these tasks, and all that follow them."""
         tasks = (self.dag.get_task(name) for name in names)
         return set(names).union(*(task.get_flat_relative_ids(upstream=False) for task in tasks))
 
     def leading_to(self, name: str) -> frozenset[str]:
-        """A task, and all that it follows."""
+        """Return a task, and all that it follows."""
         return frozenset({name, *self.dag.get_task(name).get_flat_relative_ids(upstream=True)})
 
     def is_musters(self, task_id: str) -> bool:
@@ -62,7 +62,7 @@ class Loaded:
         return isinstance(self.dag.task_dict.get(task_id), (MusterOperator, Mapped))
 
     def operators(self) -> Iterator[MusterOperator]:
-        """Muster's own among its tasks, in that order; of a mapped one the instances that the Dag file tells."""
+        """Yield the tasks of muster's operators, in order; of a mapped one the instances in the Dag's file."""
         from muster.airflow.operators.base import MusterOperator
         from muster.airflow.operators.mapping import Mapped
 
@@ -85,13 +85,13 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
 
     try:
         bag = BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
-    except RuntimeError as error:  # Airflow follows links, until it has been somewhere before
+    except RuntimeError as error:  # Airflow follows links until it meets a folder again
         raise SpecError(
             f"{error} A link below {home.dags} leads in a circle: remove it, or name it in .airflowignore"
         ) from error
     if dag_id not in bag.dags:
         raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
-    # Airflow looks what is new and then adds it: two that find the same Dag new would both add it.
+    # Airflow checks for new Dags and then adds them: two processes could both add the same one.
     with locked(home.root / "dags.lock"):
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
         sync_bag_to_db(bag, BUNDLE, None)
@@ -100,7 +100,7 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
 
 
 def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given for a run, in the types that the Dag's Params ask for.
+    """Return a run's params in the types of the Dag's Params.
 
     :param given: values, or texts as they come from a command line.
     :raises SpecError: a name that the Dag does not know, or a value that its Param refuses.
@@ -122,11 +122,11 @@ def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: Listener) -> None:
-    """Check what can be checked without running anything, and build the environments that this machine needs.
+    """Make all checks that need no run, and build the environments that this machine needs.
 
-    On a cluster an image is a container, which was pushed to its registry before.
+    On a cluster images are containers, which must be pushed before.
 
-    :raises MusterError: the first thing that is wrong.
+    :raises MusterError: the first error.
     """
     from muster.images.folders import put_image
 
@@ -163,7 +163,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _import_error(file: str, trace: str) -> str:
-    """The last line of a traceback, behind the place in the Dag's file that led to it."""
+    """Return the last line of a traceback after the place in the Dag's file that caused it."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()] or ["unknown error"]
     places = re.findall(rf'File "(?:[^"]*/)?{re.escape(file)}", line (\d+)', trace)
     return ":".join([file, *places[-1:]]) + f": {_OWN_ERROR.sub('', lines[-1])}"

@@ -1,7 +1,7 @@
 """Runs the tasks of one Dag run, one after the other in this process, as Airflow's ``dag.test()`` does.
 
-What may run next, what a failure stops, when a retry is due: all that is Airflow's own
-``DagRun.update_state``, and each task runs through Airflow's own in-process supervisor.
+Airflow's own ``DagRun.update_state`` decides what may run next, what a failure stops, and when a retry is
+due, and each task runs through Airflow's own in-process supervisor.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LONGEST_WAIT_SECONDS = 1.0
 
 
 class Loop:
-    """One Dag run going on.
+    """One running Dag run.
 
-    :param scope: the tasks that may run; None are all.
+    :param scope: the tasks that may run; None: all.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class Loop:
         self._arguments: dict[tuple[str, int], Mapping[str, Any]] = {}
 
     def failure(self, task_id: str) -> str:
-        """Why a task that failed did; of a mapped one, why the first of its instances did that failed."""
+        """Return why a task failed; of a mapped one, why its first failed instance did."""
         found = sorted((index, text) for (name, index), text in self._failures.items() if name == task_id)
         return found[0][1] if found else ""
 
     def seconds(self, task_id: str) -> float | None:
-        """How long a task that ran here took, all of its instances together."""
+        """Return how long a task took here, all instances together."""
         found = [took for (name, _), took in self._seconds.items() if name == task_id]
         return sum(found) if found else None
 
     def arguments(self, task_id: str, map_index: int) -> Mapping[str, Any]:
-        """What tells an instance that ran here from the others of its task; empty if it did not run here."""
+        """Return the arguments that distinguish an instance that ran here; empty if it did not run here."""
         return self._arguments.get((task_id, map_index), {})
 
     def of_instance(self, task_id: str, map_index: int) -> tuple[float | None, str]:
-        """How long an instance took that ran here, and why it failed if it did."""
+        """Return how long an instance took here, and why it failed, if it did."""
         return self._seconds.get((task_id, map_index)), self._failures.get((task_id, map_index), "")
 
     def run(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> None:
-        """Go on until the run has ended or is asked to end.
+        """Run until the run has ended or is asked to end.
 
-        :param ended: is called with the name of each task that has come to its end here; once for
+        :param ended: called with the name of each task that has ended here; once for
             the instances of a mapped task that ran one after the other.
-        :param instance_ended: is called with each of those before, by task and index.
+        :param instance_ended: called with the task and index of each such instance before.
         """
         from airflow.utils.state import DagRunState
 
@@ -89,7 +89,7 @@ class Loop:
 
     @property
     def left_waiting(self) -> bool:
-        """Whether the tasks that may run have ended, and others wait for a run that lets them."""
+        """Whether the tasks that may run have ended, and others, outside the scope, wait."""
         from airflow.utils.state import DagRunState, State
 
         if self._scope is None or self._run.state != DagRunState.RUNNING:
@@ -151,7 +151,7 @@ class Loop:
             self._interruption.set()
 
     def _until_next(self) -> float:
-        """Seconds until a retry is due, or a while for what Airflow alone knows to be waiting."""
+        """Return the seconds until a retry is due, or a pause if Airflow waits for something else."""
         from airflow.sdk import timezone
         from airflow.utils.state import TaskInstanceState
 

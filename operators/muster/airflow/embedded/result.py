@@ -1,4 +1,4 @@
-"""What a run behind ``muster run`` tells while it goes on, and when it has ended. Plain data, for JSON too."""
+"""Events and result of a ``muster run``: plain data, also for JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from muster.core.status import JobStatus
 class Instance:
     """One instance of a mapped task; its fields are as in :class:`Stage`.
 
-    :param label: what people call it, with what tells it from the others: ``fit[2] rate=0.1``.
-    :param arguments: what it was given; empty where it was kept from a run before and only that run knew.
+    :param label: its name for people, with distinguishing arguments: ``fit[2] rate=0.1``.
+    :param arguments: its arguments; empty if it was kept from an earlier run that alone knew them.
     """
 
     map_index: int
@@ -36,11 +36,11 @@ class Stage:
 
     :param state: Airflow's own: ``success``, ``failed``, ``upstream_failed``, ``skipped``; ``none``
         where it did not start.
-    :param seconds: from start to end, of its last try.
-    :param overhead_seconds: `seconds` less the time its job ran; None where it ran no job.
-    :param kept: it succeeded before, and ``--resume`` left it as it was.
+    :param seconds: from start to end of its last try.
+    :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job.
+    :param kept: it succeeded in an earlier run, and ``--resume`` kept it.
     :param versions: addresses by the name of the output.
-    :param message: why it failed.
+    :param message: why it failed, if it did.
     :param instances: of a mapped task, in the order of its map; empty for others.
     """
 
@@ -58,7 +58,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployed:
-    """What answers after a run: where, with which version, and a line to try it with."""
+    """A deployment after a run: its address, its version, and a line to try it with."""
 
     name: str
     url: str
@@ -71,8 +71,8 @@ class RunResult:
     """One run of a Dag.
 
     :param state: ``success``, ``failed`` or ``interrupted``.
-    :param log: where Airflow's own log of the run is.
-    :param only: the task that ran alone, so that what follows it waits; None where all did that could.
+    :param log: Airflow's own log of the run.
+    :param only: the task that ran alone, so that the tasks after it wait; None if none was named.
     """
 
     dag_id: str
@@ -88,30 +88,30 @@ class RunResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the whole run did."""
+        """Whether the whole run succeeded."""
         return self.state == "success"
 
 
 class Listener(LineListener, Protocol):
-    """Who shows a run while it goes on. Called from one thread, one call at a time."""
+    """Shows a run in progress. Called from one thread, one call at a time."""
 
     def note(self, text: str) -> None:
-        """Something to know: what is being prepared, that a run was left by a crash."""
+        """Show information: what is being prepared, or that a crash left a run."""
 
     def warning(self, text: str) -> None:
-        """Something to look at."""
+        """Show a warning."""
 
     def run_started(self, run_id: str, tasks: Sequence[str]) -> None:
-        """The run begins; `tasks` in the order in which they can run."""
+        """Show that the run begins; `tasks` are in an order in which they can run."""
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
-        """A task, or an instance of a mapped one, begins; where it runs a job, that has not started yet."""
+        """Show that a task, or an instance of a mapped one, begins; its job has not started yet."""
 
     def instance_ended(self, instance: Instance) -> None:
-        """An instance of a mapped task ended; the task itself ends after the last one."""
+        """Show that an instance of a mapped task ended; the task itself ends after the last one."""
 
     def task_ended(self, stage: Stage) -> None:
-        """A task ended, or a kept one is passed over."""
+        """Show that a task ended, or is kept."""
 
 
 class Silent:

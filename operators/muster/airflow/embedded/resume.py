@@ -1,4 +1,4 @@
-"""Why a task that a resumed run would keep might be run again, told by what it returned."""
+"""Finds results that a resumed run would keep although they are out of date."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from muster.backends.base import Backend
 
 @dataclass(frozen=True, kw_only=True)
 class Stale:
-    """Why a result may not be what a run of the task would give now.
+    """Why a result may differ from that of a new run of the task.
 
-    :param changed: what it was made from and reads differently now; "" where it has been overtaken.
-    :param overtaken: what has taken the place of what it stands for.
+    :param changed: the input that has changed; "" if the result was overtaken.
+    :param overtaken: what has replaced the result.
     """
 
     changed: str = ""
@@ -26,9 +26,9 @@ class Stale:
 
 
 def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend) -> dict[str, Stale]:
-    """Return the tasks whose results are, by task.
+    """Return the tasks with stale results, and why.
 
-    :param results: what the instances of each task of the run returned.
+    :param results: the results of each task's instances.
     """
     found = {}
     for operator in loaded.operators():

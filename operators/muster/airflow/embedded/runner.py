@@ -1,4 +1,4 @@
-"""``muster run``: a Dag under a real Airflow in this process, from params to what it left behind."""
+"""``muster run``: a Dag under a real Airflow in this process, from params to results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Resume = Literal["keep", "strict"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be run: a new run, or the last one from where it stands or from a task on.
+    """The requested run: a new one, or the last one, continued from its present state or from a task.
 
-    :param run_id: of a new run, which this process holds.
+    :param run_id: id of a new run, which this process holds.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -49,12 +49,12 @@ class Wanted:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the last run goes on."""
+        """Whether the last run is continued."""
         return self.resume is not None or self.again is not None
 
     @property
     def again(self) -> str | None:
-        """The task that runs again, whatever became of it."""
+        """The task that runs again in any case."""
         return self.start if self.only is None else self.only
 
 
@@ -69,17 +69,17 @@ def run_dag(
     settings: Settings | None = None,
     dags: Path | None = None,
 ) -> RunResult:
-    """Run a Dag to its end and return what became of each task; a failed task does not raise.
+    """Run a Dag to its end and return the result of each task; a failed task does not raise.
 
     It makes this process an Airflow (see :class:`~muster.airflow.embedded.home.EmbeddedHome`), so
     one process runs the Dags of one home.
 
-    :param params: values for the Dag's Params, or texts as a command line gives them.
-    :param resume: go on with the last run from the first task that did not succeed. ``keep`` leaves
-        the others as they are and warns where their code changed; ``strict`` runs these again.
-    :param start: a task of the last run that runs again, with all that follows it; those before it are kept.
-    :param only: one that runs again alone; what follows it waits for the next resume.
-    :param dags: the folder of Dags; ``./dags`` where it is not given.
+    :param params: values for the Dag's Params, or texts from a command line.
+    :param resume: continue the last run from the first task that did not succeed. ``keep`` leaves
+        the others unchanged and warns where their code changed; ``strict`` runs these again.
+    :param start: a task of the last run to run again, with all that follows it; earlier tasks are kept.
+    :param only: a task to run again alone; tasks after it wait for the next resume.
+    :param dags: the folder of Dags; ``./dags`` by default.
     :raises MusterError: nothing was started: no such Dag, a wrong param, an image that cannot be built …
     """
     listener = listener or Silent()
@@ -88,7 +88,7 @@ def run_dag(
     wanted = Wanted(params=params or {}, resume=resume, start=start, only=only)
     if wanted.goes_on and wanted.again is None and (kept := _all_kept(dag_id, home, listener)) is not None:
         return kept
-    with suppress(OSError):  # what stands in the way is told where the run is noted
+    with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
     begun = home.kept(dag_id).begin()
     if wanted.goes_on:
@@ -101,7 +101,7 @@ def run_dag(
 
 
 def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult | None:
-    """Show the last run where a resume would keep all of it, without Airflow; None where Airflow has to say."""
+    """Show the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
     result = home.kept(dag_id).recall()
     if (
         result is None
@@ -200,7 +200,7 @@ class _Runner:
             self._listener.note(f"run {lost} was left by a process that died: it is marked failed")
 
     def _reopen(self, run: DagRun, wanted: Wanted) -> frozenset[str]:
-        """Let the last run go on and return the tasks that it keeps."""
+        """Reopen the last run and return the tasks that it keeps."""
         from muster.airflow.embedded.resume import stale
 
         found, strict = stale(self._loaded, self._runs.results(run), self._backend), wanted.resume == "strict"
@@ -269,7 +269,7 @@ class _Runner:
         )
         if not results or stage.state != "success":
             return stage
-        alone = results[0] if len(results) == 1 else {}  # the jobs of a mapped task are told by muster jobs
+        alone = results[0] if len(results) == 1 else {}  # muster jobs shows the jobs of a mapped task
         job_id, told = alone.get("job_id"), [each.overhead_seconds for each in stage.instances]
         spent = [each for each in told if each is not None]
         return replace(
@@ -309,7 +309,7 @@ class _Runner:
 
 
 def _gathered(results: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """The versions by output that all instances of a task left, in the order of the map."""
+    """Return the versions by output of all instances of a task, in the order of the map."""
     found: dict[str, tuple[str, ...]] = {}
     for result in results:
         for name, value in result.get("versions", {}).items():

@@ -1,8 +1,8 @@
 """Runs of a Dag in the embedded Airflow's database: begun, found again, continued, given up.
 
-A run belongs to a process by a lock on a file of its own, which the kernel gives back when the
-process dies. So a run that is ``running`` and whose lock is free was left by a crash, and two runs
-at once never take each other for dead.
+A process holds a run by a lock on a file, which the kernel releases when the process dies. So a run that
+is ``running`` with a free lock was left by a crash, and two simultaneous runs never take each other for
+dead.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ class Runs:
         return run
 
     def unbegun(self) -> Asked | None:
-        """The last run that was asked for where it has not begun, since its process died before that."""
+        """Return the last requested run if it has not begun, since its process died before."""
         runs = {run.run_id for run in self._all()}
         left = [asked for asked in self._home.notes.left(self._loaded.dag.dag_id) if asked.run_id not in runs]
         return left[-1] if left and left[-1].run_id > max(runs, default="") else None
 
     def last(self) -> DagRun:
-        """The newest run. :raises SpecError: there is none yet."""
+        """Return the newest run. :raises SpecError: there is none yet."""
         runs = self._all()
         if not runs:
             raise SpecError(f"Dag {self._loaded.dag.dag_id} has no run to resume: leave --resume out")
         return runs[-1]
 
     def reopen(self, run: DagRun, *, again: Collection[str]) -> frozenset[str]:
-        """Let a run go on and return the tasks that it keeps.
+        """Reopen a run and return the tasks that it keeps.
 
-        Every task that has not succeeded, what follows it, and `again`, begin once more. A task
+        Every task that has not succeeded, all that follow it, and `again` run once more. A task
         whose process died keeps its tries, so that it adopts its job; a failed one is cleared.
         """
         from airflow.models.dag_version import DagVersion
@@ -104,7 +104,7 @@ class Runs:
             if latest is not None:
                 ti.dag_version_id = latest.id
         clear_task_instances(
-            # One that is made from something else by now must not adopt what it had begun.
+            # A task whose inputs have changed must not adopt the job that it began.
             [ti for ti in left if ti.state in _FINISHED or ti.task_id in anew],
             self._session,
             dag_run_state=DagRunState.RUNNING,
@@ -118,7 +118,7 @@ class Runs:
     def give_up_lost(self, backend: Backend, *, but: str | None) -> list[str]:
         """Mark runs whose process died as failed, end their jobs, and return their ids.
 
-        :param but: the run that is going to be resumed.
+        :param but: the run that will be resumed.
         """
         from airflow.utils.state import DagRunState
 
@@ -136,7 +136,7 @@ class Runs:
         return [run.run_id for run in lost]
 
     def fail(self, run: DagRun) -> None:
-        """End a run with which no process goes on, as failed."""
+        """Mark a run as failed that no process continues."""
         from airflow.sdk import timezone
         from airflow.utils.state import DagRunState, TaskInstanceState
 
@@ -149,7 +149,7 @@ class Runs:
         self._session.commit()
 
     def instances(self, run: DagRun, task_id: str) -> dict[int, str]:
-        """The state of each instance of a mapped task, by its index, once Airflow knows how many there are."""
+        """Return the state of each instance of a mapped task by index, once Airflow has expanded it."""
         tasks = (ti for ti in run.get_task_instances(session=self._session) if ti.task_id == task_id)
         return {
             ti.map_index: str(ti.state or "none")
@@ -158,7 +158,7 @@ class Runs:
         }
 
     def result(self, run: DagRun, task_id: str, map_index: int) -> Any:
-        """What one instance of a task of muster's returned; None where it returned nothing."""
+        """Return the result of one instance of a muster task; None if it returned nothing."""
         from airflow.models.xcom import XComModel
 
         if not self._loaded.is_musters(task_id):
@@ -170,9 +170,9 @@ class Runs:
         return None if row is None else XComModel.deserialize_value(row)
 
     def results(self, run: DagRun) -> dict[str, list[Any]]:
-        """What the instances of each task of muster's returned, in the order of its map; one for most tasks.
+        """Return the results of each muster task's instances, in the order of its map; one for most tasks.
 
-        Another task may return what it likes, also under the names that muster's use.
+        Tasks of other operators are left out: they may return anything, under the same names.
         """
         from airflow.models.xcom import XComModel
 
@@ -185,7 +185,7 @@ class Runs:
         return found
 
     def states(self, run: DagRun) -> dict[str, str]:
-        """The state of each task; of a mapped one, that of the first of its instances that did not succeed."""
+        """Return the state of each task; of a mapped one, the state of its first instance without success."""
         found: dict[str, str] = {}
         for ti in run.get_task_instances(session=self._session):
             if found.get(ti.task_id, "success") == "success":
@@ -193,7 +193,7 @@ class Runs:
         return found
 
     def params(self, run: DagRun) -> dict[str, Any]:
-        """The params that a run runs with: what was given for it, over the Dag's defaults."""
+        """Return a run's params: the given ones over the Dag's defaults."""
         return {**self._loaded.dag.params.dump(), **(run.conf or {})}
 
     def _all(self) -> Sequence[DagRun]:
@@ -213,9 +213,9 @@ class Runs:
         )
 
     def pass_over_failures(self, run: DagRun, backend: Backend) -> list[JobStatus]:
-        """Have the tasks of a run start anew whose jobs failed while no run watched them; return how these ended.
+        """Clear the tasks of a run whose jobs failed while no run watched them; return these jobs' statuses.
 
-        A try that finds such a job would report it and end. Who resumes the run is told of it here.
+        A try that finds such a job would only report it and end. The caller reports it here instead.
         """
         found = []
         for row, attempt, job_id in self._attempts(run):
@@ -228,11 +228,11 @@ class Runs:
         return found
 
     def _jobs(self, run: DagRun) -> list[str]:
-        """The jobs of a run that its tasks wrote down."""
+        """Return the jobs of a run that its tasks recorded."""
         return [job_id for _, _, job_id in self._attempts(run)]
 
     def _attempts(self, run: DagRun) -> list[tuple[TaskStateStoreModel, Attempt, str]]:
-        """What the tasks of a run wrote down: where, the attempt and its job."""
+        """Return the records of a run's tasks: the row, the attempt and its job."""
         from airflow.models.task_state_store import TaskStateStoreModel
         from sqlalchemy import select
 

@@ -1,18 +1,18 @@
-"""Who may see and do what on the page: Airflow's auth manager decides, asked as Airflow's own routes ask it.
+"""Authorizes users of the page through Airflow's auth manager, in the way of Airflow's own routes.
 
-Everything needs leave to see plugins. Beyond that a thing belongs to the Dag that made it, so that
-a user who may not read a Dag sees neither its jobs nor their logs nor what they wrote:
+Every call needs the right to see plugins. Beyond that a job or version belongs to the Dag that made it: a
+user who may not read a Dag sees neither its jobs nor their logs nor their versions:
 
 =======================  ==============================================================
 a job, its verdict       GET on the Dag's task instances
 a job's log              GET on the Dag's task logs
 ending a job             PUT on the Dag's task instances, as for marking one failed
 volumes, deployments     GET on assets: a volume is one
-a version's record       also GET on the task instances of the Dag that made it; what it was made from, too
-a version's files        also GET on the XComs of that Dag, for what its tasks left behind, and their names
+a version's record       also GET on the task instances of the Dag that made it; its ancestors, too
+a version's files        also GET on the XComs of that Dag, for their contents and names
 =======================  ==============================================================
 
-What no Dag made is asked for as "any Dag".
+For jobs and versions that no Dag made, the right for any Dag is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ assets = Depends(requires_access_asset("GET"))
 
 
 class Reader:
-    """What the user of one request may do with which Dag. Each question is asked once."""
+    """The rights of the user of one request, by Dag. Each question is asked once."""
 
     def __init__(self, user: Any) -> None:
         self._user = user
@@ -42,13 +42,13 @@ class Reader:
 
     @property
     def name(self) -> str:
-        """What Airflow's own audit log calls the user."""
+        """The user's name, as Airflow's audit log has it."""
         return str(self._user.get_name())
 
     def may(
         self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.TASK_INSTANCE, *, method: Any = "GET"
     ) -> bool:
-        """Whether Airflow lets the user do that; an empty `dag_id` asks for any Dag."""
+        """Whether Airflow allows the user this; an empty `dag_id` asks for any Dag."""
         key = (dag_id, entity, method)
         if key not in self._known:
             self._known[key] = get_auth_manager().is_authorized_dag(
@@ -60,7 +60,7 @@ class Reader:
         return self._known[key]
 
     def need(self, dag_id: str, entity: DagAccessEntity, *, method: Any = "GET") -> None:
-        """Refuse what :meth:`may` does not allow, with HTTP 403."""
+        """Refuse with HTTP 403 if :meth:`may` is False."""
         if not self.may(dag_id, entity, method=method):
             what = f"{entity.value.lower().replace('_', ' ')} of {dag_id or 'any Dag'}"
             raise HTTPException(
@@ -74,7 +74,7 @@ class Reader:
 
 
 def reader(user: GetUserDep) -> Reader:
-    """What the user of this request may do."""
+    """Return the rights of the user of this request."""
     return Reader(user)
 
 
@@ -84,12 +84,12 @@ Who = Annotated[Reader, Depends(reader)]
 def same_site(request: Request) -> None:
     """Let a request that changes something pass only if the page itself sent it.
 
-    The session is a cookie, which a browser sends along whatever page caused the request (Airflow's is
-    SameSite=Lax, which subdomains of one site get around, and a document of ours that a user wrote
-    comes from this very host). So two things are asked for. A header of ours: no form can set one,
-    and a script of another origin only after a preflight that is not answered here. And where a
-    browser says who sent it, that this was us: ``Sec-Fetch-Site``, which no script can set and no
-    proxy changes; from a browser too old for it, ``Origin`` must name the host that was asked.
+    The session is a cookie, which a browser sends whatever page caused the request (Airflow's is
+    SameSite=Lax, which subdomains of one site get around, and a user's document in a version comes
+    from this very host). So two things are checked. A header of muster: no form can set one,
+    and a script of another origin only after a preflight, which fails here. And, where the
+    browser says who sent the request, that it was this page: ``Sec-Fetch-Site``, which no script can set and
+    no proxy changes; from a browser too old for it, ``Origin`` must name the requested host.
     """
     if request.headers.get(HEADER) != "1":
         raise HTTPException(403, f"a request that changes something needs the header {HEADER}: 1")

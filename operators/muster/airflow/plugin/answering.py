@@ -1,4 +1,4 @@
-"""What answers predictions, as the page shows it: one look a second at each deployment, however many people watch."""
+"""The page's deployments: each is read once a second, however many people watch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ WINDOW_SECONDS = 15.0
 
 @dataclass
 class _Known:
-    """The looks at one deployment that are kept: the last one is shown, the first is what lately began."""
+    """Recent readings of one deployment: the last one is shown, the first is the base of recent figures."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     looks: list[tuple[float, Seen]] = field(default_factory=list)
 
     @property
     def stale(self) -> bool:
-        """Whether it is time for another look."""
+        """Whether it is time to read again."""
         return not self.looks or time.monotonic() - self.looks[-1][0] > FRESH_SECONDS
 
     def note(self, seen: Seen) -> None:
-        """Keep a look."""
+        """Keep a reading."""
         now = time.monotonic()
         recent = [each for each in self.looks if each[0] > now - WINDOW_SECONDS]
         self.looks = [*recent, (now, seen)]
@@ -44,19 +44,19 @@ class Answering:
         self._known: dict[str, _Known] = defaultdict(_Known)
 
     def all(self) -> list[dict[str, Any]]:
-        """Every deployment that there is, with its figures."""
+        """Return every deployment, with its figures."""
         return [_document(known) for known in self._looked()]
 
     def one(self, name: str) -> dict[str, Any]:
-        """One deployment. :raises NotFound: there is none."""
+        """Return one deployment. :raises NotFound: there is none."""
         known = self._known[name]
-        with known.lock:  # a request that comes meanwhile is shown what this look finds
+        with known.lock:  # other requests meanwhile get this reading
             if known.stale:
                 known.note(look(self._deployments, name))
         return _document(known)
 
     def statuses(self) -> list[DeploymentStatus]:
-        """Every deployment as it was seen a moment ago."""
+        """Return the status of every deployment, at most a second old."""
         return [known.looks[-1][1].status for known in self._looked()]
 
     def _looked(self) -> list[_Known]:
@@ -70,7 +70,7 @@ class Answering:
 
 
 def _document(known: _Known) -> dict[str, Any]:
-    """The status as JSON values, the figures of all its time, and those of the last seconds."""
+    """Return the status as JSON values, with figures since its start and of the last seconds."""
     (began, first), (ended, last) = known.looks[0], known.looks[-1]
     status: dict[str, Any] = plain(last.status)
     return {

@@ -29,7 +29,7 @@ TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-# What the page itself may do: run and load what lies beside it, and be framed by Airflow.
+# The page may run and load the files beside it, and be framed by Airflow.
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -77,7 +77,7 @@ def create_app() -> FastAPI:
 
 
 def open_site() -> Site:
-    """Open what the page reads. It has no secrets, so a job that needs some waits for one who does."""
+    """Open the backend. The page has no secrets, so it cannot take over a job that needs some."""
     from muster.airflow.site import open_backend
 
     backend = open_backend(resolve=_no_secret)
@@ -112,19 +112,19 @@ class Headers:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Say what muster said; what is wrong with the store is not the browser's doing.
+    """Answer with the error's message; errors of the store are 5xx.
 
-    Where that may be the store's, the next request opens it anew: its token may have run out, and been renewed.
+    After an error of the store the next request opens it anew: its token may have been renewed.
     """
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
-    site = getattr(request.state, "site", None)  # none where it could not be opened
+    site = getattr(request.state, "site", None)  # None if it could not be opened
     if status == 503 and site is not None and not isinstance(error, (Corrupt, OSError)):
         request.app.state.opening.replace(site)
     return Json({"detail": str(error)}, status_code=status)
 
 
 async def _http(request: Request, error: Any) -> Response:
-    """Lead a person without a session to Airflow's login; answer everything else as it is."""
+    """Redirect a person without a session to Airflow's login; pass on other errors."""
     if error.status_code == 401 and request.scope["path"].endswith("/muster/"):
         return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307)
     return await http_exception_handler(request, error)

@@ -1,4 +1,4 @@
-"""What people do on the page, in Airflow's audit log, as what they do with Airflow's own buttons."""
+"""Records actions on the page in Airflow's audit log, as Airflow does for its own buttons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CANCEL = "muster_cancel_job"
 
 
 def note_cancel(user: str, job_id: str, origin: Origin) -> None:
-    """Write down that a user ends a job."""
+    """Record that a user cancels a job."""
     with create_session() as session:
         session.add(
             Log(

@@ -1,4 +1,4 @@
-"""The jobs as the page lists them: what has ended is read once, what has not each time."""
+"""The page's list of jobs: ended ones are read once, others each time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATES = (*(state.value for state in JobState), UNREADABLE)
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job of the ledger; only its id and `error` where the ledger's files cannot be read."""
+    """One job of the ledger; only its id and `error` are set where its files cannot be read."""
 
     job_id: str
     status: JobStatus | None = None
@@ -36,24 +36,24 @@ class Job:
 
     @property
     def dag_id(self) -> str:
-        """The Dag that asked; empty where none did, or where that cannot be read."""
+        """The Dag that submitted it; empty if none did, or if it cannot be read."""
         return self.spec.origin.dag_id if self.spec else ""
 
     @property
     def words(self) -> str:
-        """What a search looks at, in lower case."""
+        """The text that a search looks through, in lower case."""
         origin = self.spec.origin if self.spec else None
         told = (self.spec.name, origin.dag_id, origin.task_id, origin.run_id) if self.spec and origin else ()
         return " ".join((self.job_id, *told)).lower()
 
     @property
     def state(self) -> str:
-        """Its state, as people read it."""
+        """Its state, for people."""
         return self.status.state.value if self.status else UNREADABLE
 
     @property
     def ended(self) -> bool:
-        """Whether what is known of it will not change."""
+        """Whether its documents will not change any more."""
         return self.status is not None and self.status.state.ended
 
 
@@ -63,15 +63,15 @@ class Board:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._ended: dict[str, Job] = {}
-        self._asked: dict[str, JobSpec] = {}  # of those that go on, which never changes
+        self._asked: dict[str, JobSpec] = {}  # specs of jobs that have not ended
         self._warned, self._warned_at = "", -ROOM_SECONDS
 
     def listed(
         self, *, permitted: Callable[[str], bool], state: str, text: str, offset: int, limit: int
     ) -> dict[str, Any]:
-        """One page of the jobs that `permitted` lets see by their Dag, and how many there are by state.
+        """Return one page of the jobs whose Dag `permitted` admits, and their numbers by state.
 
-        :param state: only jobs in this state; `text` only those whose id, name, task or run holds it.
+        :param state: only jobs in this state; `text`: only jobs with it in their id, name, task or run.
         """
         wanted = text.lower()
         seen = [job for job in self._jobs() if permitted(job.dag_id) and wanted in job.words]
@@ -85,18 +85,20 @@ class Board:
         }
 
     def _warning(self) -> str:
-        """What to say of a disk that is nearly full; looked at now and then."""
+        """Return the warning of a nearly full disk; measured now and then."""
         now = time.monotonic()
         if now >= self._warned_at + ROOM_SECONDS:
             self._warned_at = now
             try:
                 self._warned = self._backend.store.room().warning
-            except MusterError as error:  # a service of an older release, for one: no reason to show no jobs
+            except (
+                MusterError
+            ) as error:  # such as a service of an older release: the jobs are shown nevertheless
                 self._warned = f"how much room the store has is not known: {error}"
         return self._warned
 
     def one(self, job_id: str) -> Job:
-        """One job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
+        """Return one job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
         known = self._ended.get(job_id)
         if known is not None:
             return known
@@ -114,7 +116,7 @@ class Board:
             for job_id in reversed(names)
             if (job := self._ended.get(job_id) or self._recorded(ledger, job_id, statuses.get(job_id)))
         ]
-        self._ended = {job.job_id: job for job in found if job.ended}  # what gc took away goes here too
+        self._ended = {job.job_id: job for job in found if job.ended}  # drops jobs that gc deleted
         self._asked = {job.job_id: job.spec for job in found if job.spec and not job.ended}
         return found
 
@@ -122,21 +124,21 @@ class Board:
         spec = self._asked.get(job_id)
         if status is not None and spec is not None:
             return Job(job_id=job_id, status=status, spec=spec)
-        try:  # what is wrong with it is told by itself
+        try:  # an error is shown with the job
             return Job(job_id=job_id, status=ledger.status(job_id), spec=ledger.spec(job_id))
         except NotFound:
-            return None  # gc took it away
+            return None  # gc deleted it
         except MusterError as error:
             return Job(job_id=job_id, error=str(error))
 
     def _now(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those that go on as they are now: why one waits and whether it is alive, only the backend knows."""
+        """Update jobs that have not ended: only the backend knows why one waits and whether it is alive."""
         live = self._backend.statuses(job.job_id for job in jobs if job.status and not job.ended)
         return [replace(job, status=live.get(job.job_id, job.status)) for job in jobs]
 
 
 def row(job: Job) -> dict[str, Any]:
-    """One line of the list, as JSON values. Times are seconds since the epoch."""
+    """Return one line of the list, as JSON values. Times are seconds since the epoch."""
     return {
         "job_id": job.job_id,
         "state": job.state,
@@ -148,7 +150,7 @@ def row(job: Job) -> dict[str, Any]:
 
 
 def failed_expectations(job: Job) -> str:
-    """What a validation found that its data did not pass: its job succeeds all the same. Empty for all others."""
+    """Return the failures of a validation, whose job succeeds nevertheless; empty for other jobs."""
     result = job.status.result if job.status else None
     if result is None or job.spec is None or job.spec.roles[0].entrypoint != VALIDATION:
         return ""
@@ -190,14 +192,14 @@ def _became(status: JobStatus | None) -> dict[str, Any]:
 
 
 def _made(status: JobStatus) -> dict[str, Any]:
-    """The first few versions that a job left behind, and how many it left in all."""
+    """Return the first few versions of a job, and the number of all."""
     outputs = status.result.outputs.values() if status.result else ()
     made = [address for addresses in outputs for address in addresses]
     return {"made": made[:MADE], "made_in_all": len(made)}
 
 
 def detail(job: Job) -> dict[str, Any]:
-    """All that the page shows of one job; no variables and no secrets, which are the author's own."""
+    """Return everything that the page shows of one job; without env variables and secrets."""
     assert job.spec is not None
     assert job.status is not None
     result = job.status.result
@@ -216,14 +218,14 @@ def detail(job: Job) -> dict[str, Any]:
 
 
 def log(ledger: Ledger, job_id: str, *, after: int | None) -> dict[str, Any]:
-    """Part of a job's log: its end, or what follows on byte `after`.
+    """Return part of a job's log: its end, or the part after byte `after`.
 
-    :return: the text, the byte after it, the byte before which something was left out, and the length.
+    :return: the text, the byte after it, the byte before which lines were left out, and the length.
     """
     size = ledger.log_bytes(job_id)
     start = max(0, size - LOG_BYTES) if after is None else min(after, size)
     data, end = ledger.read(job_id, after=start, limit_bytes=LOG_BYTES)
-    if after is None and start:  # begun in the middle of a line
+    if after is None and start:  # it begins in the middle of a line
         _, _, data = data.partition(b"\n")
     return {
         "text": as_shown(data.decode("utf-8", "replace").replace("\r\n", "\n")),

@@ -1,4 +1,4 @@
-"""What Airflow loads of muster: the page under ``/muster`` and its entry in the navigation.
+"""The plugin that Airflow loads: the page under ``/muster`` and its entry in the navigation.
 
 Airflow loads this in every one of its processes, so nothing heavy is imported here; the page itself
 is built where it is asked for, in the api-server.
@@ -15,12 +15,12 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/muster"
-# Airflow's UI takes an address as it is: one below a path of a proxy's needs that path.
+# Airflow's UI uses the address unchanged, so below a proxy's path it must hold that path.
 ROOT = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/") + PREFIX
 
 
 class MusterPlugin(AirflowPlugin):
-    """What the entry point ``airflow.plugins`` names."""
+    """The plugin, named by the entry point ``airflow.plugins``."""
 
     name = "muster"
     external_views = [  # noqa: RUF012 - Airflow declares it so, and takes views that it refuses out of it
@@ -35,14 +35,14 @@ class MusterPlugin(AirflowPlugin):
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # Airflow only reads it
-        """The page; only the api-server asks for it."""
+        """The page; only the api-server reads this."""
         from muster.airflow.plugin.app import create_app
 
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "muster"}]
 
     @cached_property
     def listeners(self) -> list[ModuleType | object]:  # type: ignore[override]  # Airflow only reads it
-        """What hears that a component of Airflow starts."""
+        """The listener for starts of Airflow's components."""
         from muster.airflow.attempts import starting
 
         return [starting]

@@ -1,9 +1,9 @@
-"""Lineage as a picture: which version stands in which column and row, and how the arrows run.
+"""Lineage as a picture: the column and row of each version, and the paths of the arrows.
 
 Layered drawing after Sugiyama, Tagawa and Toda (1981), in its simplest form. A version's column is the
-longest way from it to the one that is looked at, so every arrow goes the same way; an arrow over more
-than one column gets a place of its own in those between, so it crosses no box; and within a column
-everything stands near the middle of what was made from it.
+length of the longest path from it to the shown version, so every arrow goes the same way. An arrow over more
+than one column gets a place in each column between, so it crosses no box. Within a column each node stands
+near the middle of the versions that were made from it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from muster.volumes.lineage import Ancestor
 FOLD = 6
 
 Edge = tuple[str, str]
-"""From an input to what was made from it."""
+"""From an input to the version made from it."""
 
 Permitted = Callable[[str], bool]
-"""Whether the user may see what a Dag made, by its id."""
+"""Whether the user may see the versions of a Dag, by its id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """One version of the picture, or several of one volume that are too many to show.
 
-    :param column: 0 is what is looked at; what it was made from is further to the left.
-    :param title: the job that made it, where the user may see that.
+    :param column: 0 is the shown version; its inputs are further to the left.
+    :param title: the job that made it, if the user may see it.
     """
 
     id: str
@@ -47,13 +47,13 @@ class Node:
 def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
     """Place the ancestors of a version.
 
-    More than 6 versions of one volume in one column become one node that says how many they are.
+    More than 6 versions of one volume in one column become one node with their number.
 
     :param found: as :func:`muster.volumes.lineage.ancestors` yields them, the version itself first.
-    :param permitted: whether the user may see what a Dag made, by its id; where not, neither who made a
-        version nor what from.
+    :param permitted: whether the user may see the versions of a Dag, by its id; for other Dags neither the
+        maker of a version nor its inputs are shown.
     :return: ``nodes``; ``edges``, each from an input's id to its reader's with the ``[column, row]`` of
-        each place on its way; and ``rows``, how many the longest column has.
+        each place on its way; and ``rows``, the length of the longest column.
     """
     edges = _edges(found, permitted)
     nodes, stands_for = _folded(found, _columns([each.address for each in found], edges), permitted)
@@ -89,7 +89,7 @@ def _edges(found: Iterable[Ancestor], permitted: Permitted) -> list[Edge]:
 
 
 def _columns(addresses: Sequence[str], edges: Iterable[Edge]) -> dict[str, int]:
-    """The longest way from each to the first, in Kahn's order: all readers of a version come before it."""
+    """Return the longest path from each to the first, in Kahn's order: all readers of a version come before it."""
     inputs: dict[str, list[str]] = defaultdict(list)
     readers = dict.fromkeys(addresses, 0)
     for start, end in set(edges):
@@ -110,7 +110,7 @@ def _columns(addresses: Sequence[str], edges: Iterable[Edge]) -> dict[str, int]:
 def _folded(
     found: Iterable[Ancestor], columns: Mapping[str, int], permitted: Permitted
 ) -> tuple[list[Node], dict[str, str]]:
-    """The nodes, and which of them each version has become."""
+    """Return the nodes, and each version's node."""
     groups: dict[tuple[int, str], list[Ancestor]] = defaultdict(list)
     for each in found:
         groups[columns[each.address], Address.parse(each.address).volume].append(each)
@@ -150,7 +150,7 @@ def _many(volume: str, column: int, members: Sequence[Ancestor]) -> Node:
 
 
 def _way(edge: Edge, columns: Mapping[str, int]) -> list[str | Node]:
-    """The two ends of an arrow, and between them its bends, one in each column that it passes."""
+    """Return the two ends of an arrow, and between them a bend for each column that it passes."""
     start, end = edge
     between = range(columns[start] - 1, columns[end], -1)
     return [start, *(Node(id=f"{start}>{end}>{column}", column=column) for column in between), end]
@@ -161,7 +161,7 @@ def _id(stop: str | Node) -> str:
 
 
 def _rows(nodes: Iterable[Node], steps: Iterable[Edge]) -> list[Node]:
-    """Number what stands in each column from the top."""
+    """Number the entries of each column from the top."""
     readers: dict[str, list[str]] = defaultdict(list)
     for start, end in steps:
         readers[start].append(end)

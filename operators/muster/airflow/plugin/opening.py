@@ -1,4 +1,4 @@
-"""One site for all requests of a process: opened with the first, replaced after a refusal, closed when no request reads it."""
+"""One site for all requests of a process: opened by the first, replaced after an error, closed when unused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Lent:
 class Opening:
     """Lends the site to requests. Safe to share between threads.
 
-    :param open_site: opens one; requests that come meanwhile wait for it.
+    :param open_site: opens one; other requests wait for it.
     """
 
     def __init__(self, open_site: Callable[[], Site]) -> None:
@@ -31,7 +31,7 @@ class Opening:
 
     @contextmanager
     def lent(self) -> Iterator[Site]:
-        """Lend it to one request, until that has been answered."""
+        """Lend the site to one request, until it is answered."""
         with self._lock:
             if self._now is None:
                 self._now = _Lent(self._open())
@@ -47,10 +47,10 @@ class Opening:
                 lent.site.backend.close()
 
     def replace(self, site: Site) -> None:
-        """Have the next request open another; this one is closed when its last request has been answered."""
+        """Let the next request open a new site; this one is closed when its last request is answered."""
         with self._lock:
             if self._now is None or self._now.site is not site:
-                return  # another request has done that
+                return  # another request has done it
             lent, self._now = self._now, None
             over = not lent.readers
         if over:

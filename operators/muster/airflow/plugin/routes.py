@@ -1,4 +1,4 @@
-"""What the page asks for: JSON under ``/muster/api``, and users' files under ``/muster/files``."""
+"""The page's routes: JSON under ``/muster/api``, and users' files under ``/muster/files``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Number = Annotated[int | None, Query(ge=0, le=10**15)]
 
 
 class Json(JSONResponse):
-    """JSON in ASCII: a file's name may hold bytes that are no UTF-8, and no response may fail over it."""
+    """JSON in ASCII: a file's name may hold bytes that are not UTF-8, which must not fail a response."""
 
     def render(self, content: Any) -> bytes:
         """Write `content`, without spaces."""
@@ -45,7 +45,7 @@ class Json(JSONResponse):
 
 @dataclass(frozen=True)
 class Site:
-    """What the page reads: a backend with its store, the jobs known so far, and what answers predictions."""
+    """The page's sources: a backend with its store, the known jobs, and the deployments."""
 
     backend: Backend
     board: board.Board
@@ -53,7 +53,7 @@ class Site:
 
 
 def site(request: Request) -> Iterator[Site]:
-    """The one of this process, for as long as the request takes."""
+    """Yield the process's site for the time of a request."""
     opening: Opening = request.app.state.opening
     with opening.lent() as lent:
         request.state.site = lent
@@ -75,13 +75,13 @@ def jobs(
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> Json:
-    """The jobs that the user may see, newest first."""
+    """Return the jobs that the user may see, newest first."""
     return Json(here.board.listed(permitted=who.may, state=state, text=text, offset=offset, limit=limit))
 
 
 @api.get("/jobs/{job_id}")
 def job(here: Here, who: Who, job_id: str) -> Json:
-    """One job, and what the user may do about it."""
+    """Return one job, and the user's rights on it."""
     found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
     may = {
         "log": who.may(found.dag_id, DagAccessEntity.TASK_LOGS),
@@ -92,14 +92,14 @@ def job(here: Here, who: Who, job_id: str) -> Json:
 
 @api.get("/jobs/{job_id}/log")
 def log(here: Here, who: Who, job_id: str, after: Number = None) -> Json:
-    """The end of a job's log, or what follows on byte `after`."""
+    """Return the end of a job's log, or the part after byte `after`."""
     found = _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
     return Json({**board.log(here.backend.store.ledger, job_id, after=after), "ended": found.ended})
 
 
 @api.post("/jobs/{job_id}/cancel", dependencies=[Depends(same_site)])
 def cancel(here: Here, who: Who, job_id: str) -> Json:
-    """End a job: its end is certain then, its ranks get time to save, and Airflow's audit log says who asked."""
+    """Cancel a job: its ranks get time to save, and Airflow's audit log says who asked."""
     found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
     who.need(found.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     if not found.ended:
@@ -116,20 +116,20 @@ def _job(here: Site, who: Who, job_id: str, entity: DagAccessEntity) -> board.Jo
 
 @api.get("/volumes", dependencies=[assets])
 def volumes(here: Here) -> Json:
-    """Every volume with its newest version."""
+    """Return every volume with its newest version."""
     return Json({"volumes": versions.volumes(here.backend.store)})
 
 
 @api.get("/volumes/{name:path}", dependencies=[assets])
 def volume(here: Here, who: Who, name: str, before: Number = None, limit: Limit = 50) -> Json:
-    """The newest versions of a volume, or those before a number."""
+    """Return the newest versions of a volume, or of those before a number."""
     store = here.backend.store
     return Json(versions.versions(store, check_volume(name), permitted=who.may, before=before, limit=limit))
 
 
 @api.get("/version", dependencies=[assets])
 def version(here: Here, who: Who, address: Text) -> Json:
-    """One version, by any address that names one, and the deployments that serve it."""
+    """Return one version, by any address that names one, and the deployments that serve it."""
     found = versions.version(
         here.backend.store,
         address,
@@ -142,13 +142,13 @@ def version(here: Here, who: Who, address: Text) -> Json:
 
 @api.get("/lineage", dependencies=[assets])
 def lineage(here: Here, who: Who, address: Text) -> Json:
-    """What a version was made from, as a picture's nodes and edges."""
+    """Return a version's lineage, as a picture's nodes and edges."""
     return Json(versions.lineage(here.backend.store, address, permitted=who.may))
 
 
 @api.get("/deployments", dependencies=[assets])
 def deployments(here: Here) -> Json:
-    """What answers predictions, each with its revisions and what they answered."""
+    """Return every deployment, with its revisions and their figures."""
     return Json({"deployments": here.answering.all()})
 
 
@@ -166,7 +166,7 @@ def _serves(status: DeploymentStatus, address: str) -> bool:
 
 @documents.get("/{where:path}", dependencies=[assets])
 def file(here: Here, who: Who, where: str) -> FileResponse:
-    """One file of a version, in a sandbox."""
+    """Return one file of a version, in a sandbox."""
     store, address = here.backend.store, parse(where)
     record = store.record(f"{address.volume}@{address.value}")
     who.need(record.origin.dag_id, DagAccessEntity.XCOM)

@@ -1,4 +1,4 @@
-"""The task that asked for something, as the page names it, and where Airflow's UI shows it."""
+"""The task behind a job or version: its name on the page, and its address in Airflow's UI."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from muster.core.job import Origin
 def task(origin: Origin) -> dict[str, Any]:
     """Return the task's name as ``task`` and its address, relative to the page, as ``task_url``.
 
-    The address is None where this Airflow knows no such task: ``muster run`` keeps a database of its own.
-    The name is empty where no Airflow asked.
+    The address is None if this Airflow does not know the task: ``muster run`` has a database of its own.
+    The name is empty if no Airflow submitted the job.
     """
     if not origin.dag_id:
         return {"task": "", "task_url": None}

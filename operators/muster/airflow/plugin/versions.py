@@ -1,4 +1,4 @@
-"""The volumes and their versions as the page shows them; only what is on the screen is read."""
+"""The page's volumes and versions; only what is on the screen is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FILES = 500
 
 
 def volumes(store: Store) -> list[dict[str, Any]]:
-    """Every volume with its newest version."""
+    """Return every volume with its newest version."""
     return [_volume(store, name) for name in store.volumes()]
 
 
@@ -40,13 +40,13 @@ def _volume(store: Store, name: str) -> dict[str, Any]:
 def versions(
     store: Store, volume: str, *, permitted: Permitted, before: int | None, limit: int
 ) -> dict[str, Any]:
-    """The newest versions below number `before`, each with its metrics where the user may see them.
+    """Return the newest versions below number `before`, with metrics if the user may see them.
 
-    :raises NotFound: there is no such volume; the message says which there are.
+    :raises NotFound: there is no such volume; the message lists the volumes.
     """
     found = store.newest(volume, limit=limit, before=before)
     if not found and before is None:
-        store.resolve(volume)  # says what there is instead
+        store.resolve(volume)  # raises the error that lists the volumes
     return {
         "volume": volume,
         "total": store.count(volume),
@@ -70,12 +70,12 @@ def _facts(version: Version) -> dict[str, Any]:
 
 
 def version(store: Store, address: str, *, permitted: Permitted, readable: Permitted) -> dict[str, Any]:
-    """One version: what it is, where it comes from, what it was made from, and its first files.
+    """Return one version: its facts, its record, its inputs, and its first files.
 
-    One whose data gc deleted is shown too: its record and the list of its files are kept.
+    A version whose data gc deleted is shown too: its record and the list of its files are kept.
 
-    :param readable: whether the user may read what a Dag's tasks left behind, by its id; `files` is
-        None where not.
+    :param readable: whether the user may read the results of a Dag's tasks, by its id; `files` is
+        None if not.
     :raises SpecError: not an address of one version. :raises NotFound: there is none.
     """
     record = store.record(address)
@@ -129,7 +129,7 @@ def _made(record: Record) -> dict[str, Any]:
 
 
 def lineage(store: Store, address: str, *, permitted: Permitted) -> dict[str, Any]:
-    """What a version was made from, as far back as the user may see, as a picture's nodes and edges.
+    """Return a version's lineage as far as the user may see it, as a picture's nodes and edges.
 
     :raises NotFound: there is no such version.
     """

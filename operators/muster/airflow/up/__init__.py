@@ -1,1 +1,1 @@
-"""A whole Airflow of several processes on this machine, kept running: what is behind ``muster up``."""
+"""A whole Airflow of several processes on this machine, kept running: the Airflow of ``muster up``."""

@@ -1,4 +1,4 @@
-"""What ``muster up`` asks its Airflow: whether all of it is well, and which Dags it has found."""
+"""Asks the Airflow of ``muster up`` whether its components are healthy, and which Dags it has found."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 from muster.airflow.up.home import USER, UpHome
 from muster.airflow.up.maintenance import BUNDLE
 
-# This shell's proxy is not asked for what is on this machine.
+# Requests to this machine use no proxy.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _PAGE = 100
-_PATIENCE_SECONDS = 2.0  # short: meanwhile Ctrl-C is not heard
+_PATIENCE_SECONDS = 2.0  # short: Ctrl-C is not handled meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the Dag folder holds, as Airflow read it.
+    """The Dags of the folder, as Airflow read them.
 
     :param errors: why a file cannot be imported, by file.
     :param shipped: Dags that came with muster.
-    :param paused: those of both that run by themselves only when a person has started them.
+    :param paused: Dags of both kinds whose schedule begins only when a person unpauses them.
     """
 
     dags: tuple[str, ...]
@@ -43,11 +43,13 @@ class Api:
         self._built = False
 
     def well(self, *, since: datetime) -> set[str]:
-        """Return the components that answer; a heartbeat from before `since` was another process's.
+        """Return the components that answer; a heartbeat before `since` is of an earlier process.
 
         :raises OSError: there is no answer.
         """
-        if not self._built:  # at its first request, for seconds: the first task need not wait for that
+        if (
+            not self._built
+        ):  # the server builds its API at the first request, for seconds: the first task need not wait
             self._ask("/execution/health", token=None)
             self._built = True
         health = self._ask("/api/v2/monitor/health", token=None)
@@ -59,7 +61,7 @@ class Api:
         }
 
     def found(self, *, since: datetime) -> Found:
-        """Return the Dags that were parsed since a moment, and the files that cannot be.
+        """Return the Dags parsed since a moment, and the files that cannot be imported.
 
         :raises OSError: there is no answer.
         """

@@ -1,9 +1,9 @@
 """One of Airflow's processes, run so that nothing it forks outlives it: ``python -m muster.airflow.up.component scheduler``.
 
 Airflow's processes fork (workers, tasks, parsers, the triggerer's loop) and leave their children behind
-when they are killed. From prctl(2): a parent-death signal is sent when the parent ends, and is not
-inherited by a fork, so every fork asks for it anew. A muster job is no fork but a new program, which
-this does not touch: jobs and deployments go on.
+when they are killed. From prctl(2): a parent-death signal is sent when the parent ends, and a fork does not
+inherit it, so every fork must set it again. A muster job is a new program, not a fork, so it is not
+affected: jobs and deployments go on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _JOBS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processo
 
 
 def main(words: list[str]) -> None:
-    """Become the Airflow command that `words` say."""
+    """Become the Airflow command in `words`."""
     forks_die_with_us()
     if words[0] in _JOBS:
         bury_predecessors(_JOBS[words[0]])
     if words[0] == "api-server":
         speak_newest_only()
-    if words[0] == "triggerer":  # it has an API of its own, in its process
+    if words[0] == "triggerer":  # it serves the execution API in its own process
         from muster.airflow.embedded.api import serve_newest_only
 
         serve_newest_only()
@@ -35,11 +35,11 @@ def main(words: list[str]) -> None:
 
 
 def forks_die_with_us() -> None:
-    """Have the kernel kill each process forked from here on when the one that forked it ends."""
+    """Make the kernel kill each process forked after this when its parent ends."""
     forking = threading.local()
 
     def before() -> None:
-        # The kernel watches the thread that forks, and only a main thread lives as long as its process.
+        # The signal follows the forking thread, and only the main thread lives as long as its process.
         main = threading.current_thread() is threading.main_thread()
         forking.parent = os.getpid() if main else None
 
@@ -53,8 +53,8 @@ def forks_die_with_us() -> None:
 def bury_predecessors(job_type: str) -> None:
     """Tell Airflow's database that an earlier process of this kind is dead.
 
-    Airflow finds out by the age of its heartbeat; here there is one of a kind at a time, so it is
-    known. The new scheduler gives its predecessor's tasks out again at once, the triggerer its triggers.
+    Airflow would notice by the age of its heartbeat; here there is one of a kind at a time, so it is
+    certain. The new scheduler reassigns its predecessor's tasks at once, the triggerer its triggers.
     """
     from airflow.jobs.job import Job, JobState
     from airflow.sdk import timezone

@@ -1,4 +1,4 @@
-"""Airflow's processes as children of one: started, started again when they die, and ended with all they began."""
+"""Airflow's processes as children of one: started, restarted when they die, and ended with all their forks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TAIL_LINES = 12
 
 @dataclass
 class Component:
-    """One long-lived process of Airflow's.
+    """One long-lived process of Airflow.
 
-    :param log: where its output goes.
-    :ivar deaths: how often it died, one time soon after the other.
+    :param log: the file of its output.
+    :ivar deaths: how often it died in quick succession.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Component:
     pool: set[Process] = field(default_factory=set)
 
     def start(self) -> None:
-        """Start it; the kernel kills it when this process ends, however that is."""
+        """Start it; the kernel kills it when this process ends in any way."""
         self.trim_log()
         self.started, self.pool = time.monotonic(), set()
         with self.log.open("ab") as log:
@@ -52,19 +52,19 @@ class Component:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # so that Ctrl-C is ours alone
+                start_new_session=True,  # so that only this process gets Ctrl-C
                 preexec_fn=_Begin(os.getpid()),
             )
 
     def ended(self) -> str | None:
-        """How it ended, if it has; a person's words."""
+        """How it ended, if it has, in words."""
         code = None if self.process is None else self.process.poll()
         if code is None:
             return None
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def lost_worker(self) -> bool:
-        """Whether one of the processes that it keeps has died while it itself goes on."""
+        """Whether one of its worker processes has died while it still runs."""
         if self.process is None:
             return False
         now = {process for pid in children(self.process.pid) if (process := Process.find(pid))}
@@ -72,7 +72,7 @@ class Component:
         return bool(lost)
 
     def plan_restart(self) -> float:
-        """Return in how many seconds it is started again: at once, then later with each early death."""
+        """Return the seconds until its restart: none at first, more with each early death."""
         now = time.monotonic()
         self.deaths = 1 if now - self.started > STEADY_SECONDS else self.deaths + 1
         pause = min(2.0 ** (self.deaths - 1), LONGEST_PAUSE_SECONDS)
@@ -80,23 +80,23 @@ class Component:
         return pause
 
     def kill(self) -> None:
-        """Kill it, and with it whatever it forked, and return when it is gone."""
+        """Kill it and all its forks, and return when it is gone."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def trim_log(self) -> None:
-        """Make room in a log that has grown large; what was in it is kept once, as ``.old``.
+        """Empty a log that has grown large; its content is kept once, as ``.old``.
 
-        It is emptied and not renamed: the process, and all that it forked, hold it open for appending.
+        It is truncated and not renamed: the process and its forks hold it open for appending.
         """
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
-            with suppress(OSError):  # the disk is full: then room counts more than what the log says
+            with suppress(OSError):  # the disk is full: then room is worth more than the log
                 shutil.copyfile(self.log, self.log.with_suffix(".old"))
             os.truncate(self.log, 0)
 
     def tail(self) -> list[str]:
-        """Its last lines; none where the log was taken away."""
+        """Return its last lines; none if the log was deleted."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as log:
@@ -106,7 +106,7 @@ class Component:
 
 @dataclass(frozen=True)
 class _Begin:
-    """What happens between fork and exec."""
+    """Runs between fork and exec."""
 
     parent: int
 
@@ -116,11 +116,11 @@ class _Begin:
 
 
 def stop(components: Sequence[Component], *, grace_seconds: float = 3.0) -> None:
-    """End them and everything below them, but not muster's jobs and deployments, and return when it is gone.
+    """End the components and their forks, but not muster's jobs and deployments; return when they are gone.
 
     A running task is not waited for: its job goes on, and the next start adopts it.
 
-    :raises BackendError: something does not die within ten seconds.
+    :raises BackendError: a process does not die within ten seconds.
     """
     running = [c.process for c in components if c.process is not None]
     below = {p for process in running for pid in descendants(process.pid) if (p := Process.find(pid))}

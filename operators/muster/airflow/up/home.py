@@ -1,8 +1,8 @@
 """The AIRFLOW_HOME of ``muster up``: its settings, secrets, first user and database.
 
 All settings are in its ``airflow.cfg``, so ``AIRFLOW_HOME=.muster/up airflow …`` in another terminal is
-the same Airflow. It is written at each start; ``own.cfg`` beside it is the person's and wins. The
-folder is its owner's alone: what it holds lets its reader into the Airflow.
+the same Airflow. It is written at each start; the user's ``own.cfg`` beside it overrides it. Only the owner
+may enter the folder: its secrets give access to the Airflow.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from muster.core.settings import Settings
 
 ADDRESS = "127.0.0.1"
 USER = "admin"
-NO_PORT = 9  # of the log servers that are not started; below 1024, so no other user can listen there
+NO_PORT = 9  # port of the log servers that are not started; below 1024, so no other user can listen there
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpHome:
-    """One AIRFLOW_HOME below MUSTER_HOME, and where its Airflow answers.
+    """One AIRFLOW_HOME below MUSTER_HOME, and the address of its Airflow.
 
-    :param dags: the folder whose Dags it knows.
+    :param dags: the folder of its Dags.
     """
 
     settings: Settings
@@ -48,21 +48,21 @@ class UpHome:
 
     @property
     def lock(self) -> Path:
-        """Held by the ``muster up`` of this home."""
+        """The lock file that the ``muster up`` of this home holds."""
         return self.root / "up.lock"
 
     @property
     def url(self) -> str:
-        """Where its pages and its API are."""
+        """The address of its pages and its API."""
         return f"http://{ADDRESS}:{self.port}"
 
     @property
     def passwords(self) -> Path:
-        """Who may log in, as JSON: ``{"admin": "…"}``."""
+        """The file of users and passwords, as JSON: ``{"admin": "…"}``."""
         return self.root / "passwords.json"
 
     def log(self, component: str) -> Path:
-        """Where one of its processes logs to."""
+        """The log of one of its processes."""
         return self.root / "logs" / f"{component}.log"
 
     def password(self) -> str:
@@ -70,7 +70,7 @@ class UpHome:
         return _kept(self.passwords, _draw_password)[USER]
 
     def make(self) -> None:
-        """Make the folder, which only its owner may enter.
+        """Create the folder, which only its owner may enter.
 
         :raises SpecError: there is no folder of Dags, or the home cannot be written.
         """
@@ -87,7 +87,7 @@ class UpHome:
             raise self._unwritable(error) from error
 
     def prepare(self) -> bool:
-        """Write the settings and see to secrets and database; whether the password is a new one.
+        """Write the settings, secrets and database; return whether the password is new.
 
         :raises SpecError: the home cannot be written.
         :raises MusterError: the database cannot be migrated.
@@ -104,7 +104,7 @@ class UpHome:
         return fresh
 
     def environment(self) -> dict[str, str]:
-        """What its processes are started with: this shell's variables, and nothing of another Airflow."""
+        """The environment of its processes: this shell's variables, without those of another Airflow."""
         environment = dict(os.environ)
         forget_airflow(environment)
         direct = ",".join(
@@ -117,11 +117,11 @@ class UpHome:
             "NO_PROXY": direct,
             "no_proxy": direct,  # programs that read both prefer this one
             "PYTHONUNBUFFERED": "1",
-            "SPT_NOENV": "1",  # else a changed process title erases what the process was started with
+            "SPT_NOENV": "1",  # else a changed process title overwrites the process's environment
         }
 
     def options(self) -> dict[str, dict[str, str]]:
-        """Airflow's settings, by section: what suits one machine and one person."""
+        """Airflow's settings by section, for one machine and one person."""
         return {
             "core": {
                 "dags_folder": str(self.dags),
@@ -150,8 +150,8 @@ class UpHome:
                 "task_instance_heartbeat_timeout_detection_interval": "5",
             },
             "workers": {
-                "min_heartbeat_interval": "2",  # so soon a task hears that it was marked failed
-                # A minute or two of patience with an API server that is starting, asked every few seconds.
+                "min_heartbeat_interval": "2",  # a task learns this soon that it was marked failed
+                # Retry for a minute or two, every few seconds, while the API server starts.
                 "execution_api_timeout": "30",
                 "execution_api_retries": "40",
                 "execution_api_retry_wait_max": "3",
@@ -213,9 +213,9 @@ def _draw_password() -> dict[str, str]:
 
 
 def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
-    """Return what a private file holds, drawn and written on first use.
+    """Return the content of a private file, drawn and written on first use.
 
-    :raises SpecError: it is not as it was written.
+    :raises SpecError: it was changed.
     """
     drawn = draw()
     if not path.exists():

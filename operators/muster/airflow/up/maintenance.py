@@ -17,9 +17,9 @@ _OF_MAINTENANCE = (DAG_ID, "RetentionOperator")
 
 
 def wanted(options: RawConfigParser, dags: Path) -> bool:
-    """Whether muster's own Dag is to be read: not where the project has one, and not where it is turned off.
+    """Whether Airflow reads muster's own Dag: not if the project has one, or if it is turned off.
 
-    :param options: Airflow's settings, with the person's own among them.
+    :param options: Airflow's settings, including the user's own.
     :raises SpecError: ``maintenance`` under ``[muster]`` is neither true nor false.
     """
     try:
@@ -38,7 +38,7 @@ def bundles() -> str:
 
 
 def has_own(dags: Path) -> bool:
-    """Whether a Dag file of the project names the maintenance Dag, or the operator that deletes old versions."""
+    """Whether a Dag file of the project holds the maintenance Dag's name, or that of the retention operator."""
     return any(
         word in _text(file) for file in dags.rglob("*.py") if file.is_file() for word in _OF_MAINTENANCE
     )
@@ -47,5 +47,5 @@ def has_own(dags: Path) -> bool:
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # it is gone by now, or may not be read: by Airflow neither
+    except OSError:  # it is gone by now, or not readable, by Airflow neither
         return ""

@@ -37,22 +37,22 @@ COMMANDS = {
 
 
 class Audience(Protocol):
-    """Who is told how it goes."""
+    """Shows the progress of ``muster up``."""
 
     def note(self, text: str) -> None:
         """Something happened."""
 
     def warning(self, text: str, lines: list[str]) -> None:
-        """Something went wrong and is being mended; `lines` are the log's last ones, if they help."""
+        """Show a problem that is being mended; `lines` are the log's last ones, if they help."""
 
     def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
-        """All of it is well, and its Dags have been read."""
+        """Show that all components are healthy and the Dags have been read."""
 
 
 def run(*, dags: Path, port: int, audience: Audience, settings: Settings | None = None) -> None:
-    """Keep an Airflow going until SIGINT, SIGTERM or SIGHUP; nothing of it is left afterwards.
+    """Keep an Airflow running until SIGINT, SIGTERM or SIGHUP; none of its processes is left afterwards.
 
-    Processes of Airflow's that die are started again. Should this process be killed, the kernel
+    Airflow's processes that die are restarted. If this process is killed, the kernel
     kills all of them. Jobs and deployments have supervisors of their own and go on.
 
     :raises SpecError: no Dags, a home that cannot be written, a port that is taken.
@@ -73,7 +73,7 @@ def run(*, dags: Path, port: int, audience: Audience, settings: Settings | None 
 
 
 def check_port(port: int) -> None:
-    """See whether a port of loopback can be listened on. :raises SpecError: it cannot."""
+    """Check that a port of loopback is free. :raises SpecError: it is not."""
     try:
         socket.create_server((ADDRESS, port)).close()
     except OSError as error:
@@ -84,7 +84,7 @@ def check_port(port: int) -> None:
 
 
 class _Site:
-    """One Airflow going on."""
+    """One running Airflow."""
 
     def __init__(self, home: UpHome, audience: Audience) -> None:
         self._home = home
@@ -156,11 +156,11 @@ class _Site:
     def _found(self, before: Found) -> Found:
         try:
             return self._api.found(since=self._since)
-        except OSError:  # the API server has just died and is being started again
+        except OSError:  # the API server has just died and is being restarted
             return before
 
     def _look_after(self) -> None:
-        """Start again what has died, and keep the logs small."""
+        """Restart components that have died, and keep the logs small."""
         if time.monotonic() >= self._trim:
             self._trim = time.monotonic() + _TRIM_SECONDS
             for component in self._components:
@@ -171,14 +171,14 @@ class _Site:
             elif component.process is None and time.monotonic() >= component.due:
                 self._start_again(component)
             elif component.name == "scheduler" and component.lost_worker():
-                # It may have died holding the lock of the queue that the others wait at.
+                # It may have died with the lock of the queue that the others wait for.
                 component.kill()
                 self._again(component, "lost a worker")
 
     def _start_again(self, component: Component) -> None:
         try:
             component.start()
-        except OSError as error:  # no process or no file can be had now: in a while perhaps
+        except OSError as error:  # no process or file can be created now: try again later
             self._again(component, f"cannot be started ({error})")
 
     def _again(self, component: Component, how: str) -> None:
@@ -200,8 +200,8 @@ class _Site:
 
 @contextmanager
 def _signals_waited_for() -> Iterator[None]:
-    """Hold back the signals that end us, and a child's end, so that they come only where they are waited for."""
-    # What is held back is kept even where it is ignored, so nohup has to be asked for.
+    """Block the signals that end this process, and SIGCHLD, so that they arrive only where this waits for them."""
+    # A blocked signal stays pending even if it is ignored, so nohup must be checked.
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (_STOPS | {signal.SIGCHLD}) - ignored)
     try:
@@ -211,13 +211,13 @@ def _signals_waited_for() -> Iterator[None]:
 
 
 def _told_to_stop(wait_seconds: float) -> bool:
-    """Wait a moment, less where a child ended; return whether the end was asked for."""
+    """Wait, or less if a child ends; return whether a signal asked for the end."""
     came = signal.sigtimedwait(_STOPS | {signal.SIGCHLD}, wait_seconds)
     return came is not None and came.si_signo in _STOPS
 
 
 def _where(home: UpHome) -> str:
-    """Say where the Airflow that holds the lock answers: its settings are there to be read."""
+    """Return the address of the Airflow that holds the lock, from its settings."""
     from configparser import RawConfigParser
 
     parser = RawConfigParser()

@@ -1,10 +1,10 @@
-"""How every process of a ``muster up`` uses its one SQLite file; imported where Airflow sets its database up.
+"""SQLite settings of every process of a ``muster up``; imported where Airflow sets its database up.
 
-Airflow looks something up within a savepoint and then writes (a backfill creates its runs so). To
-SQLite a savepoint outside of a transaction begins one that reads, and one that reads can begin to
-write only if no other connection wrote since: else it is told at once that the database is locked, whatever
-the timeout (https://www.sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT). So what begins with a
-savepoint begins to write right away, which waits for its turn.
+Airflow reads within a savepoint and then writes (for example when a backfill creates its runs). In SQLite a
+savepoint outside of a transaction begins a read transaction, which can become a write transaction only if no
+other connection wrote since: otherwise it fails at once with "database is locked", whatever the timeout
+(https://www.sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT). So a transaction that begins with a savepoint
+takes the write lock right away, and waits for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-PATIENCE = {"timeout": 30}  # seconds that one of several processes waits for SQLite's one writer
+PATIENCE = {"timeout": 30}  # seconds that a process waits for SQLite's write lock
 
 
 @event.listens_for(Engine, "savepoint")
