@@ -99,9 +99,9 @@ def test_what_is_older_is_refused_unless_it_is_allowed(deploy: Any) -> None:
     with pytest.raises(
         SpecError, match=r"back in time: @3 serves\. A backfill must not do that; say allow_older"
     ):
-        deploy._begin(older, lambda: SPEC)
+        deploy.begin_release(older, lambda: SPEC)
     deploy.allow_older = True
-    assert deploy._begin(older, lambda: SPEC).revision == "r2"
+    assert deploy.begin_release(older, lambda: SPEC).revision == "r2"
     assert older.asked == [False, True]
 
 
@@ -109,7 +109,7 @@ def test_in_a_backfill_what_is_older_is_skipped(deploy: Any) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 
     with pytest.raises(AirflowSkipException, match="not deployed: @2 would take f back in time"):
-        deploy._begin(
+        deploy.begin_release(
             task(run_type="backfill", refuses="@2 would take f back in time: @3 serves"), lambda: SPEC
         )
 
@@ -154,17 +154,17 @@ def test_a_release_that_will_not_serve_is_not_waited_for(
 
     asking = task(*revisions, run_type=run_type)
     with pytest.raises(getattr(exceptions, end), match=says):
-        deploy._await(asking, deploy._begin(asking, lambda: SPEC))
+        deploy.await_release(asking, deploy.begin_release(asking, lambda: SPEC))
 
 
-def test_what_a_trigger_saw_serve_has_served(deploy: Any) -> None:
+def test_what_a_trigger_saw_serve_has_served(deploy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = Outcome(ending=Ending.DONE, revision="r2")
     first = task(*PASSED_BY)
-    deploy._begin(first, lambda: SPEC)
-    deploy._news = {"outcome": dumps(outcome)}
+    deploy.begin_release(first, lambda: SPEC)
+    monkeypatch.setattr(type(deploy), "news", {"outcome": dumps(outcome)})
     later = task(*PASSED_BY)
     later.context = first.context
-    assert deploy._await(later, deploy._begin(later, lambda: SPEC)).champion.name == "r3"
+    assert deploy.await_release(later, deploy.begin_release(later, lambda: SPEC)).champion.name == "r3"
     assert later.asked == []  # it was asked for before the trigger
 
 
@@ -172,14 +172,14 @@ def test_what_takes_too_long_is_taken_back(deploy: Any, monkeypatch: pytest.Monk
     driver = SimpleNamespace(revision="r2", order=SimpleNamespace(spec=SPEC), step=lambda: None, given_up=[])
     driver.give_up = driver.given_up.append
     patience = Patience(deadline=time.time() - 1)
-    deploy._hand_over(task(), driver, patience, waited=0.0)
+    deploy.hand_over_release(task(), driver, patience, waited=0.0)
     assert "it does not serve in the time that it has" in driver.given_up[0]
     deploy.rules = Rules(fewest_requests=30)
-    deploy._hand_over(task(), driver, patience, waited=0.0)
+    deploy.hand_over_release(task(), driver, patience, waited=0.0)
     assert "its share widens after 30 requests at a step (fewest_requests)" in driver.given_up[1]
     late = Patience(deadline=time.time() - 3600)
     with pytest.raises(DeploymentError, match="see muster deployments show f"):
-        deploy._hand_over(task(), driver, late, waited=0.0)
+        deploy.hand_over_release(task(), driver, late, waited=0.0)
 
 
 def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tmp_path: Path) -> None:

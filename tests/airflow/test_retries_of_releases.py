@@ -49,7 +49,7 @@ class Task:
             retries=retries,
             owner=owner or str(uuid.uuid4()),
         )
-        return self._operator._begin(task, lambda: spec(latest))
+        return self._operator.begin_release(task, lambda: spec(latest))
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ BY_NAME = frozenset({"setattr", "delattr", "getattr", "hasattr", "setitem", "pat
 # Of rooms that are being rebuilt; what is touched there ends with them. Nothing is added here.
 PENDING = frozenset(
     {
-        "tests/airflow/test_deploy.py",
-        "tests/airflow/test_retries_of_releases.py",
         "tests/unit/backends/kubernetes/serving/test_deployments.py",
         "tests/unit/backends/releases/test_driver.py",
         "tests/unit/backends/serving/test_deployments.py",

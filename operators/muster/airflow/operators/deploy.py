@@ -152,8 +152,8 @@ class DeployOperator(ReleasingOperator):
 
         task, folder = TaskRun.of(self, context), DagFolder.of(context["dag"])
         self._compared = read_comparison(folder, self.comparison)
-        driver = self._begin(task, lambda: self._spec(task, folder))
-        status = self._await(task, driver)
+        driver = self.begin_release(task, lambda: self._spec(task, folder))
+        status = self.await_release(task, driver)
         version, smoke = driver.order.spec.model.address, driver.order.spec.smoke
         percent = status.shares.get(driver.revision, 0)
         result = {"name": self.name, "version": version, "percent": percent, "smoke": smoke_digest(smoke)}

@@ -52,7 +52,7 @@ class ReleasingOperator(MusterOperator):
     def _plan(self) -> Plan:
         """The plan of its release."""
 
-    def _begin(self, task: TaskRun, wanted: Callable[[], DeploymentSpec]) -> Driver:
+    def begin_release(self, task: TaskRun, wanted: Callable[[], DeploymentSpec]) -> Driver:
         """Ask for the release, or go on with it, unless that takes the deployment back in time.
 
         :param wanted: makes the spec to ask for, where no earlier try has asked.
@@ -85,7 +85,7 @@ class ReleasingOperator(MusterOperator):
         self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
         return AirflowSkipException(text)
 
-    def _await(self, task: TaskRun, driver: Driver) -> DeploymentStatus:
+    def await_release(self, task: TaskRun, driver: Driver) -> DeploymentStatus:
         """Drive the release to its end, a while longer than it may take: its environment may be built first."""
         from muster.backends.releases.manual import tidy
 
@@ -95,7 +95,7 @@ class ReleasingOperator(MusterOperator):
             while outcome is None:
                 outcome = driver.step()
                 if outcome is None:
-                    self._hand_over(task, driver, patience, waited=time.monotonic() - began)
+                    self.hand_over_release(task, driver, patience, waited=time.monotonic() - began)
                     self.wait.pause(LOOK_SECONDS)
         except Stopped:
             if task.abandoned():
@@ -141,7 +141,7 @@ class ReleasingOperator(MusterOperator):
             f"are held and {MARGIN}, or execution_timeout{each})"
         )
 
-    def _hand_over(self, task: TaskRun, driver: Driver, patience: Patience, *, waited: float) -> None:
+    def hand_over_release(self, task: TaskRun, driver: Driver, patience: Patience, *, waited: float) -> None:
         """Defer if this process has waited long enough, and give up where its time is over.
 
         :raises DeploymentError: what was given up does not end either.

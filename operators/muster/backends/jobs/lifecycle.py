@@ -223,7 +223,7 @@ class Lifecycle:
             self._runner.clear(self._ledger.spec(job_id), job_id)
         except (Unreachable, Forbidden) as error:  # an API server that starts knows of no rights at first
             return str(error)
-        except MusterError as error:
+        except (MusterError, OSError) as error:
             log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, error)
         return ""
 
