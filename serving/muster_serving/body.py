@@ -1,7 +1,7 @@
-"""Reading a request's body over ASGI: none too long, and all clients' together within a budget.
+"""Reading a request's body over ASGI, with a limit for each body and a budget for all clients' bodies together.
 
-Where that is used up, the body gives way that has waited longest for more of it: who only holds memory keeps nobody
-from being answered.
+Where the budget is used up, the body is dropped that has waited longest for its client: a client that only holds
+memory cannot keep others from being answered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The command `muster`: its parts in one place.
+"""The command `muster`: all its subcommands.
 
 A :class:`~muster.core.errors.MusterError` is one message on stderr and exit code 1; a wrong option
-is a usage message and 2; anything else is a fault of muster and keeps its traceback.
+is a usage message and 2; any other error is a bug of muster and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``muster gpus`` and ``muster queue``: who has the cards, and what waits for them."""
+"""``muster gpus`` and ``muster queue``: the cards in use, and the jobs that wait for them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _by_node(found: Gpus) -> None:
 
 
 def _by_team(found: Gpus) -> None:
-    """Show what each team may hold, or where there are no quotas whose pods hold cards."""
+    """Show each team's quota, or without quotas the cards that each namespace's pods hold."""
     table = Table(["team", "class", ">quota", ">used", ">borrowed"])
     for share in found.shares:
         if share.quota or share.used:
@@ -104,7 +104,7 @@ def queue(*, as_json: Json = False) -> None:
 
 
 def _room() -> Room | None:
-    """How much room the store has; None where there is no store yet, or it does not say."""
+    """Return the store's free space; None if there is no store yet, or it is unknown."""
     try:
         store = open_store()
     except NotFound:
@@ -138,7 +138,7 @@ def _show_waiting(found: Queues, *, now: float) -> None:
 
 
 def needs(amounts: Mapping[str, float]) -> str:
-    """Write what a job asks for in all, its cards first: ``16 GPUs, 4 CPUs, 8 GiB``."""
+    """Return a job's requests in all, cards first: ``16 GPUs, 4 CPUs, 8 GiB``."""
     return ", ".join(_needs(amounts)) or "-"
 
 
@@ -152,5 +152,5 @@ def _needs(amounts: Mapping[str, float]) -> Iterator[str]:
         yield f"{cpus:.4g} CPU{'s' * (cpus != 1)}"
     if "memory" in rest:
         yield f"{rest.pop('memory') / GIB:.4g} GiB"
-    rest.pop("ephemeral-storage", None)  # asked for by every pod, and never what it waits for
+    rest.pop("ephemeral-storage", None)  # requested by every pod, and never the reason that it waits
     yield from (f"{amount:.4g} {name}" for name, amount in sorted(rest.items()))

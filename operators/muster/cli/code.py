@@ -1,4 +1,4 @@
-"""``muster volumes code``: the code that a version was made with, as the store keeps it."""
+"""``muster volumes code``: the code that made a version, from the store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def snapshot_files(folder: Path) -> Mapping[str, Path]:
 
 
 def _digest(store: LocalStore, address: str) -> str:
-    """Return the whole digest of the snapshot that is meant."""
+    """Return the full digest of the wanted snapshot."""
     if not address.startswith(_PREFIX):
         record = store.record(address)
         if record.code is None:

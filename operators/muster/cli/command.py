@@ -1,4 +1,4 @@
-"""What all commands share: how an error ends one, its examples, ``--json``, and what it opens.
+"""Shared by all commands: errors, examples, ``--json``, and opening the store and the backend.
 
 The store and the backend are imported when a command needs them, so that ``--help`` costs nothing.
 """
@@ -41,10 +41,10 @@ _opened = ExitStack()  # what the command closes at its end
 
 
 class Commands(TyperGroup):
-    """The root of the command: an error of ours becomes one message and exit code 1."""
+    """The root of the command: a MusterError becomes one message and exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the requested command."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         try:
@@ -77,7 +77,7 @@ def example(*lines: str) -> str:
 def open_store(*, make: bool = False) -> LocalStore:
     """Open the store: this machine's, or that of the cluster that MUSTER_CLUSTER names.
 
-    :param make: make this machine's where there is none; a command that only reads leaves nothing behind.
+    :param make: create this machine's store if there is none; a command that only reads creates nothing.
     :raises NotFound: there is none.
     """
     settings = Settings.load()
@@ -91,7 +91,7 @@ def open_store(*, make: bool = False) -> LocalStore:
 
 
 def person() -> str:
-    """Name who types: a user's name, or its number where it has none, as in a container."""
+    """Return the user's name, or its number if it has none, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -99,14 +99,14 @@ def person() -> str:
 
 
 def store_is_here() -> bool:
-    """Whether a version's files lie on this machine; those of a cluster would have to be fetched."""
+    """Whether versions' files lie on this machine; those of a cluster must be fetched."""
     return Settings.load().cluster is None
 
 
 def open_backend(*, patient: bool = False) -> Backend:
     """Open the backend: this machine's, or the cluster's.
 
-    :param patient: wait for a cluster that is away as long as a job would, and not as a person does.
+    :param patient: wait for a cluster that is away as long as a job does, which is longer than a person does.
     :raises NotFound: nothing was ever run here.
     """
     settings = Settings.load()
@@ -134,7 +134,7 @@ def open_deployments() -> Deployments:
 
 
 def open_capacity() -> Capacity:
-    """Return who can say what there is to run on, here or on the cluster; nothing need have run yet."""
+    """Open the capacity of this machine or the cluster; it works before the first job."""
     from muster.backends.choose import choose_capacity
 
     return choose_capacity(Settings.load())

@@ -55,7 +55,7 @@ def demo() -> None:
 
 
 def _build(settings: Settings) -> None:
-    """Make the environments now, so that the first run shows its stages and not their installation."""
+    """Build the environments first, so that the run shows its stages and not their installation."""
     from muster.cli.images import build_image
     from muster.images.folders import images_of
 
@@ -74,10 +74,10 @@ def _build(settings: Settings) -> None:
 
 
 def dags_folder() -> Path:
-    """Return ``./dags``; where it lacks the Dag, the shipped one is copied there, to be read and changed."""
+    """Return ``./dags``; if it lacks the Dag, copy the shipped one there."""
     here = Path("dags").absolute()
     if not (here / DAG).is_dir():
-        part = here / f".{DAG}.{secrets.token_hex(4)}"  # renamed when it is whole
+        part = here / f".{DAG}.{secrets.token_hex(4)}"  # renamed when it is complete
         shutil.copytree(shipped("dags") / DAG, part, ignore=shutil.ignore_patterns("__pycache__"))
         part.rename(here / DAG)
         say(f"The Dag is copied to {safe(here / DAG)}: it is yours to read and to change.")

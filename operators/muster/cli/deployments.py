@@ -1,4 +1,4 @@
-"""``muster deployments``: what answers predictions now, and what a person does about it."""
+"""``muster deployments``: show deployments, and release, roll back, repair and retire by hand."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def repair(name: Name) -> None:
         note(f"{name}: {line}")
         done = True
     shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
-    note(f"{name}: {'' if done else 'nothing was to be mended; '}it serves {shares or 'nobody'}")
+    note(f"{name}: {'' if done else 'nothing was to be mended; '}it serves {shares or 'nothing'}")
 
 
 @app.command("retire", epilog=example("muster deployments retire flights"))
@@ -226,7 +226,7 @@ def retire(name: Name) -> None:
 
 
 def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen]]:
-    """Yield one look, or one a second with what was answered in the last few."""
+    """Yield one reading, or one per second with the figures of the last seconds."""
     earlier: list[tuple[float, dict[str, Seen]]] = []
     while True:
         now, found = time.monotonic(), look()
@@ -244,12 +244,12 @@ def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen
 
 
 def pause(seconds: float) -> None:
-    """Wait between two looks."""
+    """Wait between two readings."""
     time.sleep(seconds)
 
 
 def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
-    """The revision that was named, or that is under way. :raises NotFound: there is none."""
+    """Return the named revision, or the one being released. :raises NotFound: there is none."""
     if wanted is None and status.release:
         wanted = status.release.revision
     there = [one for one in status.revisions if not one.state.over]
@@ -271,7 +271,7 @@ def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
 
 
 def _by() -> str:
-    """Who asks, as it is kept with a revision."""
+    """Return the user as recorded with a revision."""
     return f"{person()} at the command line"
 
 
@@ -291,7 +291,7 @@ def _standing(revision: Revision) -> str:
 
 
 def _under_way(status: DeploymentStatus) -> str:
-    """What is on its way, in a few words: ``@8 at 5 %, held``."""
+    """Return the release in progress in a few words: ``@8 at 5 %, held``."""
     release = status.release
     if release is None:
         return ""
@@ -307,7 +307,7 @@ def _release(status: DeploymentStatus) -> str:
         return ""
     said = f"{release.revision} at {status.shares.get(release.revision, 0)} % since {when(release.since)}"
     why = f"; it is taken back: {release.failed}" if release.failed else ""
-    waits = "; it is held there until somebody asks for more" if release.held else ""
+    waits = "; it is held there until more is asked for" if release.held else ""
     return f"{said}, asked for by {release.by}{waits}{why}"
 
 

@@ -61,7 +61,7 @@ def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
 
 
 def _code(store: LocalStore, before: Record, after: Record) -> Iterator[str]:
-    """Name the files that differ between the code of two versions, each with what became of it."""
+    """Name the files that differ between the code of two versions, each with its change."""
     if before.code == after.code or before.code is None or after.code is None:
         return
     try:
@@ -84,7 +84,7 @@ def _facts(before: Record, after: Record) -> Iterator[dict[str, Any]]:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Take what can explain a difference: code, environment, params, metrics, inputs by digest."""
+    """Return the facts that can explain a difference: code, environment, params, metrics, inputs by digest."""
     flat = {name: record[name] for name in ("code", "entrypoint", "image_digest")}
     for kind in ("params", "metrics"):
         flat |= {f"{kind}.{name}": value for name, value in record[kind].items()}

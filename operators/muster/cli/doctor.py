@@ -1,4 +1,4 @@
-"""``muster doctor``: whether this machine or cluster can run what muster runs, and what to do where not."""
+"""``muster doctor``: checks whether this machine or cluster can run muster's jobs, and what to do if not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor(*, as_json: Json = False) -> None:
 
 
 def all_checks(settings: Settings) -> Iterator[Check]:
-    """Look at this machine, or at the cluster to which its jobs go; each check is made when it is asked for."""
+    """Yield the checks of this machine, or of the cluster of its jobs; each runs when it is requested."""
     if settings.cluster is None:
         from muster.cli.checks.machine import machine_checks
 

@@ -1,4 +1,4 @@
-"""A server out of an image, run for the person at the terminal until Ctrl-C: TensorBoard, MLflow."""
+"""Runs a server of an image in the foreground until Ctrl-C: TensorBoard, MLflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.core.settings import Settings
 
 
 def python_of_image(name: str) -> str:
-    """Return the Python of an image that a Dag here may name, built now if it is not there yet.
+    """Return the Python of an image that a Dag here may name, built if it is missing.
 
     :raises ImageError: there is no such image.
     """
@@ -34,12 +34,12 @@ def serve(
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a server until it ends or Ctrl-C; the kernel ends it where we are killed.
+    """Run a server until it ends or Ctrl-C; the kernel ends it if this process is killed.
 
-    :param command: a server of one process: what it starts itself is not ended with it.
-    :param folder: where it runs; this one unless given.
-    :param variables: more of its environment.
-    :raises ImageError: it ended by itself, and not well.
+    :param command: a server of one process: its children are not ended with it.
+    :param folder: its working folder; the present one by default.
+    :param variables: variables added to its environment.
+    :raises ImageError: it ended by itself with an error.
     """
     from muster.backends.local.variables import NO_TELEMETRY
     from muster.core.linux import die_with

@@ -55,7 +55,7 @@ def init(
         _write_folder(made / "dags" / STARTER, folder, name)
     except OSError as error:
         with suppress(OSError):
-            test.unlink()  # all is written or nothing
+            test.unlink()  # write all or nothing
         raise SpecError(f"{folder} and {test} cannot be written: {error}") from error
     for path in (*sorted(path for path in folder.absolute().rglob("*") if path.is_file()), test):
         say(safe(_shown(path)))
@@ -75,7 +75,7 @@ def init(
 
 
 def _shown(path: Path) -> Path:
-    """A path as a person here would type it."""
+    """Return a path relative to the working folder, if it is below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -96,7 +96,7 @@ def _check_name(name: str) -> None:
 
 
 def _write_folder(source: Path, target: Path, name: str) -> None:
-    """Copy a folder under another name; what fails leaves none of it under its name."""
+    """Copy a folder under another name, all or nothing."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         for file in source.rglob("*"):

@@ -1,4 +1,4 @@
-"""``muster jobs``: what ran, what runs, its log, and ending it."""
+"""``muster jobs``: list jobs, show their logs, cancel them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def list_jobs(
 def _newest(
     backend: Backend, ledger: Ledger, *, state: str | None, limit: int
 ) -> list[tuple[JobStatus, JobSpec]]:
-    """Return the newest jobs in a state; of many, no more are looked at than it takes."""
+    """Return the newest jobs in a state, and read no more jobs than necessary."""
     chosen: list[JobStatus] = []
     job_ids, step = ledger.jobs()[::-1], limit if state is None else _LOOKED_AT
     for start in range(0, len(job_ids), step):
@@ -84,7 +84,7 @@ def _newest(
 
 
 def _readable(backend: Backend, job_ids: list[str]) -> Iterator[JobStatus]:
-    """Yield how jobs are, in the order in which they are given; of one that cannot be read it is said."""
+    """Yield the statuses of jobs in the given order; note those that cannot be read."""
     found = backend.statuses(job_ids)
     for job_id in job_ids:
         if job_id in found:

@@ -1,4 +1,4 @@
-"""How the command's process ends: at once, where taking down what it had loaded would take longer than its work."""
+"""Ends the command's process at once, without freeing loaded modules one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def leave(status: int) -> NoReturn:
-    """End this process as Python would, but for freeing what it holds, object by object.
+    """End this process as Python would, but without freeing its objects.
 
     With Airflow loaded that takes half a second of CPU, on a busy machine several seconds, after all has been
     printed. What is registered with :mod:`atexit` runs, and what is written to stdout and stderr gets there;

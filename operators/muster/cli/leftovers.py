@@ -1,4 +1,4 @@
-"""``muster jobs gc`` and ``muster jobs get``: what ended jobs still hold of the disk, and fetching it."""
+"""``muster jobs gc`` and ``muster jobs get``: show, delete and fetch the files that ended jobs still hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gc(
     """
     store = open_store()
     for job_id in job or ():
-        store.ledger.status(job_id)  # which says so where there is none
+        store.ledger.status(job_id)  # raises NotFound if there is none
     found = [held for held in store.held() if not job or held.job_id in job]
     freed = store.let_go([held.job_id for held in found]) if yes and found else 0
     if as_json:
@@ -51,10 +51,10 @@ def gc(
 
 
 def room_of(store: Store) -> Room | None:
-    """How much room a store has; None, and a warning, where it does not say."""
+    """Return a store's free space; None, and a warning, if it is unknown."""
     try:
         return store.room()
-    except MusterError as error:  # a service of an older release, for one
+    except MusterError as error:  # such as a service of an older release
         note(f"warning: how much room the store has is not known: {safe(error)}")
         return None
 

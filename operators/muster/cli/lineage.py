@@ -1,4 +1,4 @@
-"""Where a version comes from, as people and scripts read it: for ``muster volumes log`` and ``show``."""
+"""The origin of a version, for people and scripts: for ``muster volumes log`` and ``show``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def document(record: Record, version: Version | None) -> dict[str, Any]:
 
 
 def show(record: Record, version: Version | None) -> None:
-    """Print one version and its record, a line for each thing that is known."""
+    """Print one version and its record, a line for each known fact."""
     facts = [
         record.partition and f"partition {record.partition}",
         digest(record.digest, digits=12),
@@ -49,12 +49,12 @@ def show(record: Record, version: Version | None) -> None:
 
 
 def line(name: str, text: object) -> None:
-    """Print one thing that is known of a version."""
+    """Print one fact of a version."""
     say(f"  {typer.style(name.ljust(9), dim=True)}  {safe(text)}")
 
 
 def trace(ancestors: Iterable[Ancestor]) -> Iterator[str]:
-    """Yield what a version was made from, all the way back, deeper ones further to the right."""
+    """Yield all ancestors of a version, deeper ones further to the right."""
     for ancestor in ancestors:
         if ancestor.depth:
             name = ancestor.address.removeprefix("volume://")

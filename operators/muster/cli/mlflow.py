@@ -36,8 +36,8 @@ def mlflow(
             "image with mlflow-skinny, sqlalchemy and alembic, makes it; on a cluster MLflow is where the task's env says"
         )
     python = python_of_image(image)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server goes with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends with this process
     say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
-    # `mlflow server` starts a process for this and more for jobs of its own, which outlive it.
+    # `mlflow server` starts a process for this and others for its own jobs, which would outlive it.
     server = (python, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), _APP)
     serve("MLflow", server, folder=database.parent, variables={"MLFLOW_TRACKING_URI": tracking_uri(database)})

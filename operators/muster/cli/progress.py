@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from muster.cli.screen import note, safe
 
 SOONEST_SECONDS = 60.0
-_CLOCK = re.compile(r"\d+ s$|^(\d+)/(?!\1 )\d+ .*")  # how long it takes, or how many are done but the last
+_CLOCK = re.compile(r"\d+ s$|^(\d+)/(?!\1 )\d+ .*")  # seconds so far, or a count of done items but the last
 
 
 class Seldom:
@@ -40,7 +40,7 @@ class Seldom:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows what is being done; nothing is left of it when the work is done."""
+    """Yield a function that shows the present step; its line is cleared at the end."""
     if not sys.stderr.isatty():
         seldom = Seldom(note)
         yield lambda line: seldom(safe(line))

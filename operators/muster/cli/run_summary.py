@@ -1,4 +1,4 @@
-"""What is left on the screen when a run has ended: its stages, its figures, and what answers now.
+"""The summary of an ended run: its stages, its figures, and its deployments.
 
 A failed run ends with its verdict, and nothing after it.
 """
@@ -23,9 +23,9 @@ LONG = 120
 
 
 def show(result: RunResult) -> None:
-    """Print the closing table on stdout: stages, figures, and what answers where it succeeded.
+    """Print the summary on stdout: stages, figures, and after a success the deployments.
 
-    Warnings are not printed again: the view showed them when they came.
+    Warnings are not repeated: the view showed them.
     """
     table = Table(["stage", "state", ">seconds", ">overhead", "versions"])
     for stage in result.stages:
@@ -61,14 +61,14 @@ def _succeeded(result: RunResult) -> None:
 
 
 def answer(deployed: Deployed) -> Iterator[str]:
-    """Yield where a deployment answers, and a line to try it with, ready to be pasted."""
+    """Yield a deployment's address, and a command to try it."""
     served = safe(deployed.version.removeprefix("volume://"))
     yield f"\n{safe(deployed.name)} answers at {safe(deployed.url)} with {served}; try it:"
     yield f"  {safe(_shorter(deployed))}"
 
 
 def _shorter(deployed: Deployed) -> str:
-    """Put a long request's body into a file, so that the line fits a screen."""
+    """Return the command, a long body in a file, so that the line fits a screen."""
     words = shlex.split(deployed.curl)
     if len(deployed.curl) <= LONG or "-d" not in words[:-1]:
         return deployed.curl
@@ -97,7 +97,7 @@ def complain_of(result: RunResult) -> None:
 
 
 def _first_failed(stage: Stage) -> str:
-    """Name what a stage's message is about: of a mapped one, the first of its instances that failed."""
+    """Name the stage of a message: of a mapped one, its first failed instance."""
     return next((each.label for each in stage.instances if each.message), stage.task_id)
 
 

@@ -1,4 +1,4 @@
-"""What reaches the screen: text made harmless, tables, one JSON document, and notes beside them.
+"""Output to the screen: safe text, tables, one JSON document, and notes on stderr.
 
 Answers go to stdout, everything else (notes, progress, errors) to stderr, so that a script reads
 only what it asked for. Names, messages and log lines were written by others: none of their control

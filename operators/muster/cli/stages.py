@@ -1,4 +1,4 @@
-"""A run as it goes on, on stderr: a table of stages below the ranks' lines, or plain lines.
+"""Shows a run in progress on stderr: a table of stages below the ranks' lines, or plain lines.
 
 On a terminal the table stays at the bottom and what the ranks print scrolls above it. Anywhere else
 each event is a line of its own.
@@ -29,7 +29,7 @@ _WORDS = {"none": "not run", "upstream_failed": "not run"}
 
 
 def view() -> AbstractContextManager[Listener]:
-    """Return the view that fits where stderr leads."""
+    """Return the view for a terminal, or for a pipe or file, on stderr."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
@@ -51,18 +51,18 @@ def _span(addresses: Sequence[str]) -> str:
 
 
 class PlainView:
-    """Every event a line, for logs and pipes; of what is prepared for long, a line now and then."""
+    """One line for each event, for logs and pipes; long preparations print a line now and then."""
 
     def __init__(self) -> None:
         self._started, self._again = True, ""
         self._seldom = Seldom(note)
 
     def __enter__(self) -> Listener:
-        """Nothing is prepared."""
+        """Do nothing."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
         """Print what is being prepared."""
@@ -77,7 +77,7 @@ class PlainView:
         note(f"run {safe(run_id)}: {safe(', '.join(tasks))}")
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
-        """Print that a stage began; of one that runs a job, its job's start is what counts."""
+        """Print that a stage began; a stage with a job begins when its job does."""
         self._started = not runs_a_job
         self._again = _again(try_number)
         if self._started:
@@ -93,7 +93,7 @@ class PlainView:
     def lines(self, task: str, lines: Sequence[str]) -> None:
         """Print what its ranks printed."""
         for line in lines:
-            if line.startswith(OF_A_RANK):  # it may come before the state that tells of it
+            if line.startswith(OF_A_RANK):  # a line may come before the job's running state
                 self._start(task)
             note(f"{safe(task)} | {safe(line)}")
 
@@ -138,7 +138,7 @@ class LiveView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the table away: the closing one comes in its place."""
+        """Remove the table: the summary replaces it."""
         self._live.stop()
 
     def note(self, text: str) -> None:
@@ -159,7 +159,7 @@ class LiveView:
         task_id, instance, _ = task.partition("[")
         if not isinstance(
             self._stages.get(task_id), float
-        ):  # a mapped task's runs from its first instance on
+        ):  # a mapped task's clock runs from its first instance
             self._stages[task_id] = time.monotonic()
         self._instance, self._state, self._why = task if instance else "", RUNNING, ""
         if try_number > 1:

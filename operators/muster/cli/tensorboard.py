@@ -38,7 +38,7 @@ def tensorboard(
             f"no TensorBoard events in {address or 'any volume'}: a stage writes them into its output"
         )
     python = python_of_image(image)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of links goes with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of links is deleted
     with tempfile.TemporaryDirectory(prefix="muster-tensorboard-") as folder:
         for name, path in runs.items():
             (Path(folder) / name).symlink_to(path)

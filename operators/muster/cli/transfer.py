@@ -53,7 +53,7 @@ def get(
         raise SpecError(f"{target} is there already: name a target that is not")
     store = open_store()
     wanted, version = Address.parse(address), store.resolve(address)[0]
-    if not wanted.many:  # else the store says what is wrong
+    if not wanted.many:  # else the store raises the error
         address = "/".join(filter(None, (version.address, wanted.path)))
     source = store.path(address)
     entries = store.manifest(version.address)
@@ -66,7 +66,7 @@ def get(
 
 
 def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: str) -> None:
-    """Copy beside the target and rename, so that an interrupted copy is never taken for a whole one.
+    """Copy beside the target and rename, so that an interrupted copy never looks complete.
 
     :raises Corrupt: a file is not what was committed.
     """
@@ -85,7 +85,7 @@ def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: st
 
 
 def _check(copy: Path, entries: Mapping[str, Entry], inner: str) -> None:
-    """Hold what was copied against the manifest: a copy of damaged bytes would be taken for good ones."""
+    """Check the copy against the manifest: a copy of damaged bytes would look good."""
     from muster.volumes.hashing import hash_file
 
     for path, entry in entries.items():

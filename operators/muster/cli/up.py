@@ -37,7 +37,7 @@ def up(
 
 
 class _Screen:
-    """Tells the person at the terminal."""
+    """Shows the progress at the terminal."""
 
     def note(self, text: str) -> None:
         note(f"  {safe(text)}")
@@ -63,7 +63,7 @@ class _Screen:
 
 
 def _of_paused(home: UpHome, found: Found) -> Iterator[str]:
-    """Say which Dags run by themselves, which do not, and what starts those."""
+    """Yield the Dags that run by themselves, the paused ones, and how to start those."""
     if found.shipped:
         yield f"from muster: {', '.join(found.shipped)}, which ends what no task owns and deletes old versions"
     if not found.paused:

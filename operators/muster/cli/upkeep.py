@@ -1,4 +1,4 @@
-"""``muster volumes fsck`` and ``gc``: whether the store is whole, and what of it may go."""
+"""``muster volumes fsck`` and ``gc``: check the store, and delete what is not needed."""
 
 from __future__ import annotations
 
@@ -136,17 +136,17 @@ def _show_deleted(done: Collected) -> None:
     say(f"deleted {_sum(plan)}")
     if plan.versions and done.at_once:
         note(
-            "their disk space is free: the disk is nearly full, so nothing was kept for whoever still reads them"
+            "their disk space is free: the disk is nearly full, so nothing was kept for jobs that still read them"
         )
     elif plan.versions:
         note(
-            "their disk space is not free yet: the files are kept for another hour, for whoever still reads "
+            "their disk space is not free yet: the files are kept for another hour, for jobs that still read "
             "them, and the first `muster volumes gc --yes` after that frees it"
         )
 
 
 def _sum(plan: Plan) -> str:
-    """Count what goes, in words; besides the versions only what there is any of."""
+    """Return the counts of a plan in words; other kinds than versions only if there are any."""
     rest = {
         "unfinished output": len(plan.staging) + len(plan.torn),
         "unused code snapshot": len(plan.code),

@@ -1,4 +1,4 @@
-"""``muster volumes``: what is kept, where it comes from, and how long it stays."""
+"""``muster volumes``: list versions, show their origin, and pin, retire or collect them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_volumes(*, as_json: Json = False) -> None:
 
 
 def _latest(store: LocalStore, name: str) -> Version | None:
-    """Return what `@latest` is; None where every version is retired or damaged."""
+    """Return the version of `@latest`; None if every version is retired or damaged."""
     try:
         return store.resolve(name)[0]
     except NotFound:
@@ -94,12 +94,12 @@ def log(
 
 
 def _newest(store: LocalStore, where: str, limit: int) -> tuple[Sequence[Version], int]:
-    """Return the newest versions of what is named, newest first, and how many there are in all."""
+    """Return the newest versions of a volume or address, newest first, and the number of all."""
     if "@" not in where:
         volume = Address.parse(where).volume
         if found := store.newest(volume, limit=limit):
             return found, store.count(volume)
-    versions = store.resolve(where)  # of a volume without versions the error says what there is
+    versions = store.resolve(where)  # for a volume without versions the error lists the volumes
     return versions[::-1][:limit], len(versions)
 
 

@@ -1,1 +1,1 @@
-"""What ``muster doctor`` looks at: this machine, its Airflow, or the cluster, one function a check."""
+"""The checks of ``muster doctor``: this machine, its Airflow, or the cluster, one function per check."""

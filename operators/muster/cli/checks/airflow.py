@@ -1,4 +1,4 @@
-"""What ``muster doctor`` says of the Airflow of ``muster up``: whether anything deletes old versions, and its pools."""
+"""Checks of the Airflow of ``muster up``: its maintenance Dag and its pools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOSE = "SELECT pool FROM slot_pool WHERE NOT include_deferred AND pool <> 'def
 
 
 def maintenance(settings: Settings) -> Check:
-    """Whether something ends what no task owns and deletes old versions, as far as ``muster up`` is to do it."""
+    """Check that the maintenance Dag runs, which ends jobs without a task and deletes old versions."""
     rows = _rows(settings, "maintenance", _PAUSED, MAINTENANCE)
     if isinstance(rows, Check):
         return rows
@@ -62,7 +62,7 @@ def pools(settings: Settings) -> Check:
 
 
 def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[Any] | Check | None:
-    """Ask Airflow's database; None where there is none, and what to say of check `name` where it cannot be read."""
+    """Query Airflow's database; None if there is none, and the failed check `name` if it cannot be read."""
     database = settings.home / "up" / "airflow.db"
     if not database.is_file():
         return None

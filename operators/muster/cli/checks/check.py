@@ -12,7 +12,7 @@ class Check:
     """One line of the doctor's report.
 
     :param state: ``ok``, ``warn`` (it works, less well) or ``bad`` (it will not work).
-    :param advice: what to do; empty where all is well.
+    :param advice: what to do; empty if nothing is wrong.
     """
 
     name: str
@@ -22,5 +22,5 @@ class Check:
 
 
 def bad(name: str, error: MusterError, advice: str) -> Check:
-    """Return the check that an error ended."""
+    """Return a failed check for an error."""
     return Check(name=name, state="bad", found=str(error), advice=advice)

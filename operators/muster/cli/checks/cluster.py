@@ -1,7 +1,7 @@
-"""What ``muster doctor`` looks at where jobs go to a cluster: each check with what was found and what to do.
+"""Checks of a cluster to which jobs go, each with what was found and what to do.
 
-They go from what everything else rests on to what rests on everything: where one ends it, those that
-would only say the same again are left out.
+Later checks depend on earlier ones: where one fails, checks that would only repeat its failure are
+left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SOON_DAYS = 7
 
 
 def cluster_checks(settings: Settings) -> Iterator[Check]:
-    """Look at the cluster that the settings name; each check is made when it is asked for."""
+    """Yield the checks of the cluster that the settings name; each runs when it is requested."""
     try:
         site = _Site.read(settings)
     except MusterError as error:
@@ -47,7 +47,7 @@ def cluster_checks(settings: Settings) -> Iterator[Check]:
 
 @dataclass(frozen=True)
 class _Site:
-    """One cluster, as it is written down and as it is found: looked at once for all checks."""
+    """One cluster: its cluster file, and its state, read once for all checks."""
 
     written: ClusterSettings
     client: Client
@@ -55,7 +55,7 @@ class _Site:
 
     @classmethod
     def read(cls, settings: Settings) -> _Site:
-        """Read the cluster's file; nothing is asked over the network."""
+        """Read the cluster's file, without the network."""
         from muster.backends.choose import LOOK_SECONDS
         from muster.backends.kubernetes.api.client import Client
         from muster.backends.kubernetes.api.connection import connect
@@ -114,7 +114,7 @@ def _service(store: ServiceStore, site: _Site) -> Check:
 
 
 def room_check(room: Room, claim: str) -> Check:
-    """Say whether the store's claim has room for what jobs write."""
+    """Check that the store's claim has room for outputs of jobs."""
     state = "ok" if room.comfortable else "bad" if room.scarce else "warn"
     advice = (
         ""

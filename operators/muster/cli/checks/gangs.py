@@ -1,4 +1,4 @@
-"""What ``muster doctor`` says of a cluster that was looked at: whether gangs find their claim, queue and cards there."""
+"""Checks of a cluster for gangs: their claim, queue and cards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Iterator[Check]:
-    """Say what a gang of this site would meet, the claim first, and last let the cluster look at one."""
+    """Yield the checks for a gang of this site: the claim first, and last a dry run of a gang."""
     yield _claim(cluster, site)
     yield _gangs(cluster, site)
     if cluster.kueue:
@@ -147,7 +147,7 @@ def _priorities(cluster: Cluster) -> Check:
 
 
 def _places(client: Client) -> Check:
-    """Whether Kueue says who is next: what `muster queue` shows as a job's place."""
+    """Check that Kueue reports a job's place in its queue, which `muster queue` shows."""
     from muster.backends.kubernetes.api.kinds import QUEUE_VIEW
     from muster.backends.kubernetes.cluster.discovery import serves
 
@@ -190,7 +190,7 @@ def _gpus(cluster: Cluster, resource: str) -> Check:
 
 
 def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
-    """Let the API server and its webhooks look at a gang of two, which is not made."""
+    """Submit a gang of two as a dry run to the API server and its webhooks."""
     from muster.backends.kubernetes.lifecycle.rehearsal import rehearse
 
     try:

@@ -86,7 +86,7 @@ def _airflow(_: Settings) -> Check:
 
 
 def home_disk(settings: Settings) -> Check:
-    """Look for room where jobs and versions are kept."""
+    """Check the disk space for jobs and versions."""
     return _disk(
         "disk for MUSTER_HOME",
         settings.home,
@@ -108,7 +108,7 @@ def _images(settings: Settings) -> Check:
 
 
 def cache_disk(settings: Settings) -> Check:
-    """Look for room where images are built; less of it is needed once there are some."""
+    """Check the disk space for building images; less is needed once some are built."""
     needed = 1.0 if (settings.cache / "images").is_dir() else CACHE_GIB
     return _disk(
         "disk for MUSTER_CACHE", settings.cache, needed, "free some, or set MUSTER_CACHE to another disk"
@@ -290,7 +290,7 @@ def _pools(settings: Settings) -> Check:
 
 
 def machine_checks(settings: Settings) -> Iterator[Check]:
-    """Look at the machine on which jobs run; each check is made when it is asked for."""
+    """Yield the checks of a machine on which jobs run; each runs when it is requested."""
     for check in (
         _python,
         _system,
@@ -314,6 +314,6 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
 
 
 def client_checks(settings: Settings) -> Iterator[Check]:
-    """Look at the machine that submits jobs to a cluster and keeps what was fetched from there."""
+    """Yield the checks of a machine that submits jobs to a cluster and caches downloads."""
     for check in (_python, _airflow, _fetched_disk):
         yield check(settings)

@@ -1,4 +1,4 @@
-"""What ``muster doctor`` says of a cluster on which models are to be served: who keeps servers, and who brings users."""
+"""Checks of a cluster that serves models: its platform and its Gateway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def serving_checks(
     cluster: Cluster, *, client: Client, site: ClusterSite, served: Collection[tuple[str, str]]
 ) -> Iterator[Check]:
-    """Say what a deployment of this site would meet.
+    """Yield the checks for a deployment of this site.
 
     :param served: the kinds that the API server has.
     """
@@ -57,7 +57,7 @@ def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
 
 
 def _counted(site: ClusterSite) -> Check:
-    """Whether what the Gateway answers itself can be counted from here."""
+    """Check that the Gateway's own answers can be counted from here."""
     from muster.backends.kubernetes.serving.gateway import addresses, ask
 
     name, url = "gateway metrics", site.gateway_metrics
