@@ -944,7 +944,7 @@ def test_a_tasks_process_loads_nothing_for_what_only_components_do(tmp_path: Pat
 
     code = (
         "import sys\n"
-        "from muster.airflow.attempts.starting import on_starting\n"
+        "from muster.airflow.attempts.listener import on_starting\n"
         "before = set(sys.modules)\n"
         "on_starting(component=object())\n"
         "print(sorted(set(sys.modules) - before))"
