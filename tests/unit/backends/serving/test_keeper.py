@@ -93,12 +93,12 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(
         (tmp_path / str(number) / "deep" / "model.onnx").write_text(f"model {number}")
         (tmp_path / str(number) / "deep").chmod(0o555)  # as in a store
         one = local.prepare(spec(number), by="task")
-        assert (keeper._model(spec(number)) / "deep" / "model.onnx").read_text() == f"model {number}"
+        assert (keeper.model(spec(number)) / "deep" / "model.onnx").read_text() == f"model {number}"
         folder.change(lambda now, name=one.name: now.up(name, port=9000))  # type: ignore[misc]
         local.shift("f", {one.name: 100}, token=local.deployment("f").token, release=None)
         for past in range(1, number):
             local.withdraw("f", f"r{past}", state=RETIRED, reason=f"{one.name} serves")
-        keeper._unpin_past(folder.read())
+        keeper.unpin_past(folder.read())
         assert [path.name for path in (folder.path / "models").iterdir()] == [f"{number:064}"]
     assert store.pins == {("volume://f/model@3", "deployment/f")}
     local.retire("f")
@@ -178,8 +178,8 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return tmp_path
 
     monkeypatch.setattr(room, "try_apart", nothing)
-    monkeypatch.setattr(room.Keeper, "_model", lambda *_: tmp_path)
-    monkeypatch.setattr(room.Keeper, "_unpin_past", lambda *_: None)
+    monkeypatch.setattr(room.Keeper, "model", lambda *_: tmp_path)
+    monkeypatch.setattr(room.Keeper, "unpin_past", lambda *_: None)
 
     environments: Any = SimpleNamespace(ensure_apart=nothing)
 
@@ -194,7 +194,7 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             folder.write(state)
         door: Any = Door()
         keeper: Any = room.Keeper(folder, NOTHING, environments, door)
-        keeper._servers = Servers(server)
+        keeper.servers = Servers(server)
         return keeper
 
     return make
@@ -202,7 +202,7 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def looks(keeper: Any, folder: DeploymentFolder, times: int = 8) -> DeploymentState:
     for _ in range(times):
-        keeper._look()
+        keeper.look()
     state = folder.read()
     assert state is not None
     return state
@@ -224,7 +224,7 @@ def test_what_serves_is_tried_again_and_again_and_clients_are_refused_meanwhile(
     keeper = keep(served().down(["r1"], reason="it is being brought back"), server)
     state = looks(keeper, folder)
     assert state.reason == "volume://f/model@1 cannot be served: the disk is gone; trying again"
-    assert (state.called("r1").state, keeper._door.closed > 0) == (STARTING, True)
+    assert (state.called("r1").state, keeper.door.closed > 0) == (STARTING, True)
     server.error = None
     state = looks(keeper, folder, 12)
     assert (state.reason, state.called("r1").ready) == ("", 1)
@@ -237,8 +237,8 @@ def test_what_has_the_traffic_is_brought_back_before_what_has_none(
     server = Server()
     keeper = keep(begun.down(["r1"], reason="gone"), server)
     for _ in range(20):
-        keeper._look()
-        assert "r1" in server.loaded or "r2" not in keeper._arriving
+        keeper.look()
+        assert "r1" in server.loaded or "r2" not in keeper.arriving
     assert server.loaded == {"r1", "r2"}
 
 
@@ -247,7 +247,7 @@ def test_a_server_that_is_lost_is_held_against_all_that_it_held(keep: Any, folde
     server.loaded.add("r1")
     keeper = keep(served(), server)
     server.loaded.clear()
-    keeper._servers.gone = [({"r1"}, "restarting: the model server was ended by SIGKILL")]
+    keeper.servers.gone = [({"r1"}, "restarting: the model server was ended by SIGKILL")]
     state = looks(keeper, folder, 1)
     one = state.called("r1")
     assert (one.ready, one.restarts, one.reason) == (
@@ -276,7 +276,7 @@ def test_what_could_not_be_written_is_written_later(
     monkeypatch.setattr(folder, "change", fill)
     for _ in range(12):
         with contextlib.suppress(BackendError):
-            keeper._look()
+            keeper.look()
     state = folder.read()
     assert state is not None
     assert (full, state.called("r1").ready, state.ports) == ([], 1, {"r1": 9001})
@@ -307,9 +307,9 @@ def test_users_are_answered_again_though_nothing_can_be_written(
 ) -> None:
     server = Server()
     keeper = keep(served(), server)
-    keeper._servers.gone = [({"r1"}, "restarting: the model server was ended by SIGKILL")]
+    keeper.servers.gone = [({"r1"}, "restarting: the model server was ended by SIGKILL")]
     state = looks(keeper, folder)
-    assert (server.loaded, keeper._servers.directed[-1]) == ({"r1"}, {"r1": 100})
+    assert (server.loaded, keeper.servers.directed[-1]) == ({"r1"}, {"r1": 100})
     assert state.called("r1").restarts == 0
     full.clear()
     one = looks(keeper, folder).called("r1")
@@ -335,8 +335,8 @@ def test_a_keeper_goes_on_whatever_it_meets(
     def look() -> None:
         raise met.pop()
 
-    monkeypatch.setattr(keeper, "_look", look)
-    monkeypatch.setattr(keeper, "_stop", lambda: None)
+    monkeypatch.setattr(keeper, "look", look)
+    monkeypatch.setattr(keeper, "stop", lambda: None)
     with pytest.raises(Ended):
         keeper.run(0, Unguarded())
     assert met == []
@@ -364,19 +364,19 @@ def test_a_guardian_s_keeper_takes_the_lock_only_where_there_is_something_to_kee
 def test_a_state_that_nobody_can_read_takes_nothing_down(keep: Any, folder: DeploymentFolder) -> None:
     server = Server()
     keeper = keep(served().down(["r1"], reason="gone"), server)
-    keeper._look()
+    keeper.look()
     (folder.path / "state.json").write_text('{"kind": "DeploymentState", "schema": 1, "serving": null}')
     for _ in range(4):
-        assert not keeper._over(0, Unguarded())
-        keeper._look()
-    assert (server.loaded, keeper._servers.directed[-1]) == ({"r1"}, {"r1": 100})
+        assert not keeper.is_over(0, Unguarded())
+        keeper.look()
+    assert (server.loaded, keeper.servers.directed[-1]) == ({"r1"}, {"r1": 100})
 
 
 def test_the_same_is_said_once_a_minute(keep: Any, capsys: pytest.CaptureFixture[str]) -> None:
     keeper = keep(served(), Server())
     for _ in range(3):
-        keeper._say("one")
-        keeper._say("two")
+        keeper.say("one")
+        keeper.say("two")
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == ["one", "two"]
 
 
@@ -386,12 +386,12 @@ def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> N
     state = prepared(served(), spec(2), by="task")[0]
     keeper = keep(state, server)
     looks(keeper, folder, 1)
-    assert "r2" in keeper._arriving
+    assert "r2" in keeper.arriving
     state = shifted(state, {"r1": 100})
     with folder.changing():
         folder.write(withdrawn(state, "r2", state=RETIRED, reason="by hand"))
     state = looks(keeper, folder)
-    assert (keeper._arriving, server.loaded, state.called("r2").state) == ({}, {"r1"}, RETIRED)
+    assert (keeper.arriving, server.loaded, state.called("r2").state) == ({}, {"r1"}, RETIRED)
 
 
 def test_a_deployment_is_asked_for_while_it_is_retired(

@@ -38,7 +38,7 @@ def answer(server: socket.socket, pulse: Pulse) -> None:
     with connection:
         assert connection.recv(1000).startswith(b"GET /v2/health/ready HTTP/1.1\r\n")
         connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
-    arrived = pulse._connection
+    arrived = pulse.connection
     assert arrived is not None
     arrived.recv(1, socket.MSG_PEEK)
 

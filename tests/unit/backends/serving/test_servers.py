@@ -110,7 +110,7 @@ def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
     state = shifted(state, {"r1": 100})
     begun = prepared(state, spec(2, memory_gib=4), by="task")[0]
     played, servers = play(), ModelServers(tmp_path, NOTHING)
-    servers._running[state.server_key("r1")] = played.server
+    servers.running[state.server_key("r1")] = played.server
     servers.limit_memory(state)
     played.load("r1")
     servers.limit_memory(begun)
@@ -151,7 +151,7 @@ def test_how_a_server_was_ended_is_told_without_what_its_log_says_of_other_thing
     played.load("r1")
     with (tmp_path / "server.log").open("a") as log:
         log.write("terminate called\n")
-    servers._running["", "", ""] = played.server
+    servers.running["", "", ""] = played.server
     os.kill(played.server.pid, number)
     os.waitid(os.P_PID, played.server.pid, os.WEXITED | os.WNOWAIT)
     assert servers.lost() == [({"r1"}, f"restarting: the model server was ended by {how}")]
@@ -187,8 +187,8 @@ def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
             told.append(f"{self.name} is waited for")
 
     servers: Any = ModelServers(tmp_path, NOTHING)
-    servers._running = {name: Server(name) for name in ("one", "dead")}
-    servers._hung = [Server("hung")]
+    servers.running = {name: Server(name) for name in ("one", "dead")}
+    servers.hung = [Server("hung")]
     servers.stop()
     assert told == ["hung is told", "one is told", "dead is told", "hung is waited for", "one is waited for"]
 

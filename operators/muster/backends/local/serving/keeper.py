@@ -97,9 +97,9 @@ class Keeper:
         self._folder = folder
         self._store = store
         self._environments = environments
-        self._door = door
-        self._servers = ModelServers(folder.path, door)
-        self._arriving: dict[str, Generator[None, None, None]] = {}
+        self.door = door
+        self.servers = ModelServers(folder.path, door)
+        self.arriving: dict[str, Generator[None, None, None]] = {}
         self._failures: dict[str, Failure] = {}
         self._unpinned: set[Pinned] = set()
         self._read: tuple[int, DeploymentState | None] = (0, None)
@@ -109,29 +109,29 @@ class Keeper:
     def run(self, handle: int, guardian: Guardian) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
         try:
-            while not self._over(handle, guardian):
+            while not self.is_over(handle, guardian):
                 self._be_guarded(guardian)
                 try:
-                    self._look()
+                    self.look()
                 except Exception as error:  # whatever it meets, what serves goes on
-                    self._say(f"trying again: {_told(error)}")
+                    self.say(f"trying again: {_told(error)}")
                     time.sleep(TROUBLE_SECONDS)
         finally:
-            self._stop()
+            self.stop()
 
     def _be_guarded(self, guardian: Guardian) -> None:
         try:
             guardian.replace_lost()
         except OSError as error:
-            self._say(
+            self.say(
                 f"nothing starts this keeper again if it is killed now: no guardian can be started ({error})"
             )
 
-    def _over(self, handle: int, guardian: Guardian) -> bool:
+    def is_over(self, handle: int, guardian: Guardian) -> bool:
         """Whether there is nothing to keep; then the servers are stopped and the lock is given back."""
         if _keeps(self._state()):
             return False
-        self._stop()
+        self.stop()
         if self._folder.lost:
             guardian.dismiss()
             return True
@@ -149,7 +149,7 @@ class Keeper:
             if stamp != self._read[0]:
                 self._read = stamp, self._folder.read()
         except (Corrupt, OSError) as error:
-            self._say(f"what was read before stands: {error}")
+            self.say(f"what was read before stands: {error}")
         return self._read[1]
 
     def _record(self, change: Change) -> bool:
@@ -157,56 +157,56 @@ class Keeper:
         try:
             self._folder.change(change)
         except (BackendError, Corrupt, OSError) as error:
-            self._say(f"not written down: {error}")
+            self.say(f"not written down: {error}")
             return False
         return True
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Do what is to be done now, of everything."""
         for log in ("server.log", "keeper.log"):
             keep_short(self._folder.path / log)
-        self._lost += self._servers.lost()
+        self._lost += self.servers.lost()
         while self._lost and self._lose(*self._lost[0]):
             del self._lost[0]
         state = self._state()
         if state is None or state.retired:
             return
-        self._servers.limit_memory(state)
+        self.servers.limit_memory(state)
         self._arrive(state)
         self._publish(state)
-        self._servers.direct(state, waiting=self._waiting(state))
-        self._servers.clear(state)
-        self._unpin_past(state)
+        self.servers.direct(state, waiting=self._waiting(state))
+        self.servers.clear(state)
+        self.unpin_past(state)
         self._be_well(state)
-        self._servers.wait(LOOK_SECONDS)
+        self.servers.wait(LOOK_SECONDS)
 
     def _lose(self, names: set[str], why: str) -> bool:
-        self._say(why)
+        self.say(why)
         return self._record(lambda state: replace(state.down(names, reason=why, died=True), reason=why))
 
     def _arrive(self, state: DeploymentState) -> None:
         """Bring up what is not, a bit further; the one that leads alone, as long as that is down."""
-        up = self._servers.up()
-        for name in self._arriving.keys() - {one.name for one in state.live}:
-            self._arriving.pop(name).close()
+        up = self.servers.up()
+        for name in self.arriving.keys() - {one.name for one in state.live}:
+            self.arriving.pop(name).close()
         for one in state.live:
             if one.name in up or one.state is RevisionState.FAILED:
                 continue
-            if one.name not in self._arriving and self._due(one.name):
-                self._arriving[one.name] = self._bring_up(
+            if one.name not in self.arriving and self._due(one.name):
+                self.arriving[one.name] = self._bring_up(
                     one.name,
                     state.specs[one.name],
                     key=state.server_key(one.name),
                     tried=one.name in state.tried,
                 )
-            if one.name in self._arriving:
+            if one.name in self.arriving:
                 self._go_on(one, state)
-                if one.percent and one is state.live[0] and one.name in self._arriving:
+                if one.percent and one is state.live[0] and one.name in self.arriving:
                     return
 
     def _go_on(self, one: Revision, state: DeploymentState) -> None:
         """Let one revision come up a bit further."""
-        arriving = self._arriving.pop(one.name)
+        arriving = self.arriving.pop(one.name)
         try:
             next(arriving)
         except StopIteration:
@@ -216,16 +216,16 @@ class Keeper:
         except Exception as error:  # whatever a revision meets, the others go on
             reason = _told(error)
             if _expendable(state, one):
-                self._say(f"{one.name} failed: {reason}")
+                self.say(f"{one.name} failed: {reason}")
                 self._record(lambda now: now.failed(one.name, reason=reason))
             else:
                 self._try_again(one, reason)
         else:
-            self._arriving[one.name] = arriving
+            self.arriving[one.name] = arriving
 
     def _publish(self, state: DeploymentState) -> None:
         """Write down what is up, and where."""
-        up = {name: server.port for name, server in self._servers.up().items()}
+        up = {name: server.port for name, server in self.servers.up().items()}
         for one in state.live:
             port = up.get(one.name)
             if port is not None and (not one.ready or state.ports.get(one.name) != port):
@@ -246,11 +246,11 @@ class Keeper:
             log=self._folder.path / f"image-{name}.log",
         )
         deadline = time.monotonic() + spec.load_timeout_seconds
-        model = self._model(spec)
+        model = self.model(spec)
         if not tried:
             self._progress(name, "it is tried in a process of its own")
             yield from try_apart(spec, python, model, self._folder.path, revision=name, deadline=deadline)
-        server = self._servers.server(spec.name, python, key=key)
+        server = self.servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
         yield from server.load(name, model, deadline=deadline, model=spec.model.address)
 
@@ -259,8 +259,8 @@ class Keeper:
         before = self._failures.get(one.name)
         pause = min(2 * before.pause, LONGEST_PAUSE_SECONDS) if before else LOOK_SECONDS
         self._failures[one.name] = Failure(pause=pause, due=time.monotonic() + pause)
-        if not self._servers.up():
-            self._door.close()
+        if not self.servers.up():
+            self.door.close()
         self._note(f"{one.model.address} cannot be served: {reason}; trying again")
 
     def _due(self, name: str) -> bool:
@@ -277,7 +277,7 @@ class Keeper:
 
     def _be_well(self, state: DeploymentState) -> None:
         """Say that nothing is amiss any more, where all that has traffic is up."""
-        if state.reason and self._servers.up().keys() >= state.shares.keys():
+        if state.reason and self.servers.up().keys() >= state.shares.keys():
             self._note("")
 
     def _progress(self, name: str, line: str) -> None:
@@ -288,10 +288,10 @@ class Keeper:
         """Let everybody know what the deployment suffers from."""
         state = self._state()
         if state and state.reason != reason:
-            self._say(reason or "all is well")
+            self.say(reason or "all is well")
             self._record(lambda now: replace(now, reason=reason))
 
-    def _model(self, spec: DeploymentSpec) -> Path:
+    def model(self, spec: DeploymentSpec) -> Path:
         """Pin the version and return its folder; a copy was pinned by whoever made it."""
         self._unpinned.discard(spec.model)
         if (copy := self._folder.model(spec.model.digest)).is_dir():
@@ -301,7 +301,7 @@ class Keeper:
             raise Corrupt(f"{version.address} is {version.digest}, expected {spec.model.digest}")
         return self._store.path(spec.model.address)
 
-    def _unpin_past(self, state: DeploymentState) -> None:
+    def unpin_past(self, state: DeploymentState) -> None:
         """Let gc have the versions that no revision needs any more."""
         for model in past_models(state):
             if model in self._unpinned:
@@ -313,7 +313,7 @@ class Keeper:
                     self._store.unpin(model.address, reason=pin_reason(self._folder.name))
             self._unpinned.add(model)
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Say it in the log, the same at most once a minute."""
         now = time.monotonic()
         recently = {said: when for said, when in self._said.items() if now - when < REPEAT_SECONDS}
@@ -322,12 +322,13 @@ class Keeper:
             with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
                 print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}", file=sys.stderr, flush=True)  # noqa: T201 its log
 
-    def _stop(self) -> None:
-        self._door.close()
-        for arriving in self._arriving.values():
+    def stop(self) -> None:
+        """Close the port and stop every server."""
+        self.door.close()
+        for arriving in self.arriving.values():
             arriving.close()
-        self._arriving = {}
-        self._servers.stop()
+        self.arriving = {}
+        self.servers.stop()
 
 
 def _keeps(state: DeploymentState | None) -> bool:

@@ -51,30 +51,30 @@ class Pulse:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._connection: socket.socket | None = None
+        self.connection: socket.socket | None = None
         self._due = 0.0
         self._missed = 0
 
     def beats(self) -> bool:
         """Look for the answer to the last request, or send the next; whether the server seems to live."""
         now = time.monotonic()
-        if self._connection is not None and select.select([self._connection], [], [], 0)[0]:
+        if self.connection is not None and select.select([self.connection], [], [], 0)[0]:
             self._missed = 0  # looked for before the deadline is: we may be the ones who come late
             self.close()
             self._due = now + PERIOD_SECONDS
         elif now >= self._due:
-            self._missed += self._connection is not None
+            self._missed += self.connection is not None
             self.close()
             self._due = now + DEADLINE_SECONDS
-            self._connection = self._ask()
-            self._missed += self._connection is None
+            self.connection = self._ask()
+            self._missed += self.connection is None
         return self._missed < MISSES
 
     @property
     def quiet(self) -> bool:
         """Whether an answer is due for ``QUIET_SECONDS``: it may hang, and only who has to should wait for it."""
         asked = self._due - DEADLINE_SECONDS
-        return self._missed > 0 or (self._connection is not None and time.monotonic() > asked + QUIET_SECONDS)
+        return self._missed > 0 or (self.connection is not None and time.monotonic() > asked + QUIET_SECONDS)
 
     def _ask(self) -> socket.socket | None:
         """Send a request. The kernel takes it, also for a server that hangs, unless that one is gone."""
@@ -86,9 +86,9 @@ class Pulse:
 
     def close(self) -> None:
         """Forget the request that is under way."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
 
 class ModelServer:

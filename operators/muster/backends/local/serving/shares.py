@@ -63,8 +63,8 @@ class ModelServers:
     def __init__(self, folder: Path, door: Door) -> None:
         self._folder = folder
         self._door = door
-        self._running: dict[ServerKey, ModelServer] = {}
-        self._hung: list[ModelServer] = []
+        self.running: dict[ServerKey, ModelServer] = {}
+        self.hung: list[ModelServer] = []
         self._leaving: list[tuple[float, ModelServer]] = []
         self._front: ModelServer | None = None
         self._past: dict[str, float] = {}
@@ -72,7 +72,7 @@ class ModelServers:
 
     def up(self) -> dict[str, ModelServer]:
         """Which server holds each revision that is loaded."""
-        return {name: server for server in self._running.values() for name in server.loaded}
+        return {name: server for server in self.running.values() for name in server.loaded}
 
     def server(self, name: str, python: Path, *, key: ServerKey) -> ModelServer:
         """Return the server of this key, started if there is none.
@@ -80,9 +80,9 @@ class ModelServers:
         :param name: the deployment's.
         :raises DeploymentError: it cannot be started, or the port is somebody else's.
         """
-        if key not in self._running:
-            self._running[key] = ModelServer(name, python, self._folder, self._door.bound())
-        return self._running[key]
+        if key not in self.running:
+            self.running[key] = ModelServer(name, python, self._folder, self._door.bound())
+        return self.running[key]
 
     def lost(self) -> list[tuple[set[str], str]]:
         """Look after the servers, and return the revisions that were lost with one, and why."""
@@ -91,7 +91,7 @@ class ModelServers:
         for _, server in self._leaving:
             server.listen()
         found = []
-        for key, server in list(self._running.items()):
+        for key, server in list(self.running.items()):
             server.listen()
             if not server.alive():
                 found.append((server.loaded, f"restarting: {server.ended()}"))
@@ -99,10 +99,10 @@ class ModelServers:
             elif server.given_up or (server.loaded and not server.answers()):
                 found.append((server.loaded, _HANGS))
                 server.given_up = True
-                self._hung.append(server)
+                self.hung.append(server)
             else:
                 continue
-            del self._running[key]
+            del self.running[key]
             self._front = None if self._front is server else self._front
         return found
 
@@ -110,7 +110,7 @@ class ModelServers:
         """Let each process have what all of its revisions ask for, also one that is over until it is unloaded."""
         asked = {name: spec.resources.memory_gib for name, spec in state.specs.items()}
         self._asked_gib |= asked
-        for key, server in self._running.items():
+        for key, server in self.running.items():
             names = {name for name in asked if state.server_key(name) == key} | server.holding
             if names:
                 server.limit_memory(sum(self._asked_gib[name] for name in names))
@@ -144,11 +144,11 @@ class ModelServers:
         live = {one.name for one in state.live}
         wanted = {state.server_key(name) for name in state.specs}
         now = time.monotonic()
-        for key, server in list(self._running.items()):
+        for key, server in list(self.running.items()):
             if key not in wanted and (server is not self._front or not live):
                 server.accept(False)
                 self._leaving.append((now + DRAIN_SECONDS, server))
-                del self._running[key]
+                del self.running[key]
                 continue
             for name in server.loaded - live:
                 if server.settled and now - self._past.setdefault(name, now) > UNLOAD_SECONDS:
@@ -159,18 +159,18 @@ class ModelServers:
         """Let those that hang go, when what they held is up elsewhere or over."""
         up = self.up()
         missed = {one.name for one in state.live if one.percent and one.name not in up}
-        self._leaving += [(now, server) for server in self._hung if not server.loaded & missed]
-        self._hung = [server for server in self._hung if server.loaded & missed]
+        self._leaving += [(now, server) for server in self.hung if not server.loaded & missed]
+        self.hung = [server for server in self.hung if server.loaded & missed]
 
     def wait(self, seconds: float) -> None:
         """Return when a server has ended or answered, or the time is over."""
-        watched = [each for server in self._running.values() for each in (server.handle, server.control)]
+        watched = [each for server in self.running.values() for each in (server.handle, server.control)]
         select.select(watched, [], [], seconds)
 
     def stop(self) -> None:
         """Let all finish the requests that are there, and end them."""
-        servers = [*(server for _, server in self._leaving), *self._hung, *self._running.values()]
-        self._running, self._hung, self._leaving, self._front = {}, [], [], None
+        servers = [*(server for _, server in self._leaving), *self.hung, *self.running.values()]
+        self.running, self.hung, self._leaving, self._front = {}, [], [], None
         alive = [server for server in servers if not server.leave(since=0)]
         deadline = time.monotonic() + STOP_SECONDS  # one for all: whoever retires it waits no longer
         for server in alive:
