@@ -47,7 +47,7 @@ os.dup2(2, 1)  # what is logged
 from airflow.sdk import DAG
 from airflow.triggers.base import BaseTrigger
 import muster.airflow.attempts.run
-from muster.airflow.attempts import standing
+from muster.airflow.attempts import task_state
 from muster.airflow.attempts.trigger import JobTrigger
 from muster.backends.kubernetes.api.transport import Transport
 from muster.volumes.service.connection import Connection

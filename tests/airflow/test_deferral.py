@@ -334,7 +334,7 @@ def test_a_task_that_leaves_restarting_for_another_try_is_known_as_cleared(
     from sqlalchemy.orm import class_mapper
     from sqlalchemy.orm.attributes import set_committed_value
 
-    from muster.airflow.attempts.clearing import remember_clears
+    from muster.airflow.attempts.listener import remember_clears
 
     for _ in range(2):
         remember_clears()

@@ -420,7 +420,7 @@ def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
     ends: bool,
 ) -> None:
     trigger = begin(task(), spec(SLEEP))
-    monkeypatch.setattr("muster.airflow.attempts.standing.ask", lambda origin: state)
+    monkeypatch.setattr("muster.airflow.attempts.task_state.ask", lambda origin: state)
     monkeypatch.setattr(DAG_RUN_STATE, lambda dag_id, run_id: "running")
     asyncio.run(trigger.on_kill())
     if ends:
@@ -437,7 +437,7 @@ def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
 ) -> None:
     trigger = begin(task(FIRST), spec(SLEEP))
     begin(task(SECOND), spec(SLEEP))
-    monkeypatch.setattr("muster.airflow.attempts.standing.ask", lambda origin: "failed")
+    monkeypatch.setattr("muster.airflow.attempts.task_state.ask", lambda origin: "failed")
     asyncio.run(trigger.on_kill())
     assert not backend.status(trigger.job_id).state.ended
 

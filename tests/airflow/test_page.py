@@ -800,7 +800,11 @@ class Served:
 
     def close(self) -> None: ...
 
-    def deployments(self) -> list[str]:
+    @property
+    def deployments(self) -> Served:
+        return self
+
+    def names(self) -> list[str]:
         return []
 
     def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
@@ -818,7 +822,7 @@ Sites = Callable[..., None]
 
 
 @pytest.fixture
-def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
+def over(api_server: Any) -> Iterator[Sites]:
     """Have the page read other stores from then on, each from when it opens one anew."""
     from starlette.routing import Mount
 
@@ -829,12 +833,14 @@ def over(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> Sites:
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
+    before = mount.app.state.opening
+
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
-        opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
-        monkeypatch.setattr(mount.app.state, "opening", opening)
+        mount.app.state.opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
 
-    return go
+    yield go
+    mount.app.state.opening = before
 
 
 @pytest.mark.parametrize(
@@ -938,7 +944,7 @@ def test_a_tasks_process_loads_nothing_for_what_only_components_do(tmp_path: Pat
 
     code = (
         "import sys\n"
-        "from muster.airflow.attempts.starting import on_starting\n"
+        "from muster.airflow.attempts.listener import on_starting\n"
         "before = set(sys.modules)\n"
         "on_starting(component=object())\n"
         "print(sorted(set(sys.modules) - before))"

@@ -427,7 +427,7 @@ def test_a_mapped_task_is_a_job_for_each(
 
 
 def test_a_run_that_has_ended_hears_nothing_more(write_dag: Write, run: Run) -> None:
-    from muster.airflow.attempts.listening import watcher
+    from muster.airflow.attempts.watcher import watcher
 
     write_dag('JobOperator(task_id="a", image="python", command=["true"], resources=SMALL)')
     assert run().succeeded

@@ -706,7 +706,7 @@ class TestLocalDeployments(DeploymentsContract):
         keeper = folder.keeper()
         assert keeper is not None
         os.kill(keeper.pid, signal.SIGSTOP)
-        monkeypatch.setattr("muster.backends.local.serving.keeping.RETIRE_SECONDS", 0.2)
+        monkeypatch.setattr("muster.backends.local.serving.platform.RETIRE_SECONDS", 0.2)
         deployments.retire(name)
         eventually(lambda: not running(name), seconds=60)
 

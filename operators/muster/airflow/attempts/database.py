@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from muster.airflow.attempts.standing import GONE
+from muster.airflow.attempts.task_state import GONE
 from muster.core.errors import BackendError
 from muster.core.job import Origin
 from muster.core.status import JobStatus
@@ -26,7 +26,7 @@ _Task = tuple[str, str, str, int]
 class Standing:
     """How the task of a job stands, and the try that owns the job.
 
-    :param state: of the task instance now; :data:`~muster.airflow.attempts.standing.GONE` where there is none.
+    :param state: of the task instance now; :data:`~muster.airflow.attempts.task_state.GONE` where there is none.
     :param run_failed: whether its Dag run has failed.
     :param cleared: whether the task was cleared since that try began.
     :param outcome: how that try ended, or None; `ended` when, in seconds since the epoch.

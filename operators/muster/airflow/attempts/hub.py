@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from muster.airflow.attempts.complaints import Complaints
+from muster.airflow.attempts.failure_log import FailureLog
 from muster.backends.base import Backend
 from muster.core.errors import Corrupt, NotFound
 from muster.core.status import JobState, JobStatus
@@ -118,7 +118,7 @@ class Hub:
         self._followers: set[Follower] = set()
         self._rests_until = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._complaints = Complaints(
+        self._failures = FailureLog(
             log,
             cannot=f"muster's jobs cannot be looked at now; the triggerer tries again every {FAILED_SECONDS:g} s",
             again="muster's jobs can be looked at again",
@@ -181,7 +181,7 @@ class Hub:
             for follower in due:
                 follower.due = now + FAILED_SECONDS
             return
-        self._complaints.over()
+        self._failures.over()
         found, worked = answer
         # A store that takes long over its answer is left alone for as long.
         self._rests_until = now + max(worked * _IDLE_SHARE, now - began)
@@ -193,7 +193,7 @@ class Hub:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         except Exception as error:  # a disk that is full or away, a defect: it is tried again
-            self._complaints.failed(error)
+            self._failures.failed(error)
             return None
 
     def _opened(self) -> Backend:

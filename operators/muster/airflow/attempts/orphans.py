@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from muster.airflow.attempts.standing import over
+from muster.airflow.attempts.task_state import over
 from muster.core.cancelling import overtaken, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.core.job import Origin
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
 
 States = Callable[[Origin], str | None]
-"""How a task instance stands, as :func:`muster.airflow.attempts.standing.ask` says."""
+"""How a task instance stands, as :func:`muster.airflow.attempts.task_state.ask` says."""
 
 YOUNG_SECONDS = 60.0
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from muster.airflow.attempts.complaints import Complaints
+from muster.airflow.attempts.abandoned_releases import take_back
 from muster.airflow.attempts.database import Standing, standings
+from muster.airflow.attempts.failure_log import FailureLog
 from muster.airflow.attempts.orphans import Swept, end, named, overtaken_jobs
-from muster.airflow.attempts.standing import GIVEN_UP, GONE, over
-from muster.airflow.attempts.unwatched import take_back
+from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
 from muster.core.cancelling import with_run, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
@@ -67,7 +67,7 @@ class Reconciler:
         self._asked: dict[str, Verdict] = {}
         self._releases_at = time.monotonic() + RELEASES_EVERY_SECONDS
         self._leftovers_at = time.monotonic() + LEFTOVERS_EVERY_SECONDS
-        self._complaints = Complaints(
+        self._failures = FailureLog(
             log,
             cannot="muster cannot compare its jobs with Airflow's tasks now, and tries again",
             again="muster compares its jobs with Airflow's tasks again",
@@ -94,9 +94,9 @@ class Reconciler:
                 # A store or a database that is away, or a defect: all jobs of this Airflow depend on the next look.
                 failed = True
                 self._close()
-                self._complaints.failed(error)
+                self._failures.failed(error)
         if not failed:
-            self._complaints.over()
+            self._failures.over()
 
     def look(self) -> list[Swept]:
         """End the jobs whose tasks do not wait for them, and retire what one of them committed; return which."""

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
 from muster.airflow.attempts.log import StateLog, TaskLog
 from muster.airflow.attempts.resuming import Resume, choose, edited
-from muster.airflow.attempts.standing import GIVEN_UP, ask, ended_by_hand, why_over
+from muster.airflow.attempts.task_state import GIVEN_UP, ask, ended_by_hand, why_over
 from muster.airflow.attempts.verdicts import failure, left_running
 from muster.airflow.attempts.waiting import (
     GoesOn,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from muster.airflow.attempts.listening import LineListener
+    from muster.airflow.attempts.watcher import LineListener
     from muster.airflow.operators.base import MusterOperator
     from muster.backends.base import Backend
     from muster.core.verdict import Verdict

@@ -108,7 +108,7 @@ class JobTrigger(BaseTrigger):
 
     def _cancel_unless_wanted(self) -> bool:
         """End the job where the task does not wait for it, nor a try that goes on; whether that was so."""
-        from muster.airflow.attempts.standing import ask, ended_by_hand, why_over
+        from muster.airflow.attempts.task_state import ask, ended_by_hand, why_over
         from muster.airflow.site import open_backend
 
         with closing(open_backend()) as backend:
@@ -172,10 +172,10 @@ class DeploymentTrigger(BaseTrigger):
             self.log.info("the task was ended by hand, so %s is taken back", self.revision)
 
     async def _drive(self) -> str:
-        from muster.airflow.attempts.fleet import fleet
+        from muster.airflow.attempts.release_hub import release_hub
         from muster.core.wire import dumps
 
-        ours = fleet()
+        ours = release_hub()
         async with ours.joined() as backend:
             driver = self._driver(backend)
             while (outcome := await ours.look(driver.step)) is None:
@@ -202,7 +202,7 @@ class DeploymentTrigger(BaseTrigger):
 
     def _take_back_unless_wanted(self) -> bool:
         """Have the release taken back where its task is over, and not as a success; whether that was so."""
-        from muster.airflow.attempts.standing import GIVEN_UP, ask
+        from muster.airflow.attempts.task_state import GIVEN_UP, ask
         from muster.airflow.site import open_backend
         from muster.backends.releases.manual import tidy
         from muster.core.deployment import DeploymentSpec

@@ -57,7 +57,7 @@ class VersionReference(PlainXComArg):
         """Say why a task has no result, by its state in Airflow, and what to do."""
         from airflow.sdk.exceptions import AirflowRuntimeError
 
-        from muster.airflow.attempts.standing import GONE, ask
+        from muster.airflow.attempts.task_state import GONE, ask
         from muster.core.job import Origin
 
         if not getattr(self.operator, "do_xcom_push", True):

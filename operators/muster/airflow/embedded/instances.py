@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.attempts.listening import arguments, called
+from muster.airflow.attempts.watcher import arguments, called
 from muster.airflow.embedded.result import Instance
 
 if TYPE_CHECKING:

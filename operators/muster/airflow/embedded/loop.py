@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.attempts.listening import called
+from muster.airflow.attempts.watcher import called
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.result import Listener

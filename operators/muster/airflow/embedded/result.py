@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from muster.airflow.attempts.listening import LineListener
+from muster.airflow.attempts.watcher import LineListener
 from muster.core.status import JobStatus
 
 

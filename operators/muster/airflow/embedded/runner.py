@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from muster.airflow.attempts.listening import Watcher, watching
+from muster.airflow.attempts.watcher import Watcher, watching
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage

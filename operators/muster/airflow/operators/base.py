@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 
-from muster.airflow.attempts.listening import arguments, called, watcher
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.attempts.waiting import Wait
+from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
 from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
 from muster.airflow.authoring.references import Later
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
     from airflow.triggers.base import BaseTrigger
 
-    from muster.airflow.attempts.listening import LineListener
+    from muster.airflow.attempts.watcher import LineListener
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
     from muster.core.settings import Settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from muster.airflow.attempts.begun import Begun
+from muster.airflow.attempts.remembered import Remembered
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, refusal_text
@@ -62,7 +62,7 @@ class ReleasingOperator(MusterOperator):
         from muster.backends.releases.driver import Driver, Order, begin
 
         by, origin, say, plan = asker(task.origin), task.origin, self.tell, self._plan()
-        begun = Begun(task, "release")
+        begun = Remembered(task, "release")
         if text := begun.recall():  # never anew: it may have been refused by now, or rolled back by a person
             asked = loads(Asked, text)
             order = Order(spec=asked.spec, plan=plan, by=by, origin=origin)

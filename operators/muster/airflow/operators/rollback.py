@@ -45,12 +45,12 @@ class RollbackOperator(MusterOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Take it back, and return what serves from now on."""
-        from muster.airflow.attempts.begun import Begun
+        from muster.airflow.attempts.remembered import Remembered
         from muster.airflow.attempts.run import TaskRun
         from muster.backends.releases.manual import roll_back
 
         task = TaskRun.of(self, context)
-        deployments, begun = task.backend.deployments, Begun(task, "rollback")
+        deployments, begun = task.backend.deployments, Remembered(task, "rollback")
         before = deployments.deployment(self.name)
         named = begun.recall()
         meant = before.called(named) if named else self._meant(task.backend, before)

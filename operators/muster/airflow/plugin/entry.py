@@ -43,6 +43,6 @@ class MusterPlugin(AirflowPlugin):
     @cached_property
     def listeners(self) -> list[ModuleType | object]:  # type: ignore[override]  # Airflow only reads it
         """The listener for starts of Airflow's components."""
-        from muster.airflow.attempts import starting
+        from muster.airflow.attempts import listener
 
-        return [starting]
+        return [listener]

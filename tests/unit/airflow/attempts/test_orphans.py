@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.api.datamodels._generated import DagRunState
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
-from muster.airflow.attempts.standing import GONE, ask, ended_by_hand, over, why_over
+from muster.airflow.attempts.task_state import GONE, ask, ended_by_hand, over, why_over
 from muster.core.cancelling import with_run, with_task
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import Origin

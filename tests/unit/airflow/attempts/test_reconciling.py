@@ -14,7 +14,7 @@ import pytest
 from muster.airflow.attempts import reconciling
 from muster.airflow.attempts.database import Standing
 from muster.airflow.attempts.reconciling import Reconciler, late, unwanted
-from muster.airflow.attempts.standing import GONE
+from muster.airflow.attempts.task_state import GONE
 from muster.core.cancelling import with_run, with_task
 from muster.core.errors import NotFound, StoreError
 from muster.core.job import Origin

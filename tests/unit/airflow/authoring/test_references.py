@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from muster.airflow.attempts import standing
+from muster.airflow.attempts import task_state
 from muster.airflow.operators.job import JobOperator
 from muster.core.job import Origin
 
@@ -19,7 +19,7 @@ from muster.core.job import Origin
         ("success", True, "it was marked success before its job had made it"),
         ("skipped", True, "it is skipped in this Dag run"),
         (None, True, "it has not run in this Dag run"),
-        (standing.GONE, True, "it has not run in this Dag run"),
+        (task_state.GONE, True, "it has not run in this Dag run"),
         ("success", False, "it does not push its result"),
     ],
 )
@@ -32,7 +32,7 @@ def test_a_missing_result_is_explained_by_how_its_task_stands(
         asked.append(origin)
         return state
 
-    monkeypatch.setattr(standing, "ask", ask)
+    monkeypatch.setattr(task_state, "ask", ask)
     train = JobOperator(
         task_id="train", image="python", command=["true"], outputs={"model": "a/model"}, do_xcom_push=pushes
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.serving.states import new, prepared, shifted
 
-from muster.backends.local.serving import keeping
+from muster.backends.local.serving import platform
 from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.deployments import Deployments
@@ -69,7 +69,7 @@ def started() -> list[str]:
 
 @pytest.fixture
 def local(tmp_path: Path, store: Any, started: list[str], monkeypatch: pytest.MonkeyPatch) -> Deployments:
-    monkeypatch.setattr(keeping, "start", lambda _, folder, *__: started.append(folder.name))
+    monkeypatch.setattr(platform, "start_keeper", lambda _, folder, *__: started.append(folder.name))
     return local_deployments(Settings(home=tmp_path, cache=tmp_path), store)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from muster.backends.local.serving import door as room
-from muster.backends.local.serving import ports
 from muster.backends.local.serving.door import Door
 from muster.core.errors import DeploymentError
 
@@ -29,7 +28,7 @@ def answer_one(port: int, accepting: socket.socket) -> None:
 
 def test_the_port_of_a_first_deployment_is_had_again_at_once(tmp_path: Path) -> None:
     for _ in range(3):
-        first = ports.bind(tmp_path, before=0, taken=())
+        first = room.bind(tmp_path, before=0, taken=())
         port = first.getsockname()[1]
         before = Door(port, first)
         before.open()
@@ -42,9 +41,9 @@ def test_the_port_of_a_first_deployment_is_had_again_at_once(tmp_path: Path) -> 
 
 
 def test_no_two_deployments_have_one_port(tmp_path: Path) -> None:
-    with ports.bind(tmp_path, before=0, taken=()) as first:
+    with room.bind(tmp_path, before=0, taken=()) as first:
         port = first.getsockname()[1]
-        with ports.bind(tmp_path, before=port, taken=()) as second:
+        with room.bind(tmp_path, before=port, taken=()) as second:
             assert second.getsockname()[1] != port
 
 

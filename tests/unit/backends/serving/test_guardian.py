@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from muster.backends.local.processes import Process, children
 from muster.backends.local.serving import guardian
 from muster.backends.local.serving.guardian import next_pause
-from muster.backends.local.serving.keeping import Guardian
+from muster.backends.local.serving.keeper import Guardian
 from muster.core.settings import Settings
 
 

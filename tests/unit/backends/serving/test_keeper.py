@@ -16,7 +16,7 @@ import pytest
 from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 
 from muster.backends.local.serving import keeper as room
-from muster.backends.local.serving import keeping
+from muster.backends.local.serving import platform
 from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
 from muster.backends.local.serving.platform import local_deployments
 from muster.core.deployment import DeploymentSpec, RevisionState
@@ -83,7 +83,7 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = Elsewhere(tmp_path)
-    monkeypatch.setattr(keeping, "start", lambda *_: None)
+    monkeypatch.setattr(platform, "start_keeper", lambda *_: None)
     local = local_deployments(Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True)
     folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
@@ -397,24 +397,24 @@ def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> N
 def test_a_deployment_is_asked_for_while_it_is_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "RETIRE_SECONDS", 2.0)
+    monkeypatch.setattr(platform, "RETIRE_SECONDS", 2.0)
     store: Any = Elsewhere(tmp_path)
     local = local_deployments(Settings(home=tmp_path, cache=tmp_path), store)
     started: list[bool] = []
-    monkeypatch.setattr(keeping, "start", lambda *_: started.append(True))
+    monkeypatch.setattr(platform, "start_keeper", lambda *_: started.append(True))
     folder = DeploymentFolder(tmp_path, "f")
     with folder.changing():
         folder.write(replace(served(), retired=True))
     handle = folder.claim_keeper()
 
-    awaited, await_end = threading.Event(), keeping.await_end
+    awaited, await_end = threading.Event(), platform.await_end
 
     def keep() -> None:
         awaited.wait()
         with folder.changing():  # as a keeper does before it goes
             os.close(handle)
 
-    monkeypatch.setattr(keeping, "await_end", lambda which: (awaited.set(), await_end(which)))
+    monkeypatch.setattr(platform, "await_end", lambda which: (awaited.set(), await_end(which)))
     keeper = threading.Thread(target=keep)
     keeper.start()
     local.prepare(spec(1), by="task")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import GUARD_SECONDS
 
-from muster.backends.local.serving import pulse as room
-from muster.backends.local.serving.pulse import Pulse
+from muster.backends.local.serving import server as room
+from muster.backends.local.serving.server import Pulse
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def server() -> Iterator[socket.socket]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr("muster.backends.local.serving.pulse.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("muster.backends.local.serving.server.time.monotonic", lambda: now[0])
     return now
 
 

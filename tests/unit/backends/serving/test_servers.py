@@ -16,7 +16,7 @@ from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 from muster.backends.local.serving import process
 from muster.backends.local.serving import server as room
 from muster.backends.local.serving.server import ModelServer
-from muster.backends.local.serving.servers import ModelServers
+from muster.backends.local.serving.shares import ModelServers
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.job import Pinned
 from muster.core.resources import Resources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.backends.local.serving.traffic import front, in_force
+from muster.backends.local.serving.shares import front, in_force
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -27,9 +28,9 @@ from muster.backends.local.serving.folder import (
     ServerKey,
     past_models,
 )
-from muster.backends.local.serving.keeping import Guardian
+from muster.backends.local.serving.guardian import COMMAND
 from muster.backends.local.serving.process import keep_short, try_apart
-from muster.backends.local.serving.servers import ModelServers
+from muster.backends.local.serving.shares import ModelServers
 from muster.backends.releases.book import pin_reason
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
@@ -51,6 +52,36 @@ class Failure:
 
     pause: float
     due: float
+
+
+class Guardian:
+    """The guardian of this process, a keeper: a child that has it started again when it dies.
+
+    :param pid: of the guardian that there is; below 1 there is none.
+    """
+
+    def __init__(self, settings: Settings, name: str, pid: int) -> None:
+        self._words = [*COMMAND, str(settings.home), str(settings.cache), name, "guard", str(os.getpid())]
+        self._pid = pid
+
+    def replace_lost(self) -> None:
+        """Start another one where it has died; never waits. :raises OSError: it cannot be started."""
+        if not self._lives():
+            self._pid = -1
+            self._pid = os.posix_spawn(self._words[0], self._words, os.environ)
+
+    def dismiss(self) -> None:
+        """End it, and return when it is gone."""
+        if self._lives():
+            os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored the kernel reaps it
+                os.waitpid(self._pid, 0)
+        self._pid = -1
+
+    def _lives(self) -> bool:
+        with contextlib.suppress(ChildProcessError):
+            return self._pid > 0 and os.waitpid(self._pid, os.WNOHANG) == (0, 0)
+        return False
 
 
 class Keeper:

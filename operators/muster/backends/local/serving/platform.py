@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,15 +17,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.serving import keeping, ports
+from muster.backends.local.serving import door
 from muster.backends.local.serving.folder import Change, DeploymentFolder, DeploymentState
+from muster.backends.local.serving.guardian import COMMAND
 from muster.backends.releases.book import Book, Entry, pin_reason
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import infer_request, read_answer
 from muster.backends.releases.platform import Limits, Observed
 from muster.core.deployment import Answer, Counts, SmokeRequest
-from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -32,6 +35,8 @@ from muster.volumes.protocols import LocalStore
 
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
+RETIRE_SECONDS = 45.0  # more than a keeper gives its servers to finish
+KILL_SECONDS = 2.0
 _AT_ONCE = 8  # one that does not answer must not hold up all others
 _LIMITS = Limits(place="on one machine", servers=("kserve",), history=50)
 
@@ -264,21 +269,21 @@ class LocalPlatform:
             if handle is not None:  # what the last keeper saw is not so any more
                 opened.callback(os.close, handle)
                 state = state.down([one.name for one in state.live], reason="it is being brought up")
-            door = self._bind(state) if handle is not None and not state.shares else None
-            if door:
-                opened.enter_context(door)
-                state = replace(state, port=door.getsockname()[1])
+            bound = self._bind(state) if handle is not None and not state.shares else None
+            if bound:
+                opened.enter_context(bound)
+                state = replace(state, port=bound.getsockname()[1])
             if state != before:
                 folder.write(state)
             if handle is not None:
-                keeping.start(self._settings, folder, handle, door)
+                start_keeper(self._settings, folder, handle, bound)
             return state
 
     def _take_away(
         self, folder: DeploymentFolder, named: Collection[str], unpin: Callable[[Iterable[str]], None]
     ) -> None:
         """Return when nothing of a deployment runs, and remove its folder."""
-        keeping.await_end(folder)
+        await_end(folder)
         with folder.changing():
             state = folder.read()
             if state and state.retired:
@@ -301,7 +306,7 @@ class LocalPlatform:
     def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
         taken = {self._port(name) for name in self.names() if name != state.name}
-        return ports.bind(self._settings.home, before=state.port, taken=taken)
+        return door.bind(self._settings.home, before=state.port, taken=taken)
 
     def _port(self, name: str) -> int:
         """The port of another deployment; 0 where its state cannot be read: its servers hold the port themselves."""
@@ -312,6 +317,46 @@ class LocalPlatform:
 
     def _folder(self, name: str) -> DeploymentFolder:
         return DeploymentFolder(self._settings.home, name)
+
+
+def start_keeper(
+    settings: Settings, folder: DeploymentFolder, handle: int, bound: socket.socket | None
+) -> None:
+    """Start a keeper and its guardian; the keeper inherits its lock, so there are never two, and perhaps its port.
+
+    :raises BackendError: it cannot be started.
+    """
+    inherited = (handle, *([bound.fileno()] if bound else []))
+    words = [settings.home, settings.cache, folder.name, "keep", *inherited]
+    try:
+        with (folder.path / "keeper.log").open("ab") as log:
+            subprocess.run(
+                [*COMMAND, *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=inherited,
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BackendError(f"deployment {folder.name}: its keeper cannot be started ({error})") from error
+
+
+def await_end(folder: DeploymentFolder) -> None:
+    """Return when the keeper is gone, and its servers with it; one that takes too long is killed.
+
+    :raises BackendError: it does not end even so.
+    """
+    deadline = time.monotonic() + RETIRE_SECONDS
+    while folder.kept():
+        if time.monotonic() > deadline:
+            keeper = folder.keeper()
+            if keeper is None or not keeper.alive or time.monotonic() > deadline + KILL_SECONDS:
+                raise BackendError(f"deployment {folder.name}: its keeper does not end; see {folder.path}")
+            keeper.kill()
+        time.sleep(0.02)
 
 
 def _stale(name: str) -> Conflict:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from muster.backends.local.serving.process import last_line, limit_memory, log_end, signal_name, start
-from muster.backends.local.serving.pulse import Pulse
 from muster.core.errors import DeploymentError
 
 STOP_SECONDS = 35.0  # the server gives requests 30 to finish
@@ -31,7 +31,64 @@ _SENT: Mapping[int, str] = {  # from outside: the server's log says nothing of i
     signal.SIGINT: "another process sent",
 }
 
+PERIOD_SECONDS = 2.0
+QUIET_SECONDS = 2.0
+DEADLINE_SECONDS = 5.0
+MISSES = 3
+
+# Any answer will do, that nothing serves yet as well.
+_REQUEST = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
 Route = tuple[Mapping[str, int], Mapping[str, int]]
+
+
+class Pulse:
+    """Asks the private port of one server; :meth:`beats` is to be called every now and then.
+
+    A server that is busy answers late, one that hangs never does: so a request has
+    ``DEADLINE_SECONDS``, and ``MISSES`` of them in a row must have had no answer.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._connection: socket.socket | None = None
+        self._due = 0.0
+        self._missed = 0
+
+    def beats(self) -> bool:
+        """Look for the answer to the last request, or send the next; whether the server seems to live."""
+        now = time.monotonic()
+        if self._connection is not None and select.select([self._connection], [], [], 0)[0]:
+            self._missed = 0  # looked for before the deadline is: we may be the ones who come late
+            self.close()
+            self._due = now + PERIOD_SECONDS
+        elif now >= self._due:
+            self._missed += self._connection is not None
+            self.close()
+            self._due = now + DEADLINE_SECONDS
+            self._connection = self._ask()
+            self._missed += self._connection is None
+        return self._missed < MISSES
+
+    @property
+    def quiet(self) -> bool:
+        """Whether an answer is due for ``QUIET_SECONDS``: it may hang, and only who has to should wait for it."""
+        asked = self._due - DEADLINE_SECONDS
+        return self._missed > 0 or (self._connection is not None and time.monotonic() > asked + QUIET_SECONDS)
+
+    def _ask(self) -> socket.socket | None:
+        """Send a request. The kernel takes it, also for a server that hangs, unless that one is gone."""
+        with contextlib.suppress(OSError):
+            connection = socket.create_connection(("127.0.0.1", self._port), timeout=DEADLINE_SECONDS)
+            connection.sendall(_REQUEST)
+            return connection
+        return None
+
+    def close(self) -> None:
+        """Forget the request that is under way."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class ModelServer:

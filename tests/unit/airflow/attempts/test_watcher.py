@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.attempts.listening import LONGEST_ARGUMENTS, arguments, called
+from muster.airflow.attempts.watcher import LONGEST_ARGUMENTS, arguments, called
 
 
 @pytest.mark.parametrize(

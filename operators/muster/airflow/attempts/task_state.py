@@ -1,4 +1,4 @@
-"""How a task instance stands with Airflow: whether a try still waits for what it runs."""
+"""The state of a task instance in Airflow: whether a try still waits for its job or release."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ask(origin: Origin) -> str | None:
 
 
 def why_over(origin: Origin, state: str | None) -> Verdict:
-    """Why the job of a task that is over, or was cleared, is ended.
+    """Return the verdict of a job whose task is over or was cleared.
 
     :param state: as :func:`ask` says.
     """
@@ -56,10 +56,10 @@ def why_over(origin: Origin, state: str | None) -> Verdict:
 
 
 def over(state: str | None) -> bool:
-    """Whether no try goes on, or will, unless the task is cleared."""
+    """Whether no try runs, or will run, unless the task is cleared."""
     return state in _OVER
 
 
 def ended_by_hand(state: str | None) -> bool:
-    """Whether a try that is told to stop while this is the state was ended, or cleared while it ran."""
+    """Whether this state means that the try was ended by a person, or cleared while it ran."""
     return over(state) or state == _CLEARED_WHILE_RUNNING

@@ -1,4 +1,4 @@
-"""Who else hears what jobs say, beside the tasks' logs, and what the instances of a mapped task are called there."""
+"""A `muster run` that watches tasks in its own process, and how it names the instances of a mapped task."""
 
 from __future__ import annotations
 

@@ -9,18 +9,48 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentState, ServerKey
 from muster.backends.local.serving.server import STOP_SECONDS, ModelServer
-from muster.backends.local.serving.traffic import front, in_force
 
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
 
 _HANGS = "the model server does not answer: another one is brought up beside it"
+
+Process = TypeVar("Process", bound=Hashable)
+
+
+def in_force(
+    shares: Mapping[str, int], *, lead: str | None, up: Collection[str], waiting: Collection[str]
+) -> dict[str, int]:
+    """Return the shares that can be put in force: what is not up leaves its own to `lead`, or the greatest that is.
+
+    Nothing is put in force where `lead` is not up and is waited for: its clients wait as well, and a revision
+    that is being tried is not asked by all.
+    """
+    found = {name: percent for name, percent in shares.items() if percent and name in up}
+    if not found or (lead in waiting and lead not in up):
+        return {}
+    taker = lead if lead in found else max(found, key=lambda name: found[name])
+    assert taker is not None
+    found[taker] += sum(shares.values()) - sum(found.values())
+    return found
+
+
+def front(
+    shares: Mapping[str, int], processes: Mapping[str, Process], *, lead: str | None, now: Process | None
+) -> Process:
+    """Return which process accepts clients: that of `lead`, else of the greatest share; in a tie the one that does now.
+
+    :param shares: those in force, one or more.
+    :param processes: in which one each revision is.
+    """
+    return processes[max(shares, key=lambda name: (name == lead, shares[name], processes[name] == now))]
 
 
 class ModelServers:

@@ -1,4 +1,4 @@
-"""What a task has begun: remembered for its retries, and forgotten when it is cleared."""
+"""What a task has started: its retries remember it, and a cleared task forgets it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
 
 
-class Begun:
-    """One thing that a task does once, by whichever of its tries; a task that is cleared does it again.
+class Remembered:
+    """One action that a task starts once in all its tries; a cleared task starts it again.
 
     It is kept in Airflow's ``task_state_store``, which outlives the task's process and its retries.
 
-    :param what: which of the things that this task does.
+    :param what: the name of the action.
     """
 
     def __init__(self, task: TaskRun, what: str) -> None:
@@ -27,7 +27,7 @@ class Begun:
         self._try = task.owner
 
     def recall(self) -> str | None:
-        """Return what a try before has remembered; None where nothing was begun.
+        """Return what an earlier try wrote; None where nothing was started.
 
         :raises SpecError: something else is stored.
         """

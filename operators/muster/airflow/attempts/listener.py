@@ -1,6 +1,11 @@
-"""What muster does where a component of Airflow starts: it is told by a listener of the plugin's.
+"""The listener of muster's plugin: Airflow calls it when one of its components starts.
 
 Airflow loads this in every one of its processes, tasks included, so nothing heavy is imported here.
+
+It remembers clears that Airflow forgets. A task that is cleared while it runs is `restarting` until its process
+has ended; Airflow then raises its ``max_tries``, which tells the next try to begin anew. Where the process, its
+worker or the scheduler died instead, Airflow (3.3.2) resets the task and raises nothing, and the next try would
+look like one that goes on with the job of a lost try.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+_FORGETS = (None, "up_for_retry", "scheduled", "queued")
+
 _for_the_fork = threading.Event()  # set while a triggerer has not forked yet
 
 
@@ -21,8 +28,6 @@ def on_starting(component: Any) -> None:
     jobs = sys.modules.get("airflow.jobs.job")  # a task's process has not loaded it, and need not
     if jobs is None or not isinstance(component, jobs.Job):
         return
-    from muster.airflow.attempts.clearing import remember_clears
-
     remember_clears()
     if sys.argv[1:2] == ["triggerer"] and not _for_the_fork.is_set():
         _for_the_fork.set()
@@ -48,3 +53,21 @@ def _reconcile() -> None:
         return bool(connection_id()) or settings.cluster is not None or settings.store.is_dir()
 
     Reconciler(open_backend, lambda: instance(Settings.load()), used=used).run(threading.Event())
+
+
+def remember_clears() -> None:
+    """Have ``max_tries`` raised whenever this process takes a task out of `restarting` for another try. Idempotent."""
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import event
+
+    if not event.contains(TaskInstance.state, "set", _raise_max_tries):
+        event.listen(TaskInstance.state, "set", _raise_max_tries)
+
+
+def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> None:
+    from sqlalchemy import inspect
+
+    if before != "restarting" or state not in _FORGETS:
+        return
+    if not inspect(task).attrs.max_tries.history.has_changes():
+        task.max_tries += 1

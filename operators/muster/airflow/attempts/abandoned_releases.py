@@ -1,4 +1,4 @@
-"""Takes back the releases that no task watches any more, since their tasks are over.
+"""Takes back abandoned releases: those whose task is over, so that no task watches them.
 
 Where a task is marked failed between its deferral and its trigger's start, or while no triggerer runs, or where
 its run is deleted, Airflow calls no hook of ours, and a canary would keep its share whatever it answers. So what
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS, States
-from muster.airflow.attempts.standing import GIVEN_UP
+from muster.airflow.attempts.task_state import GIVEN_UP
 from muster.backends.releases.manual import give_up, tidy
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import MusterError

@@ -36,7 +36,7 @@ class _Opened:
     users: int = 0
 
 
-class Fleet:
+class ReleaseHub:
     """What the releases of one event loop share.
 
     :param open_backend: opens a backend; called in a thread.
@@ -99,14 +99,14 @@ class Fleet:
         return await loop.run_in_executor(self._threads, lambda: context.run(function, *arguments))
 
 
-_fleets: WeakKeyDictionary[asyncio.AbstractEventLoop, Fleet] = WeakKeyDictionary()
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, ReleaseHub] = WeakKeyDictionary()
 
 
-def fleet() -> Fleet:
-    """The fleet of the loop that runs now."""
+def release_hub() -> ReleaseHub:
+    """Return the release hub of the running event loop: a triggerer has one."""
     from muster.airflow.site import open_backend
 
     loop = asyncio.get_running_loop()
-    if loop not in _fleets:
-        _fleets[loop] = Fleet(open_backend)
-    return _fleets[loop]
+    if loop not in _hubs:
+        _hubs[loop] = ReleaseHub(open_backend)
+    return _hubs[loop]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.attempts import fleet
-from muster.airflow.attempts.fleet import IDLE_SHARE, LOOK_SECONDS, Fleet
+from muster.airflow.attempts import release_hub
+from muster.airflow.attempts.release_hub import IDLE_SHARE, LOOK_SECONDS, ReleaseHub
 from muster.core.errors import BackendError
 
 
@@ -32,20 +32,22 @@ class Opened:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = asyncio.sleep
-    monkeypatch.setattr(fleet, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: turn(0)}))
+    monkeypatch.setattr(
+        release_hub, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: turn(0)})
+    )
 
 
 @pytest.mark.usefixtures("no_pause")
 def test_they_share_one_backend_which_the_last_one_closes() -> None:
     opened = Opened()
 
-    async def release(ours: Fleet, looks: int) -> list[int]:
+    async def release(ours: ReleaseHub, looks: int) -> list[int]:
         async with ours.joined() as backend:
             assert backend is opened.backends[0]
             return [await ours.look(lambda n=n: n) for n in range(looks)]
 
     async def run() -> None:
-        ours = Fleet(opened)
+        ours = ReleaseHub(opened)
         assert await asyncio.gather(release(ours, 3), release(ours, 5)) == [[0, 1, 2], [0, 1, 2, 3, 4]]
         assert opened.closed == opened.backends
 
@@ -58,7 +60,7 @@ def test_after_one_that_failed_the_next_opens_another() -> None:
     opened = Opened()
 
     async def run() -> None:
-        ours = Fleet(opened)
+        ours = ReleaseHub(opened)
         async with ours.joined():
             with pytest.raises(BackendError):
                 async with ours.joined():
@@ -72,7 +74,7 @@ def test_after_one_that_failed_the_next_opens_another() -> None:
 
 
 def test_the_more_there_are_and_the_longer_they_look_the_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Fleet(Opened())
+    ours = ReleaseHub(Opened())
     assert ours.pause == LOOK_SECONDS
     monkeypatch.setattr("time.thread_time", count(0.0, 0.04).__next__)
 

@@ -1,4 +1,4 @@
-"""Says what fails at each look: at once, once a minute while it lasts, and when it is over."""
+"""Logs a failure that repeats: at once, then once a minute while it lasts, and when it is over."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from muster.core.errors import MusterError
 EVERY_SECONDS = 60.0
 
 
-class Complaints:
-    """One thing that is done again and again, and may fail.
+class FailureLog:
+    """Logs the failures of one repeated action.
 
-    :param cannot: what is said where it fails, with what is done about that; `again` once it succeeds.
+    :param cannot: the message of a failure, with what is done about it; `again`: the message of the next success.
     """
 
     def __init__(self, log: Logger, *, cannot: str, again: str) -> None:
@@ -23,7 +23,7 @@ class Complaints:
         self._at: float | None = None
 
     def failed(self, error: Exception) -> None:
-        """Say why, unless that was said a moment ago; a defect of muster's own with its traceback."""
+        """Log the failure, at most once a minute; a defect of muster's own with its traceback."""
         now = time.monotonic()
         if self._at is None or now - self._at >= EVERY_SECONDS:
             self._at = now
@@ -31,7 +31,7 @@ class Complaints:
             self._log.warning("%s: %s", self._cannot, error, exc_info=not outside)
 
     def over(self) -> None:
-        """Say that it works again, if it failed."""
+        """Log that it works again, if it had failed."""
         if self._at is not None:
             self._log.info("%s", self._again)
             self._at = None
