@@ -33,9 +33,7 @@ class Budget:
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
         self.free_bytes = limit_bytes
-        self._arriving: OrderedDict[Arriving, None] = (
-            OrderedDict()
-        )  # the one that stalled longest is first
+        self._arriving: OrderedDict[Arriving, None] = OrderedDict()  # the one that stalled longest is first
 
     @contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:

@@ -18,9 +18,7 @@ from muster_serving.answer import Answer
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
 
-_REGISTRY = (
-    CollectorRegistry()
-)  # not the default: other servers register unused series there
+_REGISTRY = CollectorRegistry()  # not the default: other servers register unused series there
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
     _collector(registry=_REGISTRY)
 
