@@ -16,7 +16,6 @@ BY_NAME = frozenset({"setattr", "delattr", "getattr", "hasattr", "setitem", "pat
 PENDING = frozenset(
     {
         "tests/unit/backends/kubernetes/serving/test_deployments.py",
-        "tests/unit/backends/releases/test_driver.py",
         "tests/unit/backends/serving/test_deployments.py",
         "tests/unit/backends/serving/test_keeper.py",
         "tests/unit/backends/serving/test_pulse.py",

@@ -154,7 +154,7 @@ class Driver:
         self._before: Mapping[str, Counts] | None = {}
         self._last: Mapping[str, Counts] = {}
         self._began = clock()
-        self._questions = Questions(deployments, order.spec, order.plan, revision=revision)
+        self.questions = Questions(deployments, order.spec, order.plan, revision=revision)
         self._trouble: float | None = None
         self._down: float | None = None
         self._silent: float | None = None
@@ -205,7 +205,7 @@ class Driver:
     def _decide(self, status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Move:
         sight = Sight(
             status=status,
-            smoke=self._questions.found,
+            smoke=self.questions.found,
             counts=self._since(counts),
             held_seconds=self._clock() - self._began,
             restarts=self._restarts or 0,
@@ -251,19 +251,19 @@ class Driver:
 
     def _begin_step(self, share: int, before: Mapping[str, Counts] | None) -> None:
         if share != self._share:
-            self._questions.begin()
+            self.questions.begin()
         self._share, self._before, self._began = share, before, self._clock()
 
     def _ask(self, status: DeploymentStatus) -> bool:
         """Ask what is still to be asked, for a moment; whether anything was."""
         mine, release = status.called(self.revision), status.release
-        if mine is None or release is None or mine.ready < mine.wanted or self._questions.found is not None:
+        if mine is None or release is None or mine.ready < mine.wanted or self.questions.found is not None:
             return False
         champion = status.called(str(release.champion))
         if self.order.plan.comparison and champion and not champion.ready:
             self._tell(f"{champion.name}, which it is to be compared with, does not answer now")
             return False
-        self._questions.ask(champion=release.champion)
+        self.questions.ask(champion=release.champion)
         return True
 
     def _do(
@@ -293,7 +293,7 @@ class Driver:
         """Whether a replica gives no answer: how it ended its platform may say in a moment."""
         mine = status.called(self.revision)
         down = mine is not None and mine.state is RevisionState.SERVING and not mine.ready
-        return down or self._questions.silent
+        return down or self.questions.silent
 
     def _withdraw(self, move: Withdraw, status: DeploymentStatus) -> None:
         """Have a revision withdrawn; one of ours that fell silent, which has no share any more, with the cause of that."""

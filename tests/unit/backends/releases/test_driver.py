@@ -153,7 +153,7 @@ def test_a_revision_that_breaks_a_rule_is_taken_back(world: World, what: str, pe
         world.come_up("r2")
         until_share(world, driver, percent)
         if what == "answers":
-            driver._questions.begin()  # as at the next step's begin
+            driver.questions.begin()  # as at the next step's begin
     elif what != "crashes":
         world.come_up("r2")
     break_it(world)
