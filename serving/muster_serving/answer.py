@@ -1,4 +1,4 @@
-"""An answer of a model server, whatever server sends it: status, body and headers."""
+"""An answer of a model server, for any server: status, body and headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ = ("GET", "HEAD")
 
 
 class Answer(NamedTuple):
-    """What is sent back; the length of the body is for the server around it to say."""
+    """The answer; the server around it sets the body's length."""
 
     status: int
     body: bytes
@@ -35,7 +35,7 @@ def not_there(method: str, path: str) -> Answer:
 
 
 def not_allowed(method: str, path: str, allowed: tuple[str, ...]) -> Answer:
-    """Refuse a method that a path does not have, and name those that it has."""
+    """Refuse a method that a path does not have, and name its methods."""
     words = ", ".join(allowed)
     return refusal(
         f"{method:.20} {path!r:.80}: this page takes {words}", 405, ((b"allow", words.encode("ascii")),)

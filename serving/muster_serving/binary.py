@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Tail:
-    """What comes after a body's JSON."""
+    """The bytes after a body's JSON."""
 
     def __init__(self, body: bytes, json_length: int) -> None:
         """Begin after the JSON. :raises RequestError: the body is shorter than its JSON is said to be."""

@@ -17,7 +17,7 @@ from muster_serving.errors import RequestError
 MAX_BODY_BYTES = 16 << 20
 MAX_HELD_BYTES = 256 << 20
 ADVANCE_BYTES = 64 << 10
-STALLED_SECONDS = 0.25  # without so much more of it, a body may have to give way
+STALLED_SECONDS = 0.25  # a body that gets no more for this long may be dropped
 
 _FULL = "the bodies of other requests fill what this server holds at once: try again"
 
@@ -33,11 +33,11 @@ class Budget:
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
         self.free_bytes = limit_bytes
-        self._arriving: OrderedDict[Arriving, None] = OrderedDict()  # who advanced longest ago is the first
+        self._arriving: OrderedDict[Arriving, None] = OrderedDict()  # the one that stalled longest is first
 
     @contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
-        """Give a function that takes more bytes; all are given back at the end.
+        """Yield a function that reserves bytes; all are released at the end.
 
         :raises RequestError: 503 from that function, where there are no more.
         """
@@ -54,7 +54,10 @@ class Budget:
             self.free_bytes += held
 
     def take(self, length: int) -> None:
-        """Take more bytes, from bodies that stalled if need be. :raises RequestError: 503, there are no more."""
+        """Reserve bytes, dropping stalled bodies if needed.
+
+        :raises RequestError: 503, the budget is used up.
+        """
         while length > self.free_bytes and self._arriving and (first := next(iter(self._arriving))).stalled:
             first.give_way()
         if length > self.free_bytes:
@@ -62,16 +65,16 @@ class Budget:
         self.free_bytes -= length
 
     def give_back(self, length: int) -> None:
-        """Take bytes back."""
+        """Release bytes."""
         self.free_bytes += length
 
     def advanced(self, body: Arriving) -> None:
-        """Note that a body that is arriving got on."""
+        """Note that an arriving body advanced."""
         self._arriving[body] = None
         self._arriving.move_to_end(body)
 
     def ended(self, body: Arriving) -> None:
-        """Forget a body: it is here, or it never will be."""
+        """Forget a body: it has arrived, or never will."""
         self._arriving.pop(body, None)
 
 
@@ -92,11 +95,11 @@ class Arriving:
 
     @property
     def stalled(self) -> bool:
-        """Whether it may have to give way."""
+        """Whether it may be dropped."""
         return asyncio.get_running_loop().time() > self._advanced_at + STALLED_SECONDS
 
     def add(self, piece: bytes) -> None:
-        """Take a piece. :raises RequestError: it is too long, or there is no room."""
+        """Add a piece. :raises RequestError: it is too long, or the budget is used up."""
         _check_length(self._length + len(piece))
         if self._gave_way:
             raise RequestError(_FULL, status=503)
@@ -111,17 +114,17 @@ class Arriving:
             self._budget.advanced(self)
 
     def whole(self) -> bytes:
-        """Return what came."""
+        """Return the body."""
         return b"".join(self._pieces)
 
     def give_way(self) -> None:
-        """Give everything back and wake who reads it."""
+        """Release everything and wake its reader."""
         self._gave_way = True
         self.end()
         self._patience.reschedule(0)
 
     def end(self) -> None:
-        """Give back what is held. Idempotent."""
+        """Release its bytes. Idempotent."""
         self._budget.ended(self)
         self._budget.give_back(self._length)
         self._pieces, self._length = [], 0

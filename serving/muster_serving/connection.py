@@ -25,7 +25,7 @@ ANSWER_SECONDS = 60.0
 IDLE_SECONDS = 65.0  # longer than a gateway keeps a connection that it may use again
 LEAVE_SECONDS = 10.0
 
-CONNECTIONS = 2000  # of one socket; one more, and the one that waits longest is closed
+CONNECTIONS = 2000  # of one socket; beyond them, the one that waits longest is closed
 _PIECE_BYTES = 4 << 10
 
 _uvicorn = HttpToolsProtocol  # by its name: `super()` takes longer, and a request goes through here ten times
@@ -35,7 +35,7 @@ _LONG_HEADER = f"a header has more than {LINE_BYTES} bytes"
 
 
 class _Refused(Exception):
-    """A request is not read any further. :param status: the HTTP status of the answer."""
+    """The server stops reading a request. :param status: the HTTP status of the answer."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class _Refused(Exception):
 
 
 class _Transport:
-    """A transport whose client may read the answer first where it is closed while that one still sends."""
+    """A transport that lets a client that still sends read the answer before it closes."""
 
     def __init__(self, transport: Any, connection: Connection) -> None:
         self._transport = transport
@@ -54,20 +54,20 @@ class _Transport:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Close, now or when the client has had the time."""
+        """Close now, or when the client has had time to read."""
         if not self._connection.leave():
             self._transport.close()
 
 
 class _Flow(FlowControl):
-    """Reads on only where nothing that was read waits to be answered first."""
+    """Pauses reading while a request that was read waits for its answer."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.transport)
         self._connection = connection
 
     def resume_reading(self) -> None:
-        """Read on, unless enough is here."""
+        """Read on, unless enough is buffered."""
         if self.read_paused and not (self._connection.pipeline or self._connection.ahead):
             super().resume_reading()
 
@@ -89,11 +89,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._left: float | None = None
 
     def look(self, now: float) -> None:
-        """End the connection where its client keeps the server waiting. To be called every second or so."""
+        """End the connection where its client keeps the server waiting. Call it about once a second."""
         if self._unheard(now):
             self.transport.abort()
         elif self._refused or self.pipeline or self.transport.is_closing():
-            return  # it goes by itself, or it is the server that keeps the client waiting
+            return  # it closes by itself, or the client waits for the server
         elif self.reading == _BODY:
             if now - self._began > REQUEST_SECONDS:
                 self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no whole body came in {REQUEST_SECONDS:g} seconds")
@@ -105,7 +105,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.transport.close()
 
     def _unheard(self, now: float) -> bool:
-        """Whether the client has had the time to read its answer, and did not."""
+        """Whether the client has had time to read its answer, and has not."""
         if self._left is not None:
             return now - self._left > LEAVE_SECONDS
         unread = self.transport.get_write_buffer_size() > 0
@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
 
     @property
     def spare(self) -> tuple[int, float]:
-        """By what it is told which connection can best be spared: the least is the first."""
+        """The order in which connections are closed: the least first."""
         if self.transport.is_closing():
             return 3, 0.0
         if self.reading != _IDLE or self._refused or self.transport.get_write_buffer_size():
@@ -126,7 +126,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Begin; where there are too many, at the cost of the one that can best be spared."""
+        """Begin; where there are too many, close the first in that order."""
         super().connection_made(transport)
         self.transport = _Transport(transport, self)
         self.flow = _Flow(self)
@@ -134,7 +134,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             min(self.connections, key=lambda one: one.spare).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came: at once where that is one request, else piece by piece."""
+        """Parse received bytes: at once if they are one request, else piece by piece."""
         if self._refused:
             return
         if len(data) <= _PIECE_BYTES and not self.ahead:
@@ -144,7 +144,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._parse_ahead()
 
     def _parse_ahead(self) -> None:
-        """Parse what came until a request has to wait for another one's answer."""
+        """Parse received bytes until a request must wait for another one's answer."""
         while self.ahead and not self.pipeline:
             piece, self.ahead = self.ahead[:_PIECE_BYTES], self.ahead[_PIECE_BYTES:]
             self.parse(piece)
@@ -152,14 +152,14 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.flow.pause_reading()
 
     def parse(self, data: bytes | memoryview) -> None:
-        """Parse what arrived, and answer what is no request with its status."""
+        """Parse received bytes, and answer a bad request with its status."""
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
             if self._unparsed > LINE_BYTES:
                 raise _Refused(_TOO_LARGE, _LONG_HEADER)
         except httptools.HttpParserUpgrade:
-            pass  # it is answered as if it had not asked for that
+            pass  # the upgrade is ignored
         except _Refused as refused:
             self._refuse(refused.status, str(refused))
         except httptools.HttpParserError as error:
@@ -192,7 +192,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         _uvicorn.on_header(self, name, value)
 
     def _check_headers(self, length: int) -> None:
-        """Refuse what is too long. :raises _Refused: 431. :param length: of the header that came last."""
+        """Refuse too long headers. :raises _Refused: 431. :param length: of the header that came last."""
         if length > LINE_BYTES:
             raise _Refused(_TOO_LARGE, _LONG_HEADER)
         if self._headers_bytes > HEADERS_BYTES:
@@ -201,7 +201,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             raise _Refused(_TOO_LARGE, f"there are more than {HEADERS} headers")
 
     def on_headers_complete(self) -> None:
-        """Have the request answered, when those before it are."""
+        """Have the request answered, after those before it."""
         self.reading = _BODY
         _uvicorn.on_headers_complete(self)
 
@@ -211,7 +211,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         _uvicorn.on_body(self, body)
 
     def on_message_complete(self) -> None:
-        """Say that the request is here."""
+        """Note that the request is complete."""
         self._unparsed = 0
         self.reading = _IDLE
         _uvicorn.on_message_complete(self)
@@ -237,12 +237,12 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """Say nothing: a client's wish is no warning."""
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Read no more, answer what is owed, and close when the client has had the time to see it."""
+        """Stop reading, send outstanding answers, and close when the client has had time to read them."""
         self._refused, self.ahead = True, memoryview(b"")
         self.flow.resume_reading()
         body_of = self.cycle if self.reading == _BODY else None
         if self._owes and body_of is None:
-            self.cycle.keep_alive = False  # what it asked before is answered yet
+            self.cycle.keep_alive = False  # earlier requests are still answered
             return
         if body_of is not None:
             body_of.disconnected = True

@@ -1,4 +1,4 @@
-"""What a request's headers say of its body: refused here is what would otherwise be read as something else.
+"""Checks a request's headers on its body, and refuses bodies that would be misread.
 
 A body is JSON in UTF-8, or JSON and binary tensors after it (:mod:`muster_serving.binary`).
 """
@@ -18,7 +18,7 @@ _CHARSETS = ("", "utf-8", "utf8", "us-ascii")
 
 
 def json_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """Check what a body is said to be; return how many bytes of it are JSON, None where all are.
+    """Check a body's headers; return how many of its bytes are JSON, None if all are.
 
     :param headers: names in lower case.
     :raises RequestError: 415, a type or an encoding that is not read; 400, the length is no number.

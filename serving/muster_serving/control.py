@@ -1,4 +1,4 @@
-"""How the keeper of a deployment tells its model server what to do: lines of JSON on a socket pair.
+"""The commands of a deployment's keeper to its model server: lines of JSON on a socket pair.
 
 The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
@@ -61,7 +61,7 @@ class Control:
             await self._do(command)
         except ModelError as error:
             answer["error"] = str(error)
-        except Exception as error:  # whatever it is: the keeper waits for an answer
+        except Exception as error:  # any error: the keeper waits for an answer
             logger.exception("command %r", command["do"])
             answer["error"] = f"{type(error).__name__}: {error}"
         writer.write(json.dumps(answer).encode() + b"\n")

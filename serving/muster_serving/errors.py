@@ -1,4 +1,4 @@
-"""What a model server says no to.
+"""The errors of a model server.
 
 ::
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class ServingError(Exception):
-    """Anything a model server says no to."""
+    """Base of the errors of a model server."""
 
 
 class ModelError(ServingError):

@@ -82,7 +82,7 @@ class Front:
             await self._answer(send, self._page(path))
 
     def _page(self, path: str) -> Answer:
-        """Return a page of the server: of the greatest share that is loaded here."""
+        """Return a page of the server: of the revision with the greatest share loaded here."""
         sharing = self._revisions.sharing
         here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
         return pages.page(
@@ -121,7 +121,7 @@ class Front:
     async def _pass_on(
         self, target: Elsewhere, call: Call, body: bytes, length: int | None
     ) -> tuple[Loaded | None, Answer]:
-        """Have another process answer, which counts that; where it does not, the greatest share that is here.
+        """Have another process answer and count; if it does not, answer by the greatest share loaded here.
 
         Who names a revision wants no other one's answer.
         """
@@ -164,7 +164,7 @@ class Front:
             return refusal(str(error), 500, loaded.headers)
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
-        """Return the revision that is to answer. :raises RequestError: none, or it may not be asked here."""
+        """Return the revision for the answer. :raises RequestError: none, or it may not be asked here."""
         revision, sharing = call.routed or call.revision, self._revisions.sharing
         if revision is None:
             if (picked := self._revisions.pick()) is None:

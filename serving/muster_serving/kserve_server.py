@@ -34,7 +34,7 @@ SEE_OFF_SECONDS = 0.2
 
 
 class DeployedModel(kserve.Model):  # type: ignore[misc]
-    """A deployment as KServe's repository knows it: whichever revision serves now."""
+    """A deployment as KServe's repository knows it: by its present revision."""
 
     def __init__(self, revisions: Revisions) -> None:
         super().__init__(revisions.name)
@@ -71,7 +71,7 @@ class Listener(uvicorn.Server):
         self.answering.set()
 
     async def on_tick(self, counter: int) -> bool:
-        """Look after the connections once a second; uvicorn calls it ten times as often."""
+        """Check the connections once a second; uvicorn calls it ten times as often."""
         if not counter % 10:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -103,7 +103,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
             self._answering = await self.listen(self._public.dup(), candidates=False)
 
     def drain(self) -> None:
-        """Accept no more users; each that is here is told with its next answer to connect anew. Idempotent."""
+        """Accept no more users; connected ones are told with their next answer to reconnect. Idempotent."""
         listener, self._answering = self._answering, None
         if listener:
             listener.front.draining = True

@@ -1,4 +1,4 @@
-"""What Prometheus is told of each revision: requests by outcome, and how long they took."""
+"""Metrics of each revision for Prometheus: requests by outcome, and their latency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster_serving.answer import Answer
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
 
-_REGISTRY = CollectorRegistry()  # of our own: the servers around it register series that are never counted
+_REGISTRY = CollectorRegistry()  # not the default: other servers register unused series there
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
     _collector(registry=_REGISTRY)
 
@@ -51,12 +51,12 @@ class RevisionMetrics:
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
 
     def count(self, status: int, seconds: float) -> None:
-        """Count one request by its HTTP status: what is not the model's fault is below 500 here."""
+        """Count one request by its HTTP status: failures that are not the model's are below 500 here."""
         self._counts[status // 100].inc()
         self._seconds.observe(seconds)
 
     def forget(self) -> None:
-        """Take the revision's series out of what is shown."""
+        """Remove the revision's series."""
         SECONDS.remove(*self._labels)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)

@@ -1,4 +1,4 @@
-"""What a model server says of itself and of its model, whatever server is around it."""
+"""A model server's pages on itself and its model, for any server around it."""
 
 from __future__ import annotations
 

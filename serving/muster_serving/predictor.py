@@ -1,4 +1,4 @@
-"""The predictor: one model version on ONNX Runtime, whatever server is around it.
+"""The predictor: one model version on ONNX Runtime, for any server around it.
 
 A version's folder holds ``model.onnx`` and ``signature.json``. The graph's tensors must be those
 of the signature; that is checked when it is loaded, so that no request finds out.
@@ -124,10 +124,10 @@ def _session(path: Path) -> ort.InferenceSession:
         raise ModelError(f"{path.name} is missing from {path.parent}")
     options = ort.SessionOptions()
     options.intra_op_num_threads = (
-        1  # small models lose by threads: 1738 against 656 microseconds at batch 32
+        1  # threads slow small models down: 1738 against 656 microseconds at batch 32
     )
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what it would log comes as an exception
+    options.log_severity_level = 4  # errors come as exceptions
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has no common base class of its own

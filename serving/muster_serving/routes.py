@@ -1,4 +1,4 @@
-"""Which paths a model server has, and what each may be asked by: the same for every server of ours."""
+"""The paths of a model server and their methods, the same for every server of muster."""
 
 from __future__ import annotations
 

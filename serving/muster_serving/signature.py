@@ -1,4 +1,4 @@
-"""A model's signature: what it takes and answers, read from ``signature.json`` beside the model.
+"""A model's signature: its inputs and outputs, read from ``signature.json`` beside the model.
 
 It is the model's own: requests are checked by it, and so is the graph when it is loaded.
 """
@@ -20,7 +20,7 @@ MAX_BATCH = 4096
 
 @dataclass(frozen=True)
 class Signature:
-    """What one model takes and answers."""
+    """The inputs and outputs of one model."""
 
     inputs: Mapping[str, Column]
     outputs: Mapping[str, Column]
