@@ -22,7 +22,7 @@ from tests.cluster.backend import SITE, WithoutKueue, connected
 from tests.cluster.clearing import MADE
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
-from tests.cluster.scripted import connection
+from tests.cluster.scripted import connection, may_group
 from tests.contract.forked import ForkBackend, mark
 from tests.waiting import GUARD_SECONDS, eventually, until
 
@@ -1048,6 +1048,12 @@ class TestKubernetesBackendWithoutKueue(TestKubernetesBackend):
     whole = Resources(memory_gib=0.125, gpus=4, gpu_class=("gpu-k80",))
     too_much = Resources(memory_gib=4096)
     no_such = Resources(gpus=9)
+
+    @pytest.fixture(autouse=True)
+    def rights(self, here: Layout) -> Iterator[None]:
+        """Where there is no Kueue, the chart gives the right to PodGroups."""
+        with may_group(here):
+            yield
 
     def connected(self, here: Layout, folder: Path) -> KubernetesBackend:
         return connected(here, folder, site=replace(SITE, queue=None), client=WithoutKueue)
