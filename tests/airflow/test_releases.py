@@ -130,7 +130,7 @@ def test_the_latest_version_is_the_one_that_was_latest_when_the_release_began(
     version(slope=3.6)
     revision = released.status.revision(new)
     assert revision is not None
-    promote(released.backend, NAME, revision.name, by="somebody")
+    promote(released.backend.deployments, NAME, revision.name, by="somebody")
     assert site.wait("patient", run) == "success"
     assert site.xcom("patient", run, "deploy")["version"] == new
     assert released.champion == new

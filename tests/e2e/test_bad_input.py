@@ -124,6 +124,14 @@ READY: dict[str, tuple[str, str]] = {
         job(resources=Verbatim("Resources(memory_gib=4096)")),
         r"task 'a', the job: job a asks for 4096 GiB .* this machine has [\d.]+ GiB: lower memory_gib",
     ),
+    "secret": (
+        job(secrets={"KEY": "environment:NO_SUCH"}),
+        r"task 'a', the job: secret KEY: there is no environment variable 'NO_SUCH' here; set it",
+    ),
+    "connection": (
+        job(secrets={"KEY": "connection:no_such#password"}),
+        r"task 'a', the job: secret KEY: there is no connection 'no_such#password' here; set it",
+    ),
     "link": (
         job(),
         r"task 'first', code: code file 'data' leads to .*/outside, outside of .*: copy it there, or name the link in",
@@ -197,14 +205,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         job("unknown_partition", inputs={"x": "bad/rows@2013-01"}),
         r"not found\ninput 'x': bad/rows has no partitions, so '2013-01' selects nothing",
     ),
-    "no_variable": (
-        job("no_variable", secrets={"KEY": "environment:NO_SUCH"}),
-        r"spec error\nsecret KEY: there is no environment variable 'NO_SUCH' here; set it",
-    ),
-    "no_connection": (
-        job("no_connection", secrets={"KEY": "connection:no_such#password"}),
-        r"spec error\nsecret KEY: there is no connection 'no_such#password' here; set it",
-    ),
     **{
         f"{what}_{how}": (
             job(f"{what}_{how}", **{f"{what}s": {"x": f"bad/{{{{ params.{how} }}}}"}}),
@@ -274,6 +274,7 @@ def test_what_only_the_run_can_show_is_one_error_and_leaves_nothing(author: Auth
     author.write("bad", dag, steps=STEPS, imports=IMPORTS)
     ran = author.muster("run", "bad", "--json")
     assert ran.returncode == 1, ran.stderr[-3000:]
+    assert ran.stdout, ran.stderr[-3000:]
     found = stages(json.loads(ran.stdout))
     wrong = {
         name: found[name]["message"]
