@@ -193,7 +193,7 @@ def check_platform(client: Client, site: ClusterSite, cluster: Cluster) -> None:
 def card_classes(cluster: Cluster) -> tuple[str, ...] | None:
     """Return the GPU classes of nodes with cards, to be kept off; None where no pod finds any other node."""
     if cluster.nodes is None:
-        return ()  # nobody may look: what GPU feature discovery says of a node is all there is to go by
+        return ()  # this account may not list nodes: only the labels of GPU feature discovery tell of cards
     workers = [node for node in cluster.nodes if not node.control_plane]
     without = {node.gpu_class for node in workers if not node.has_cards}
     if workers and not without:

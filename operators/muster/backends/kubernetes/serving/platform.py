@@ -142,7 +142,7 @@ class ClusterPlatform:
         """Write a route as it was when it was read, in one step.
 
         :param in_force: return when the Gateway has read it, which it follows within the site's `gateway_seconds`.
-        :raises Conflict: somebody else wrote it since.
+        :raises Conflict: another client wrote it since it was read.
         :raises Unreachable: it was written, and the Gateway does not say that it has read it.
         """
         written = self._routes.write(book)
@@ -216,7 +216,7 @@ class ClusterPlatform:
         The route only once the revisions that gain a share by that answer: until then users are served as they are.
 
         :raises BackendError: something of what was deleted still exists.
-        :raises Conflict: the route was written by somebody else meanwhile.
+        :raises Conflict: another client wrote the route since it was read.
         """
         for entry in self._revisions.missing(book, self._revisions.look([book])):
             self._revisions.make(entry)

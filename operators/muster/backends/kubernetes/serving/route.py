@@ -56,7 +56,7 @@ class Route(Book):
     """A book as a route of the cluster holds it.
 
     :param writes: how often muster wrote it.
-    :param foreign: Services with traffic that are no revision of it: somebody edited the route.
+    :param foreign: Services that have traffic by an edit of the route, and are not revisions of the deployment.
     :param lost: which edit may keep users away; empty where there is none.
     :param beside: which edits keep no user away by themselves.
     :param given: the shares as muster wrote them last; None where no release of muster wrote them down.
@@ -81,7 +81,7 @@ class Route(Book):
 
     @property
     def edited(self) -> bool:
-        """Whether somebody else changed the shares, or which revisions are kept."""
+        """Whether an edit outside muster changed the shares, or which revisions are kept."""
         return self.given is not None and dict(self.given) != dict(self.shares)
 
     @property
@@ -91,7 +91,7 @@ class Route(Book):
 
 
 def drift(route: Route, missing: Collection[str], *, kind: str) -> str:
-    """Say what somebody else changed of a deployment, and the command that brings it back; empty if nothing.
+    """Return what was edited or deleted outside muster, and the command that restores it; empty if nothing was.
 
     :param missing: revisions whose object is gone. :param kind: of such an object.
     """
