@@ -400,7 +400,9 @@ def test_nothing_goes_while_what_a_job_reads_cannot_be_told(work, store):
     job = store.layout.job("raw-0")
     whole = (job / "status.json").read_text()
     (job / "status.json").write_text(whole[:-9])
-    with pytest.raises(Corrupt, match=f"status.json cannot be read: .*take {job} away: .* gc deletes nothing"):
+    with pytest.raises(
+        Corrupt, match=f"status.json cannot be read: .*take {job} away: .* gc deletes nothing"
+    ):
         retention.collect(store, keep_last=1)
     assert len(store.versions("raw")) == 2
     (job / "status.json").write_text(whole)
