@@ -111,7 +111,6 @@ class Headers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and mark its response."""
-
         known = Request(scope).headers.get("if-none-match") if scope["type"] == "http" else None
         same = False
 

@@ -13,7 +13,6 @@ from muster.airflow.plugin.access import Reader, Who, assets, same_site
 from muster.airflow.plugin.asked import Here, Json, Site
 from muster.backends.capacity import Waiting
 from muster.backends.releases.book import Book
-
 from muster.backends.releases.manual import promote as give_everything
 from muster.backends.releases.manual import roll_back, to_be_rolled_back
 from muster.core.deployment import DeploymentStatus
