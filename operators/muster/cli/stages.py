@@ -93,7 +93,7 @@ class PlainView:
 
     def instance_ended(self, instance: Instance) -> None:
         """Print how it ended."""
-        self._ended(instance.label, instance.state, instance)
+        self._ended(instance.label, "kept" if instance.kept else instance.state, instance)
 
     def task_ended(self, stage: Stage) -> None:
         """Print how it ended."""

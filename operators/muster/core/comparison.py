@@ -94,9 +94,7 @@ def task_key_of(origin: Origin) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def differences(
-    then: JobSpec, now: JobSpec, changed: Sequence[str] | None = ()
-) -> list[Difference]:
+def differences(then: JobSpec, now: JobSpec, changed: Sequence[str] | None = ()) -> list[Difference]:
     """Return how a job differs from one before it, the cheapest to understand first.
 
     :param changed: the files of its code that read differently now; None where that cannot be told.
@@ -150,8 +148,10 @@ def _launcher(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
 def _inputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     for name in sorted({*then.inputs, *now.inputs}):
         before, here = then.inputs.get(name), now.inputs.get(name)
-        if before is None or here is None or not _same(
-            (before.many, _contents(before)), (here.many, _contents(here))
+        if (
+            before is None
+            or here is None
+            or not _same((before.many, _contents(before)), (here.many, _contents(here)))
         ):
             yield Difference(What.INPUT, f"input {name}: {_arrow(_given(before), _given(here))}")
 
@@ -173,7 +173,10 @@ def _arrow(before: str, here: str) -> str:
 
 def _params(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     for name in sorted({*then.params, *now.params}):
-        if not _same([then.params[name]] if name in then.params else None, [now.params[name]] if name in now.params else None):
+        if not _same(
+            [then.params[name]] if name in then.params else None,
+            [now.params[name]] if name in now.params else None,
+        ):
             yield Difference(What.PARAM, f"{name} {_item(then.params, name)} → {_item(now.params, name)}")
 
 

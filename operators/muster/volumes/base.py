@@ -107,11 +107,20 @@ class Record:
             modules=None if modules is None else tuple(modules),
         )
 
-
     def is_of(self, spec: JobSpec, job_id: str) -> bool:
         """Whether a job of this spec made the version, as far as the record tells."""
         told = Record.of_job(spec, job_id, metrics={}, modules=None, created=0.0)
-        same = ("job_id", "job_name", "origin", "inputs", "params", "code", "image", "image_digest", "entrypoint")
+        same = (
+            "job_id",
+            "job_name",
+            "origin",
+            "inputs",
+            "params",
+            "code",
+            "image",
+            "image_digest",
+            "entrypoint",
+        )
         return all(getattr(self, name) == getattr(told, name) for name in same)
 
 
