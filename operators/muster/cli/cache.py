@@ -22,7 +22,7 @@ def why(
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
-    """Say what a stage would keep if it ran now, and what differs where it would keep nothing.
+    """Say what a stage would keep now, and else what differs.
 
     Its files are compared as they are now; what only a run tells, such as Params, is that of its last job. Nothing is
     started.
@@ -47,7 +47,10 @@ def drop(
     *,
     as_json: Json = False,
 ) -> None:
-    """Have a version never be kept again, with all that its job made. The versions stay, and selectors find them."""
+    """Have a version never be kept again.
+
+    So are all that its job made. The versions stay, and selectors find them.
+    """
     store = open_store()
     job_id = store.record(what).job_id if "@" in what or "/" in what else check_job_id(what)
     known = store.forget(job_id)
