@@ -404,8 +404,8 @@ class StoreContract:
 
     def test_a_job_must_be_known(self, store):
         for act in (store.stage, store.staging, store.sealed, lambda job: store.commit(job, attempt=1)):
-            with pytest.raises(NotFound, match="no job nobody"):
-                act("nobody")
+            with pytest.raises(NotFound, match="no job no-such-job"):
+                act("no-such-job")
 
     def test_adding_a_folder_and_a_file(self, store, tmp_path):
         (tmp_path / "in" / "d").mkdir(parents=True)

@@ -21,7 +21,7 @@ class Cards:
 
     @property
     def free(self) -> int:
-        """Cards that nobody holds and a job may have now: none of a node that takes no pods."""
+        """Free cards that a job may have now: none of a node that takes no pods."""
         return max(0, self.total - self.used) if self.ready else 0
 
 
@@ -68,7 +68,7 @@ class Place:
 class Waiting:
     """A job that waits in a queue.
 
-    :param job_id: None where what waits is nobody's of muster.
+    :param job_id: None where what waits is not a job of muster.
     :param name: of the object that waits: a JobSet's or Job's; on a machine the job_id.
     :param title: what its author calls it, such as ``flights.train``.
     :param needs: of all its replicas together, by resource: cores, bytes, cards.

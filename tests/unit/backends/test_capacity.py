@@ -57,7 +57,7 @@ def ticket(job_id: str, *, gpus: int, priority: str = "normal", submitted: float
 def test_nothing_is_made_by_looking(capacity: LocalCapacity, settings: Settings) -> None:
     assert capacity.queues().lines == (Line(name="local", waiting=0, running=0),)
     assert capacity.gpus().by_class[0].free == 2
-    assert capacity.parts("nobody-1") == ()
+    assert capacity.parts("unknown-1") == ()
     assert not settings.home.exists()
 
 

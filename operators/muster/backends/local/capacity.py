@@ -40,7 +40,7 @@ class LocalCapacity:
         return Gpus(by_class=(Cards(name=one.gpu_class, total=total, used=used),), by_node=(one,))
 
     def queues(self) -> Queues:
-        """Return what waits here now, and let in whoever can start, as everybody does who looks."""
+        """Return what waits here now, and admit the jobs that have room: each look admits."""
         store = self._store()
         if store is not None:
             Starter(settings=self._settings, machine=self._machine, ledger=store.ledger).admit(wait=False)
@@ -53,7 +53,7 @@ class LocalCapacity:
         return Queues(lines=(line,), waiting=waiting)
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
-        """Return a job's processes; where some have ended, nobody knows which rank each of the others is."""
+        """Return a job's processes; without a rank where some have ended, since the others' ranks are then unknown."""
         store = self._store()
         if store is None:
             return ()
@@ -94,5 +94,5 @@ def _spec(job_id: str, store: Store | None) -> JobSpec | None:
         return None
     try:
         return store.ledger.spec(job_id)
-    except (NotFound, Corrupt):  # only its ticket is left: whoever comes by next takes that away
+    except (NotFound, Corrupt):  # only its ticket is left: the next admission deletes it
         return None

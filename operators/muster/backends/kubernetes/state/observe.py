@@ -69,7 +69,7 @@ def observe(
 ) -> Observed:
     """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
 
-    :param place: in its queue, if somebody asked Kueue for it.
+    :param place: in its queue; None where Kueue was not asked.
     :param flavors: of the cluster, by name; where they are not known, one is called as the class that it stands for.
     """
     pods = seen.replicas()
