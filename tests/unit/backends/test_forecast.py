@@ -94,9 +94,7 @@ def test_lines_have_orders_of_their_own() -> None:
 
 
 def test_a_stage_follows_those_before_it() -> None:
-    found = expect(
-        job("etl"), job("train", 2, after=("etl",)), durations={"etl": [5.0], "train": [20.0]}
-    )
+    found = expect(job("etl"), job("train", 2, after=("etl",)), durations={"etl": [5.0], "train": [20.0]})
     assert found["train"].starts.p50 == pytest.approx(5.0)
     assert found["train"].ends.p50 == pytest.approx(25.0)
 
