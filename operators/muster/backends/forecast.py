@@ -24,21 +24,25 @@ _OVERDUE = 0.5  # a job that runs longer than any before it goes on for half of 
 class Demand:
     """A job that runs, waits or is planned. Times are seconds since the epoch.
 
-    :param name: of the planned ones, what `after` refers to; of all, what people call it.
+    :param name: what people call it; of planned jobs also what `after` refers to, so no two share one.
+    :param history: the job name whose earlier durations count; `name` where it is empty.
     :param choices: what the whole gang takes of each pool; where there are several, the first that is free.
     :param line: the queue in which it waits. Within a line the higher priority is first, then the earlier `since`.
     :param started: None while it waits.
     :param after: the planned jobs that end before it is submitted.
+    :param gpus: cards that it would hold: none where it does with CPUs.
     """
 
     name: str
     choices: tuple[Amounts, ...]
+    history: str = ""
     line: str = ""
     priority: int = 0
     since: float = 0.0
     started: float | None = None
     after: tuple[str, ...] = ()
     job_id: str | None = None
+    gpus: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +115,7 @@ def forecast(
     found: dict[str, list[tuple[float, float]]] = {each.name: [] for each in planned}
     for _ in range(plays):
         drawn = [
-            _draw(each, history.get(each.name) or every, dice, now)
+            _draw(each, history.get(each.history or each.name) or every, dice, now)
             for each in (*outlook.running, *outlook.waiting, *planned)
         ]
         for name, times in _Play(planned, outlook, drawn, now).run().items():
@@ -121,7 +125,7 @@ def forecast(
             starts=_span([start for start, _ in found[each.name]]),
             ends=_span([end for _, end in found[each.name]]),
             ahead=_ahead(each, outlook),
-            known=each.name in history,
+            known=(each.history or each.name) in history,
         )
         for each in planned
         if len(found[each.name]) == plays

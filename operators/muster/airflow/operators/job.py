@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,12 @@ from muster.airflow.authoring.values import (
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operators.running import DAY, CodeOperator, report, summary
 from muster.airflow.operators.spec import build_spec, check_code, check_places, commands_of, draft, roles_of
-from muster.core.job import EVERY_PARTITION, Launcher, Role, SecretRef
+from muster.core.job import EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
     from muster.backends.base import Backend
@@ -158,6 +160,14 @@ class JobOperator(FunctionOperator):
         with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
             backend.check(draft(self))
 
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job."""
+        return build_spec(self, task)
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the job with stand-ins for what is not known."""
+        return replace(draft(self), name=name)
+
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Name the author's own files that were imported for a version and read differently now."""
         from muster.airflow.authoring.code import differing, records
@@ -172,7 +182,7 @@ class JobOperator(FunctionOperator):
 
         task = TaskRun.of(self, context)
 
-        status = task.run(partial(build_spec, self, task), resume=resume_of(self.resume_from_checkpoint))
+        status = task.run(partial(self.job_spec, task), resume=resume_of(self.resume_from_checkpoint))
         announce(context, task.backend.store, status)
         outputs: Mapping[str, Any] = self.outputs  # as :func:`read_outputs` wrote them
         many = {name for name, field in outputs.items() if field["partition"] == EVERY_PARTITION}

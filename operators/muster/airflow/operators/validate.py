@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce, asset_of
@@ -118,11 +119,11 @@ class ValidateOperator(QueuedOperator):
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
         from muster.airflow.attempts.run import TaskRun
-        from muster.airflow.operators.spec import arrives_as_list, pin
+        from muster.airflow.operators.spec import arrives_as_list
 
         task = TaskRun.of(self, context)
         store = task.backend.store
-        status = task.run(lambda: self._spec(task, pin(store, "data", self.volume)))
+        status = task.run(partial(self.job_spec, task))
         announce(context, store, status)
         result = summary(status)
         report(self.log, result)
@@ -131,11 +132,13 @@ class ValidateOperator(QueuedOperator):
         self._judge(store, checked, result["versions"]["result"])
         return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
 
-    def _spec(self, task: TaskRun, data: Input) -> JobSpec:
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job that runs the suite."""
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+        from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
 
         refuse_secrets(self)
+        data = pin(task.backend.store, "data", self.volume)
         folder = DagFolder.of(task.context["dag"])
         volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
         partitions = {version.partition for version in data.versions}
@@ -152,6 +155,19 @@ class ValidateOperator(QueuedOperator):
             params={"suite": read_suite(folder, self.suite)},
             origin=task.origin,
             **spec_fields(self),
+        )
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the same as far as the Dag file tells it."""
+        from muster.airflow.operators.spec import STAND_IN, spec_fields
+
+        return JobSpec(
+            name=name,
+            image=self.image,
+            image_digest=STAND_IN.versions[0].digest,
+            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
+            inputs={"data": STAND_IN},
+            **spec_fields(self, templated=False),
         )
 
     def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:

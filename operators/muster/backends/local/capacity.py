@@ -128,6 +128,7 @@ def _demand(job: JobSpec, machine: Machine) -> Demand:
         choices=(_amounts(ticket.memory_gib, ticket.gpus),),
         line=NAME,
         priority=PRIORITIES["normal"] - ticket.rank,
+        gpus=ticket.gpus,
     )
 
 

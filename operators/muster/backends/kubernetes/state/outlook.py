@@ -100,6 +100,7 @@ def with_queues(found: Documents, jobs: Iterable[tuple[JobSpec, str, int]], *, r
                 choices=places.choices(wanted_of(job, resource=resource), places.team(queue)),
                 line=places.team(queue),
                 priority=priority,
+                gpus=sum(role.replicas * role.resources.gpus for role in job.roles),
             )
             for job, queue, priority in jobs
         ),
@@ -125,6 +126,7 @@ def without_queues(found: Documents, jobs: Iterable[JobSpec], *, resource: str) 
             Demand(
                 name=job.name,
                 choices=_on_nodes(wanted_of(job, resource=resource), {node.gpu_class for node in nodes}),
+                gpus=sum(role.replicas * role.resources.gpus for role in job.roles),
             )
             for job in jobs
         ),
