@@ -18,6 +18,7 @@ BENCHMARKS = {
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU while 200 jobs wait, against sleeping triggers and inline waits",
     "hand_over": "seconds until a job is cancelled whose task is ended as it is handed over to the triggerer, ten times",
+    "forecast": "when jobs start, said before and as it was, on a replay of arrivals; one forecast's CPU",
     "serving": "server CPU a request, against KServe's default, a bare loop and itself without metrics",
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
     "hostile": "what hostile clients cost others of a model server, against none",
