@@ -10,20 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.attempts.keeping import look
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.connection import connection_id
 from muster.airflow.embedded.plan import Deploys, Does, Plan, PlannedStage, Starts, When
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.deploy import DeployOperator
 from muster.airflow.operators.gate import GateOperator
 from muster.airflow.operators.mapping import Mapped
+from muster.airflow.operators.spec import arrives_as_list
+from muster.airflow.operators.validate import ValidateOperator
 from muster.backends.forecast import Demand, Forecast, Outlook, forecast
 from muster.backends.history import durations
 from muster.core.address import Address
 from muster.core.errors import MusterError, NotFound, SpecError
-from muster.core.job import JobSpec
+from muster.core.job import EVERY_PARTITION, JobSpec
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.images.environment import Environments
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.backends.base import Backend
     from muster.backends.capacity import Capacity
+    from muster.volumes.base import Made
 
 GIB = 1 << 30
 HOUR_SECONDS = 3600.0
@@ -142,7 +147,7 @@ class Planner:
         spec = operator.job_draft(f"{self._dag.dag_id}.{operator.task_id}")
         if spec is None:
             return replace(stage, does=Does.RUNS)
-        kept = self._cache and bool(getattr(operator, "cache", False))
+        kept = self._cache and isinstance(operator, CachedOperator) and operator.wish() is not None
         why = f"runs, or is kept if {before} comes out the same" if kept else ""
         made = self._runs(replace(stage, why=why), operator, spec)
         inputs = dict.fromkeys(spec.inputs, (f"what {before} makes",))
@@ -205,7 +210,11 @@ class Planner:
 
     def _kept(self, operator: MusterOperator, spec: JobSpec) -> tuple[Mapping[str, Any] | None, str]:
         """Return the result that a stage would be given without a run, if any, and what the log would say."""
-        return None, ""
+        wish = operator.wish() if self._cache and isinstance(operator, CachedOperator) else None
+        if wish is None:
+            return None, ""
+        found = look(spec, self._backend.store, wish)
+        return (None if found.made is None else _result(operator, spec, found.made)), str(found)
 
     def _task(self, operator: MusterOperator) -> TaskRun:
         from muster.airflow.attempts.run import TaskRun
@@ -263,6 +272,21 @@ class Planner:
             cpu_hours=hours * _total(spec, "cpus"),
             gpu_hours=hours * demand.gpus,
         )
+
+
+def _result(operator: MusterOperator, spec: JobSpec, made: Made) -> dict[str, Any]:
+    """Return what a task returns that keeps what was made, as far as other stages refer to it."""
+    many = {name for name, each in spec.outputs.items() if each.partition == EVERY_PARTITION}
+    found: dict[str, Any] = {
+        "versions": {
+            name: list(addresses) if name in many else addresses[0]
+            for name, addresses in made.outputs.items()
+        }
+    }
+    if isinstance(operator, ValidateOperator):
+        checked = [version.address for version in spec.inputs["data"].versions]
+        found["passed"] = checked if arrives_as_list(operator.volume) else checked[0]
+    return found
 
 
 def _needs(spec: JobSpec) -> dict[str, float]:

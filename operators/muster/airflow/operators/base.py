@@ -245,7 +245,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         folder: DagFolder,  # noqa: ARG002
         store: LocalStore,  # noqa: ARG002
     ) -> str:
-        """Name what has changed since a kept result was made from it; empty if nothing has."""
+        """Say what has changed since a result was made from it, ``flights/etl.py changed``; empty if nothing has."""
         return ""
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:  # noqa: ARG002 - for those below

@@ -8,12 +8,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce, asset_of
+from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, Versions
 from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
+from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.running import QueuedOperator, report, summary
 from muster.airflow.operators.suites import (
     check_suite,
@@ -23,6 +24,7 @@ from muster.airflow.operators.suites import (
     was_evaluated,
 )
 from muster.core.address import Address
+from muster.core.comparison import files_changed
 from muster.core.errors import SpecError
 from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.names import check_volume
@@ -31,9 +33,10 @@ from muster.core.resources import Resources
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.attempts.run import Outcome, TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.core.settings import Settings
+    from muster.volumes.base import Made
     from muster.volumes.protocols import LocalStore
 
 ENTRYPOINT = "muster_validate:validate"
@@ -43,7 +46,7 @@ RESULT = "result.json"
 RESULT_OUTPUT = "result"
 
 
-class ValidateOperator(QueuedOperator):
+class ValidateOperator(CachedOperator, QueuedOperator):
     """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
 
     The result and Data Docs that can be read offline are committed as a version of `result_volume`,
@@ -112,9 +115,8 @@ class ValidateOperator(QueuedOperator):
         from muster.airflow.authoring.code import records
 
         now = read_suite(folder, self.suite)
-        return (
-            self.suite if any(record.params.get("suite") != now for record in records(result, store)) else ""
-        )
+        changed = any(record.params.get("suite") != now for record in records(result, store))
+        return files_changed([self.suite] if changed else [])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
@@ -123,14 +125,33 @@ class ValidateOperator(QueuedOperator):
 
         task = TaskRun.of(self, context)
         store = task.backend.store
-        status = task.run(partial(self.job_spec, task))
-        announce(context, store, status)
+        outcome = task.make(partial(self.job_spec, task), wish=self.wish())
+        status = outcome.status
+        if outcome.kept is None:
+            announce(context, store, status)
+        else:
+            announce_nothing(context)
         result = summary(status)
         report(self.log, result)
         # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
-        checked = [version.address for version in store.ledger.spec(status.job_id).inputs["data"].versions]
+        checked = self._checked(store, outcome)
         self._judge(store, checked, result["versions"]["result"])
         return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
+
+    def refuse(self, made: Made) -> str:
+        """Refuse a validation that did not pass: it is done again."""
+        failed = made.metrics.get("failed")
+        return "" if failed == 0 else "what it validated did not pass"
+
+    def _checked(self, store: LocalStore, outcome: Outcome) -> list[str]:
+        """The versions that were looked at; where an earlier result is kept, those of now, whose content is the same."""
+        from muster.airflow.operators.spec import pin
+
+        if outcome.kept is None:
+            given = store.ledger.spec(outcome.status.job_id).inputs["data"]
+        else:
+            given = pin(store, "data", self.volume)
+        return [version.address for version in given.versions]
 
     def job_spec(self, task: TaskRun) -> JobSpec:
         """Return the job that runs the suite."""
