@@ -141,3 +141,31 @@ def test_a_wrong_param_is_refused(write_dag: Write, plan: Callable[..., Plan]) -
     write_dag("JobOperator(task_id='one', image='python', command=['true'])")
     with pytest.raises(SpecError, match="has no param 'coutn'"):
         plan({"coutn": "1"})
+
+
+def test_what_is_kept_makes_the_stages_behind_it_known(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], run: Callable[..., Any]
+) -> None:
+    name = dag_folder.name
+    write_dag(
+        f"""
+        first = JobOperator(
+            task_id="first", image="python", resources=SMALL, outputs={{"rows": "{name}/rows"}}, cache=True,
+            command=["python", "-c", "open('{{outputs.rows}}/n', 'w').write('{{params.count}}')"],
+            params={{"count": "{{{{ params.count }}}}"}},
+        )
+        JobOperator(
+            task_id="second", image="python", resources=SMALL, command=["python", "-c", "print(1)"],
+            inputs={{"rows": first.versions["rows"]}},
+        )
+        """,
+        params="{'count': Param(4, type='integer')}",
+    )
+    assert run().succeeded
+    kept, second = plan().stages
+    assert (kept.does, second.does) == (Does.KEPT, Does.RUNS)
+    assert kept.why.startswith(f"kept {name}/rows@1 of ")
+    assert second.inputs == {"rows": (f"volume://{name}/rows@1",)}
+    other, behind = plan({"count": "5"}).stages
+    assert (other.does, behind.inputs) == (Does.RUNS, {"rows": ("what first makes",)})
+    assert "count 4 → 5" in other.why
