@@ -18,6 +18,7 @@ from muster.cli.doctor import doctor
 from muster.cli.init import init
 from muster.cli.leaving import leave
 from muster.cli.mlflow import mlflow
+from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
@@ -53,6 +54,10 @@ app.command(
         "muster run flights --json",
     ),
 )(run)
+app.command(
+    "plan",
+    epilog=example("muster plan flights --param epochs=6", "muster plan flights --json | jq .gpu_hours"),
+)(plan)
 app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
 app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.classes[] | {name, free}'"))(
     capacity.gpus

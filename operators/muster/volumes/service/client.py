@@ -20,7 +20,7 @@ from muster.volumes.base import Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
 from muster.volumes.service.archives import Member, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
@@ -163,6 +163,10 @@ class ServiceStore(_Client):
     retire = remote(Versions.retire)
     reinstate = remote(Versions.reinstate)
     holds = remote(Snapshots.holds)
+    made = remote(Makings.made)
+    use = remote(Makings.use)
+    forget = remote(Makings.forget)
+    claim = remote(Makings.claim)
     saved = remote(Attempts.saved)
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)

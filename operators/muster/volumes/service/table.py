@@ -27,7 +27,7 @@ from muster.core.errors import SpecError
 from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_volume
 from muster.volumes.base import Collected, Plan, Version
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
 
 MOST_SPECS = 200
 MOST_RECORDS = 200
@@ -302,6 +302,11 @@ TABLE = (
     Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
 
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
+
+    Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
+    Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
+    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
+    Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
