@@ -12,7 +12,7 @@ from tests.unit.volumes.service.process import Service
 
 from muster.core.cancelling import UNKNOWN
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
@@ -563,6 +563,19 @@ class StoreContract:
         assert {name: spec.name for name, spec in specs.items()} == {name: f"of {name}" for name in names}
         assert again.ledger.statuses([]) == []
         assert again.ledger.specs([]) == {}
+
+    def test_the_tasks_of_all_jobs_are_asked_for_at_once(self, store, again):
+        made = {
+            f"a-{number}": Origin(dag_id=dag, run_id=run, task_id="train", map_index=number)
+            for number, (dag, run) in enumerate([("a", "r1"), ("a", "r2"), ("b", "r1"), ("a", "r1")])
+        }
+        for name, origin in made.items():
+            store.ledger.create(name, replace(ONE, origin=origin))
+        store.ledger.create("by-hand", replace(ONE, origin=Origin()))
+        assert list(again.ledger.origins().items()) == list(made.items())
+        assert list(again.ledger.origins(dag_id="a")) == ["a-0", "a-1", "a-3"]
+        assert list(again.ledger.origins(dag_id="a", run_id="r1")) == ["a-0", "a-3"]
+        assert again.ledger.origins(dag_id="c") == {}
 
     def test_the_log_is_read_in_whole_lines(self, store, again):
         store.ledger.create("a-1", ONE)
