@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import capacity, deployments, images, jobs, volumes
+from muster.cli import capacity, deployments, images, jobs, runs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -69,6 +69,7 @@ app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(d
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(runs.app, name="runs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(images.app, name="images")
