@@ -153,10 +153,10 @@ FAULTS = {
         message=r"image localhost/shell:1 has no python3: muster's worker runs in the image's own Python",
     ),
     "no-secret": Fault(
-        spec=job("secret", secrets={"KEY": SecretRef(source="kubernetes", name="nobody/key")}),
+        spec=job("secret", secrets={"KEY": SecretRef(source="kubernetes", name="absent/key")}),
         ahead_seconds=LATER,
         cause=Cause.SPEC_ERROR,
-        message=r'replica main-\d cannot be made: secret "nobody" not found',
+        message=r'replica main-\d cannot be made: secret "absent" not found',
     ),
     "disk": Fault(
         script=f"import time\nif {INDEX} == 0: open('/tmp/much', 'wb').write(bytes(50_000_000))\ntime.sleep(600)",

@@ -405,8 +405,8 @@ class StoreContract:
 
     def test_a_job_must_be_known(self, store):
         for act in (store.stage, store.staging, store.sealed, lambda job: store.commit(job, attempt=1)):
-            with pytest.raises(NotFound, match="no job nobody"):
-                act("nobody")
+            with pytest.raises(NotFound, match="no job no-such-job"):
+                act("no-such-job")
 
     def test_adding_a_folder_and_a_file(self, store, tmp_path):
         (tmp_path / "in" / "d").mkdir(parents=True)
@@ -564,6 +564,19 @@ class StoreContract:
         assert {name: spec.name for name, spec in specs.items()} == {name: f"of {name}" for name in names}
         assert again.ledger.statuses([]) == []
         assert again.ledger.specs([]) == {}
+
+    def test_the_tasks_of_all_jobs_are_asked_for_at_once(self, store, again):
+        made = {
+            f"a-{number}": Origin(dag_id=dag, run_id=run, task_id="train", map_index=number)
+            for number, (dag, run) in enumerate([("a", "r1"), ("a", "r2"), ("b", "r1"), ("a", "r1")])
+        }
+        for name, origin in made.items():
+            store.ledger.create(name, replace(ONE, origin=origin))
+        store.ledger.create("by-hand", replace(ONE, origin=Origin()))
+        assert list(again.ledger.origins().items()) == list(made.items())
+        assert list(again.ledger.origins(dag_id="a")) == ["a-0", "a-1", "a-3"]
+        assert list(again.ledger.origins(dag_id="a", run_id="r1")) == ["a-0", "a-3"]
+        assert again.ledger.origins(dag_id="c") == {}
 
     def test_the_log_is_read_in_whole_lines(self, store, again):
         store.ledger.create("a-1", ONE)

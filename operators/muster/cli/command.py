@@ -57,20 +57,8 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
         first = [
-            *(
-                "demo",
-                "init",
-                "run",
-                "up",
-                "jobs",
-                "queue",
-                "gpus",
-                "volumes",
-                "cache",
-                "deployments",
-                "images",
-            ),
-            *("tensorboard", "mlflow", "doctor"),
+            *("demo", "init", "run", "plan", "up", "runs", "jobs", "queue", "gpus"),
+            *("volumes", "cache", "deployments", "images", "tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 

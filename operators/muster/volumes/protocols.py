@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.status import JobStatus
@@ -222,6 +222,12 @@ class Ledger(Protocol):
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, as :meth:`statuses` does."""
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        """Return the task of every job that a Dag submitted, by job_id, oldest first; unreadable jobs are left out.
+
+        :param dag_id: only jobs of this Dag. `run_id`: only jobs of runs with this id.
+        """
 
 
 class Upkeep(Protocol):

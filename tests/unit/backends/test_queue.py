@@ -221,7 +221,7 @@ def test_a_job_whose_secrets_nobody_has_waits_no_longer_than_it_may(queue: Queue
     queue.enter(ticket("a", wait=-1))
     queue.enter(ticket("b", memory_gib=MACHINE.memory_gib))
     assert started.admit() == ["b"]
-    assert started.overdue == {"a": "waiting for somebody who has its secrets"}
+    assert started.overdue == {"a": "waiting for a process that has its secrets"}
     assert not queue.waits("a")
 
 

@@ -21,7 +21,7 @@ from muster.core import wire
 from muster.core.address import Address, Select, pinned
 from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import JobSpec, check_digest
+from muster.core.job import JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
@@ -144,6 +144,14 @@ class MemoryLedger:
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         return {job_id: self._jobs[job_id].spec for job_id in job_ids if job_id in self._jobs}
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        found = {job_id: self._jobs[job_id].spec.origin for job_id in self.jobs()}
+        return {
+            job_id: origin
+            for job_id, origin in found.items()
+            if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
+        }
 
     def forget(self, job_id: str) -> None:
         """Take a job's entry away."""

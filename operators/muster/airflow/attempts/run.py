@@ -123,6 +123,28 @@ class TaskRun:
             may_keep=not no_cache(context),
         )
 
+    @classmethod
+    def planned(
+        cls, operator: MusterOperator, context: Context, *, settings: Settings, backend: Backend
+    ) -> TaskRun:
+        """Make one of a task that is only planned: its jobs are described, and none is run."""
+        ti = context["ti"]
+        return cls(
+            context=context,
+            settings=settings,
+            backend=backend,
+            origin=Origin(
+                instance=instance(settings), dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id
+            ),
+            owner="",
+            max_tries=0,
+            retries=0,
+            last_try=True,
+            wait=operator.wait,
+            log=operator.log,
+            listener=None,
+        )
+
     @property
     def name(self) -> str:
         """What people call the job, ``flights.train``."""

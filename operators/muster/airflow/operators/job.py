@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,12 @@ from muster.airflow.operators.spec import (
     roles_of,
 )
 from muster.core.comparison import files_changed
-from muster.core.job import EVERY_PARTITION, Launcher, Role, SecretRef
+from muster.core.job import EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
     from muster.backends.base import Backend
@@ -170,6 +172,14 @@ class JobOperator(FunctionOperator):
         with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
             backend.check(draft(self))
 
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job."""
+        return build_spec(self, task)
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the job with stand-ins for what is not known."""
+        return replace(draft(self), name=name)
+
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Name the author's own files that were imported for a version and read differently now."""
         from muster.airflow.authoring.code import differing, records
@@ -189,7 +199,7 @@ class JobOperator(FunctionOperator):
         task = TaskRun.of(self, context)
 
         outcome = task.make(
-            partial(build_spec, self, task), resume=resume_of(self.resume_from_checkpoint), wish=self.wish()
+            partial(self.job_spec, task), resume=resume_of(self.resume_from_checkpoint), wish=self.wish()
         )
         if outcome.kept is None:
             announce(context, task.backend.store, outcome.status)

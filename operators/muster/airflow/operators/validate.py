@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce, announce_nothing, asset_of
@@ -121,11 +122,11 @@ class ValidateOperator(CachedOperator, QueuedOperator):
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
         from muster.airflow.attempts.run import TaskRun
-        from muster.airflow.operators.spec import arrives_as_list, pin
+        from muster.airflow.operators.spec import arrives_as_list
 
         task = TaskRun.of(self, context)
         store = task.backend.store
-        outcome = task.make(lambda: self._spec(task, pin(store, "data", self.volume)), wish=self.wish())
+        outcome = task.make(partial(self.job_spec, task), wish=self.wish())
         status = outcome.status
         if outcome.kept is None:
             announce(context, store, status)
@@ -171,11 +172,13 @@ class ValidateOperator(CachedOperator, QueuedOperator):
             given = pin(store, "data", self.volume)
         return [version.address for version in given.versions]
 
-    def _spec(self, task: TaskRun, data: Input) -> JobSpec:
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job that runs the suite."""
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+        from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
 
         refuse_secrets(self)
+        data = pin(task.backend.store, "data", self.volume)
         folder = DagFolder.of(task.context["dag"])
         volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
         partitions = {version.partition for version in data.versions}
@@ -192,6 +195,19 @@ class ValidateOperator(CachedOperator, QueuedOperator):
             params={"suite": read_suite(folder, self.suite)},
             origin=task.origin,
             **spec_fields(self),
+        )
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the same as far as the Dag file tells it."""
+        from muster.airflow.operators.spec import STAND_IN, spec_fields
+
+        return JobSpec(
+            name=name,
+            image=self.image,
+            image_digest=STAND_IN.versions[0].digest,
+            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
+            inputs={"data": STAND_IN},
+            **spec_fields(self, templated=False),
         )
 
     def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:

@@ -229,7 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keys", required=True, help="the Secret with the store's keys")
     parser.add_argument("--account", required=True, help="a service account that has rights")
     parser.add_argument(
-        "--serving", type=Platform, choices=list(Platform), help="who serves models, if anybody does"
+        "--serving", type=Platform, choices=list(Platform), help="what serves models; left out: nothing does"
     )
     parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
     asked = parser.parse_args(arguments)

@@ -71,7 +71,7 @@ def launch(
         )
         read, write = os.pipe()
         with os.fdopen(write, "wb") as pipe:
-            with os.fdopen(read):  # ours goes first, so that nobody writes to a supervisor that died
+            with os.fdopen(read):  # our end closes first, so a write to a supervisor that died fails
                 _spawn(orders, folder.stderr, read)
             pipe.write(json.dumps(_early(job, orders, secrets)).encode())
     except OSError as error:
@@ -123,7 +123,7 @@ _GONE = (NotFound, Corrupt)
 
 
 class Starter:
-    """Starts what has room, on behalf of whoever comes by."""
+    """Starts the waiting jobs that have room, in any process that looks at jobs."""
 
     def __init__(
         self, *, settings: Settings, machine: Machine, ledger: Ledger, resolve: Resolve = from_environment

@@ -82,10 +82,10 @@ class Sight:
 
 
 def decide(sight: Sight, plan: Plan, *, revision: str, by: str) -> Move:
-    """Say what to do next to release a revision in somebody's name.
+    """Return the next step of a release of `revision` that `by` asked for.
 
-    What is broken comes before everything else; then what nobody needs is cleared away, since it may hold
-    what the revision waits for; then it goes forward.
+    Broken revisions come first. Then revisions that are not needed are cleared away, since they may hold
+    what the revision waits for. Then it goes forward.
     """
     status = sight.status
     release = status.release
@@ -227,7 +227,7 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     if percent == 100 and (alone or mine.percent == 100 or not plan.hold(100)):
         return _finish(sight.status, release, seen=_seen(sight, release))
     if percent <= mine.percent:
-        why = f"held at {mine.percent} % until somebody asks for more{_seen(sight, release)}"
+        why = f"held at {mine.percent} % until it is given more{_seen(sight, release)}"
         shares = shares_at(sight.status, release, mine.percent)
         return Shift(shares=shares, release=replace(release, held=True), why=why)
     shares = shares_at(sight.status, release, percent)

@@ -326,6 +326,7 @@ TABLE = (
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
     Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
+    Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),

@@ -93,8 +93,8 @@ def test_tries_are_ordered_by_their_ids() -> None:
     first, second = "01985b3e-0000-7000-8000-000000000000", "01985b3e-0001-7000-8000-000000000000"
     assert newer(second, first)
     assert not newer(first, second)
-    assert not newer(first, None), "nobody owns it"
-    assert not newer("somebody", first), "no id of a try"
+    assert not newer(first, None), "no try owns it"
+    assert not newer("ann", first), "no id of a try"
 
 
 def test_an_attempt_names_the_same_job_each_time_and_another_attempt_another() -> None:

@@ -63,7 +63,7 @@ def test_what_cannot_be_started_again_is_tried_again_like_what_died(
     settings: Settings, tmp_path: Path
 ) -> None:
     class Away(Said):
-        """Somebody takes the logs away once something has died."""
+        """The logs are taken away once a program has died."""
 
         def warning(self, text: str, lines: list[str]) -> None:
             super().warning(text, lines)

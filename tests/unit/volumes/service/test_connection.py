@@ -124,8 +124,8 @@ def test_what_is_not_the_services_own_is_named(body):
 
 
 def test_the_same_errors_cross_the_wire(store):
-    with pytest.raises(NotFound, match="no job nobody"):
-        store.ledger.spec("nobody")
+    with pytest.raises(NotFound, match="no job no-such-job"):
+        store.ledger.spec("no-such-job")
     with pytest.raises(NotFound, match="no volume"):
         store.resolve("no/such")
     with pytest.raises(SpecError, match="segment"):

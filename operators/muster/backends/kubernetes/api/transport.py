@@ -115,8 +115,8 @@ class Transport:
     def _is_ready(self) -> bool:
         """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all.
 
-        That is 403 here, too, since everybody may ask this. 401: the credentials do not count. 404: something in
-        between does not tell.
+        A young API server answers 403 here, too, although every user may ask this. 401: the credentials do not count.
+        404: something in between does not tell.
         """
         try:
             response = self._exchange(

@@ -1,4 +1,4 @@
-"""Follows all objects of one kind, for as long as somebody wants to know of them.
+"""Follows all objects of one kind, from the first request for them until it is closed.
 
 One list, then one watch, whatever becomes of the connection: it goes on from the last version that
 was seen, and lists again where the API server has forgotten that one (410).
@@ -111,7 +111,7 @@ class Watch:
                     version = None
             version = self._after_silence(
                 version
-            )  # whoever ended it: a balancer may, before we find it silent
+            )  # a load balancer may end a watch before it counts as silent
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

@@ -90,7 +90,7 @@ class Ending:
         return root is not None and delete_root(self._client, root)
 
     def running(self, job_id: str) -> list[str]:
-        """Return the names of the pods that have not ended, but for those that nobody will hear of again."""
+        """Return the names of the pods that have not ended, without those on nodes that are given up."""
         pods = self._sight.running(job_id)
         return [pod["metadata"]["name"] for pod in pods if not self._is_given_up(pod)]
 

@@ -195,7 +195,7 @@ def _by_code(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
     if code in _KILLED:
         return _fault(pod, job, Cause.RANK_LOST, f"{who} of replica {pod.replica} {_KILLED[code]}{said}")
     cause = CAUSES.get(code, Cause.BACKEND_ERROR)
-    how = "was told to stop by somebody else" if code == ExitCode.STOPPED else f"ended with exit code {code}"
+    how = "was stopped from outside muster" if code == ExitCode.STOPPED else f"ended with exit code {code}"
     return _fault(pod, job, cause, f"{who} of replica {pod.replica} {how}{said}")
 
 

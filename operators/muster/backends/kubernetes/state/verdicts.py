@@ -106,8 +106,8 @@ def vanished(job_id: str) -> Verdict:
     return Verdict(
         cause=Cause.BACKEND_ERROR,
         message=(
-            f"its objects on the cluster are gone: somebody deleted {job_id}, or nobody looked for a day "
-            "after it had ended, when the cluster deletes them"
+            f"its objects on the cluster are gone: {job_id} was deleted, or it ended more than a day ago "
+            "and its end was not recorded before the cluster deleted them"
         ),
         advice="its log says how far it came; use `muster jobs cancel` to end a job; this one can be run again",
     )
