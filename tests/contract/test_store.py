@@ -735,7 +735,10 @@ class StoreContract:
         for number in range(1, 5):
             run(store, f"a-{number}", ONE, {"features": {"x": b"%d" % number}})
             end(store, f"a-{number}", JobState.SUCCEEDED)
+        before = time.time() - 1
+        assert store.used("volume://flights/features@1") == 0.0
         store.use("a-1")
+        assert before < store.used("volume://flights/features@1") < time.time() + 1
         gone = [version.number for version in store.plan(keep_last=2).versions]
         assert gone == [2, 3], "the newest by number stays too: selectors find it"
         assert store.plan(keep_last=1).kept == {"volume://flights/features@4": "one of the last 1"}

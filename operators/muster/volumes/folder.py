@@ -125,6 +125,10 @@ class FolderStore:
         """Note that a later run uses what a job made."""
         self.makings.use(job_id)
 
+    def used(self, address: str) -> float:
+        """Return when a run last used a version again that was made before; 0.0: none did."""
+        return self.makings.used(self.marks.one(address))
+
     def forget(self, job_id: str) -> bool:
         """Have what a job made never be used again; its versions stay."""
         return self.makings.forget(job_id)

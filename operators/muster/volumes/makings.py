@@ -65,6 +65,10 @@ class Makings:
                     durable=False,
                 )
 
+    def used(self, version: Version) -> float:
+        """Return when a version was last used again; 0.0 where it never was."""
+        return _used(self._layout, version)
+
     def forget(self, job_id: str) -> bool:
         """See :meth:`muster.volumes.protocols.Makings.forget`."""
         with translated(f"forget what job {job_id} was made from"):
@@ -139,10 +143,14 @@ def remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
 
 def last_used(layout: Layout, version: Version) -> float:
     """Return when a version was made, or last used again: its age for gc."""
+    return max(version.created, _used(layout, version))
+
+
+def _used(layout: Layout, version: Version) -> float:
     text = _text(layout.version(version.volume, version.number) / _USED) or ""
     with suppress(ValueError):
-        return max(version.created, float(text))
-    return version.created
+        return float(text)
+    return 0.0
 
 
 def tidy(layout: Layout) -> None:

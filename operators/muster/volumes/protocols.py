@@ -120,6 +120,9 @@ class Makings(Protocol):
         :raises NotFound: some of it is not live any more.
         """
 
+    def used(self, address: str) -> float:
+        """Return when a run last used a version again that was made before, in seconds since the epoch; 0.0: none did."""
+
     def forget(self, job_id: str) -> bool:
         """Have what a job made never be used again; its versions stay. Return whether it was known."""
 

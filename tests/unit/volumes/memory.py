@@ -384,6 +384,9 @@ class MemoryStore:
             for address in made.addresses:
                 self._any(address).used = time.time()
 
+    def used(self, address: str) -> float:
+        return self._any(address).used
+
     def forget(self, job_id: str) -> bool:
         return self._makers.pop(job_id, None) is not None
 

@@ -15,7 +15,6 @@ from muster.airflow.attempts.keeping import Wish, look
 from muster.core.comparison import whole_key_of
 from muster.core.errors import NotFound
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.volumes.service.refusals import UnknownCall
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
@@ -44,13 +43,6 @@ class Reuse:
         :raises Stopped: the task's process was told to stop while it waited for another run.
         :raises TaskDeferred: a trigger waits for another run.
         """
-        try:
-            return self._take(spec, job_id)
-        except UnknownCall:
-            self._task.log.info("nothing is kept: the store service is of an earlier release")
-            return None
-
-    def _take(self, spec: JobSpec, job_id: str) -> Made | None:
         while True:
             found = look(spec, self._store, self._wish)
             if found.made is not None:

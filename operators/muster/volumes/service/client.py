@@ -16,7 +16,7 @@ from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Record, Staging, Version
+from muster.volumes.base import Made, Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -178,10 +178,8 @@ class ServiceStore(_Client):
     retire = remote(Versions.retire)
     reinstate = remote(Versions.reinstate)
     holds = remote(Snapshots.holds)
-    made = remote(Makings.made)
     use = remote(Makings.use)
     forget = remote(Makings.forget)
-    claim = remote(Makings.claim)
     saved = remote(Attempts.saved)
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)
@@ -191,6 +189,9 @@ class ServiceStore(_Client):
     room = remote(Upkeep.room)
     token = remote(ServedStore.token)
     _records = remote(Versions.records)
+    _made = remote(Makings.made)
+    _used = remote(Makings.used)
+    _claim = remote(Makings.claim)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
     _current = remote(Starting.current)
@@ -205,6 +206,27 @@ class ServiceStore(_Client):
             except UnknownCall:
                 found += [self.record(address) for address in some]
         return found
+
+    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+        """Return what the jobs of a key made; a service of an earlier release knows of nothing."""
+        try:
+            return self._made(key, limit=limit)
+        except UnknownCall:
+            return []
+
+    def used(self, address: str) -> float:
+        """Return when a run last used a version again; under a service of an earlier release none does."""
+        try:
+            return self._used(address)
+        except UnknownCall:
+            return 0.0
+
+    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
+        """Take the making of a key for a job; under a service of an earlier release no other run waits for it."""
+        try:
+            return self._claim(key, job_id=job_id, expected=expected)
+        except UnknownCall:
+            return job_id
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by path, with hash and size; also after gc."""

@@ -304,6 +304,7 @@ TABLE = (
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 
     Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
+    Row(Makings.used, "GET", "/v1/used", answer="Used.at"),
     Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
     Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
     Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),

@@ -133,3 +133,14 @@ def test_when_the_shares_moved_is_remembered() -> None:
     assert share(book, {"r1": 100}, release=None, now=4.0).moved == 2.0
     assert share(book, {"r1": 0, "r2": 100}, release=None, now=4.0).moved == 4.0
     assert book.gaining({"r1": 50, "r2": 50}) == ["r2"]
+
+
+@pytest.mark.parametrize(("used", "says"), [(0.0, "@3 serves"), (5.0, "@3 serves"), (20.0, "")])
+def test_a_version_that_a_run_kept_after_the_one_that_serves_was_made_is_no_step_back(
+    used: float, says: str
+) -> None:
+    old, new = (replace(version(number, "2013-02"), created=10.0) for number in (2, 3))
+    store: Any = SimpleNamespace(resolve=lambda _: (new,), used=lambda _: used)
+    book = Book(name="f", live=(Entry(name="r3", spec=spec(new), since=0.0),), shares={"r3": 100})
+    assert behind(book, old, store) == says
+    assert behind(book, replace(old, partition="2013-01"), store), "a backfill never takes over"
