@@ -135,6 +135,19 @@ def test_what_may_not_be_kept_is_made_again(
     assert states(run()) == ["kept", "success"], "[muster] cache is False"
 
 
+def test_a_resume_compares_the_whole_stage(chain: Callable[..., None], run: Run) -> None:
+    chain(more="")
+    run()
+    chain(more=", env={'MODE': 'x'}")
+    kept = run(resume="keep")
+    assert states(kept) == ["kept", "kept"]
+    (warning,) = kept.warnings
+    assert warning.startswith('second is kept, although env MODE none → "x" since it ran')
+    strict = run(resume="strict")
+    assert states(strict) == ["kept", "success"]
+    assert run(resume="strict").warnings == ()
+
+
 def test_what_a_selector_would_not_find_is_made_again(
     chain: Callable[..., None], dag_folder: Path, run: Run, seen: Any
 ) -> None:

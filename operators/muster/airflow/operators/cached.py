@@ -12,11 +12,13 @@ from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import plain
 from muster.airflow.operators.base import MusterOperator
 from muster.core.address import SCHEME
+from muster.core.comparison import What, differences, files_changed
+from muster.core.errors import NotFound
 from muster.core.job import check_cache_key
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.keeping import Wish
-    from muster.airflow.authoring.code import DagFolder
+    from muster.airflow.authoring.code import Code, DagFolder
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.base import Made
@@ -59,6 +61,29 @@ class CachedOperator(MusterOperator):
 
         :raises SpecError: the files are wrong.
         """
+
+    @abstractmethod
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
+        """Return the code that the job would run with now."""
+
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
+        """Say how the job of a result differs from that of the Dag's files now: ``flights/etl.py changed``.
+
+        What only a run tells, and what the stages before it made, counts as the same.
+        """
+        from muster.airflow.authoring.code import differing, records
+        from muster.core.settings import Settings
+
+        for record in records(result, store):
+            settings = Settings.load()
+            files = differing(record.code, record.modules, self.read_now(folder, settings), store)
+            try:
+                last = store.ledger.spec(record.job_id)
+            except NotFound:  # gc took the job's entry: only its code is known
+                return files_changed(files)
+            found = differences(last, self.again(last, folder, store, settings), files)
+            return "; ".join(str(each) for each in found if each.what is not What.INPUT)
+        return ""
 
     def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
         """Why this task may not take what was made; empty where it may."""

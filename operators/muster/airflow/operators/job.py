@@ -44,7 +44,6 @@ from muster.airflow.operators.spec import (
     draft,
     roles_of,
 )
-from muster.core.comparison import files_changed
 from muster.core.job import EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
 
 if TYPE_CHECKING:
@@ -180,13 +179,9 @@ class JobOperator(FunctionOperator):
         """Return the job with stand-ins for what is not known."""
         return replace(draft(self), name=name)
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
-        """Name the author's own files that were imported for a version and read differently now."""
-        from muster.airflow.authoring.code import differing, records
-
-        code = self.travelling(folder)
-        found = (differing(record.code, record.modules, code, store) for record in records(result, store))
-        return next(filter(None, map(files_changed, found)), "")
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - for those beside
+        """The code that goes with the job now."""
+        return self.travelling(folder)
 
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
         """Build the job that the Dag's files say now; what only a run tells is that of the last job."""

@@ -25,7 +25,6 @@ from muster.airflow.operators.suites import (
     was_evaluated,
 )
 from muster.core.address import Address
-from muster.core.comparison import files_changed
 from muster.core.errors import SpecError
 from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.names import check_volume
@@ -111,13 +110,9 @@ class ValidateOperator(CachedOperator, QueuedOperator):
         with self.refusing("suite"):
             check_suite(suite, image, self.suite)
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
-        """Name the suite if it reads differently now."""
-        from muster.airflow.authoring.code import records
-
-        now = read_suite(folder, self.suite)
-        changed = any(record.params.get("suite") != now for record in records(result, store))
-        return files_changed([self.suite] if changed else [])
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
+        """The module that runs the suite."""
+        return _validator(folder, self.image, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
