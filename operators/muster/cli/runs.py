@@ -74,7 +74,7 @@ def _metrics(run: Run) -> str:
 
 @app.command("show", epilog=example("muster runs show flights", "muster runs show flights/muster__2013-03"))
 def show(run: Which, *, as_json: Json = False) -> None:
-    """Show one run: each stage with its jobs, params, metrics, inputs and versions."""
+    """Show one run: its stages, params, metrics, inputs and versions."""
     found = find(open_store(), run)
     if as_json:
         emit(found)
