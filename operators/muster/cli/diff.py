@@ -1,4 +1,4 @@
-"""``muster volumes diff``: what differs between two versions, and what may explain it."""
+"""``muster volumes diff``: shows what differs between two versions, and possible causes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def diff(
 ) -> None:
     """Compare two versions.
 
-    Files by their hashes, then code with its files, inputs, params and metrics.
+    Compares files by their hashes, then the code's files, inputs, params and metrics.
     """
     from muster.volumes.lineage import compare
 
@@ -48,7 +48,7 @@ def diff(
             for path in _code(store, before, after):
                 say(f"    {safe(path)}")
     if before.digest == after.digest:
-        note("the files are the same, as they were committed")
+        note("the committed files are the same")
 
 
 def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
@@ -67,7 +67,7 @@ def _code(store: LocalStore, before: Record, after: Record) -> Iterator[str]:
     try:
         old, new = (snapshot_files(store.code(code)) for code in (before.code, after.code))
     except NotFound as error:
-        note(f"which files of the code differ is not known: {error}")
+        note(f"the differing files of the code are unknown: {error}")
         return
     for path in sorted(old.keys() | new.keys()):
         if path not in old or path not in new:
@@ -84,7 +84,7 @@ def _facts(before: Record, after: Record) -> Iterator[dict[str, Any]]:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that can explain a difference: code, environment, params, metrics, inputs by digest."""
+    """Return the facts that may explain a difference: code, environment, params, metrics, inputs by digest."""
     flat = {name: record[name] for name in ("code", "entrypoint", "image_digest")}
     for kind in ("params", "metrics"):
         flat |= {f"{kind}.{name}": value for name, value in record[kind].items()}
