@@ -18,6 +18,7 @@ BENCHMARKS = {
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU of 200 waiting jobs, against sleeping triggers and inline waits",
     "hand_over": "seconds until a job is cancelled whose task ends at the hand-over to the triggerer, ten times",
+    "forecast": "when jobs start, as forecast and as it was, on a replay of arrivals; CPU of one forecast",
     "serving": "server CPU per request, against KServe's default, a bare loop and itself without metrics",
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
     "hostile": "latency of well-behaved clients beside hostile ones, against without them",

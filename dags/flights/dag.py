@@ -44,6 +44,7 @@ TEST_FROM = "{{ params.test_from if dag_run.run_type == 'manual' else ds[:7] }}"
         "epochs": Param(4, type="integer", minimum=1, maximum=100),
         "seed": Param(7, type="integer", minimum=0),
     },
+    default_args={"muster": {"cache": True}},
     tags=["muster", "example"],
 )
 def flights() -> None:

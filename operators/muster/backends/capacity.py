@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from muster.backends.forecast import Outlook
+    from muster.core.job import JobSpec
 
 NO_CLASS = "-"
 
@@ -135,3 +139,9 @@ class Capacity(Protocol):
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return what of a job runs now, in the order of its ranks; nothing of one that does not run."""
+
+    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
+        """Return what jobs compete for here, which do now, and what each of `jobs` would take.
+
+        :raises Forbidden: the queues may not be read.
+        """

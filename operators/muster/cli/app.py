@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import capacity, deployments, images, jobs, volumes
+from muster.cli import capacity, deployments, images, jobs, runs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
 from muster.cli.init import init
 from muster.cli.leaving import leave
 from muster.cli.mlflow import mlflow
+from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
@@ -53,6 +54,10 @@ app.command(
         "muster run flights --json",
     ),
 )(run)
+app.command(
+    "plan",
+    epilog=example("muster plan flights --param epochs=6", "muster plan flights --json | jq .gpu_hours"),
+)(plan)
 app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
 app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.classes[] | {name, free}'"))(
     capacity.gpus
@@ -64,6 +69,7 @@ app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(d
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(runs.app, name="runs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(images.app, name="images")

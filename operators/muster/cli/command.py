@@ -57,8 +57,8 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click defines the signature
         """List the commands in the order in which a new user needs them."""
         first = [
-            *("demo", "init", "run", "up", "jobs", "queue", "gpus", "volumes", "deployments", "images"),
-            *("tensorboard", "mlflow", "doctor"),
+            *("demo", "init", "run", "plan", "up", "runs", "jobs", "queue", "gpus"),
+            *("volumes", "deployments", "images", "tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 

@@ -109,8 +109,7 @@ def _now() -> float:
 
 def _why(status: JobStatus) -> str:
     if status.verdict is not None:
-        rank = "" if status.verdict.rank is None else f", rank {status.verdict.rank}"
-        return f"{status.verdict.cause.value}{rank}: {status.verdict.message}"
+        return status.verdict.line
     return status.reason or (_progress(status) if not status.state.ended else "")
 
 

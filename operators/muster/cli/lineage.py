@@ -90,7 +90,7 @@ def _made(record: Record) -> Iterator[tuple[str, str]]:
     }
     yield from ((name, text) for name, text in known.items() if text)
     for name, versions in record.inputs.items():
-        yield "input", f"{name} = {_inputs(versions)}"
+        yield "input", f"{name} = {inputs(versions)}"
     rest = {"params": values(record.params), "metrics": values(record.metrics), "note": record.note}
     yield from ((name, text) for name, text in rest.items() if text)
 
@@ -102,7 +102,8 @@ def _kept(version: Version) -> Iterator[tuple[str, str]]:
         yield "retired", version.retired or "yes"
 
 
-def _inputs(versions: Sequence[Pinned]) -> str:
+def inputs(versions: Sequence[Pinned]) -> str:
+    """Write the versions of one input on one line, short where they are many."""
     if len(versions) > SHOWN:
         return f"{len(versions)} versions, {_input(versions[0])} … {_input(versions[-1])}"
     return ", ".join(map(_input, versions)) or "no version"

@@ -61,6 +61,12 @@ def run(
         str | None,
         typer.Option("--only", metavar="STAGE", help="Rerun only this stage of the last run."),
     ] = None,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Make every stage anew, also those that earlier runs made of the same."
+        ),
+    ] = False,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
@@ -73,7 +79,7 @@ def run(
     and rerun a stage that succeeded.
     """
     params = dict(map(read_param, param or []))
-    result = execute(dag, params=params, resume=resume, start=start, only=only, dags=dags)
+    result = execute(dag, params=params, resume=resume, start=start, only=only, no_cache=no_cache, dags=dags)
     finish(result, as_json=as_json)
 
 
@@ -96,6 +102,7 @@ def execute(
     dags: Path,
     start: str | None = None,
     only: str | None = None,
+    no_cache: bool = False,
 ) -> RunResult:
     """Run a Dag and show its progress on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
     from muster.cli.stages import view
@@ -112,6 +119,7 @@ def execute(
             listener=listener,
             start=start,
             only=only,
+            no_cache=no_cache,
         )
 
 

@@ -39,7 +39,7 @@ def show(result: RunResult) -> None:
         for each in stage.instances:
             table.add(
                 f"  {each.label.removeprefix(stage.task_id)}",
-                each.state,
+                "kept" if each.kept else each.state,
                 seconds(each.seconds),
                 seconds(each.overhead_seconds),
                 versions(each.versions),

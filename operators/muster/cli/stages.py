@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
+from muster.core.address import shown
 from muster.core.status import JobState
 
 if TYPE_CHECKING:
@@ -40,14 +41,7 @@ def state_of(stage: Stage) -> str:
 
 def versions(outputs: Mapping[str, Iterable[str]]) -> str:
     """Format the versions of a stage: ``flights/features@1…@12, flights/report@3``."""
-    return ", ".join(text for addresses in outputs.values() if (text := _span(list(addresses))))
-
-
-def _span(addresses: Sequence[str]) -> str:
-    names = [address.removeprefix("volume://") for address in addresses]
-    if len(names) < 3:
-        return ", ".join(names)
-    return f"{names[0]}…@{names[-1].rpartition('@')[2]}"
+    return shown([address for addresses in outputs.values() for address in addresses])
 
 
 class PlainView:
@@ -99,7 +93,7 @@ class PlainView:
 
     def instance_ended(self, instance: Instance) -> None:
         """Print how it ended."""
-        self._ended(instance.label, instance.state, instance)
+        self._ended(instance.label, "kept" if instance.kept else instance.state, instance)
 
     def task_ended(self, stage: Stage) -> None:
         """Print how it ended."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from muster.core.errors import BadOutput, Conflict, MusterError
+from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
 from muster.volumes.attempts import Attempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
@@ -18,6 +18,7 @@ from muster.volumes.durability import translated
 from muster.volumes.gather import Draft, gather, plan_drafts, union
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
+from muster.volumes.makings import remember
 
 
 class Commits:
@@ -117,6 +118,8 @@ class Commits:
                 record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
             decide(self._layout, plan, ready=ready)
+        with suppress(OSError, Corrupt):  # without it the same is made again some time
+            remember(self._layout, job_id, self._ledger.spec(job_id))
         done = publish(self._layout, plan, ready=ready, job_id=job_id)
         with suppress(OSError):  # the versions are visible; gc deletes what stays
             self._attempts.clear(staging)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli import test_upkeep, test_volumes
+from tests.unit.cli import test_runs, test_upkeep, test_volumes
+from tests.unit.cli.test_runs import ran  # noqa: F401 - a fixture
 from tests.unit.volumes.service.process import Service
 
 from muster.volumes.folder import FolderStore
@@ -40,6 +41,10 @@ class TestReading(test_volumes.TestReading):
         for words in (("ls",), ("log", "flights/model"), ("show", "flights/model@1")):
             assert muster("volumes", *words).code == 0
         assert not list((tmp_path / "cache").rglob("model.onnx"))
+
+
+class TestRuns(test_runs.TestReading):
+    """In a few requests."""
 
 
 class TestFsck(test_upkeep.TestFsck):

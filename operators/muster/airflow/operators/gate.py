@@ -23,6 +23,7 @@ from muster.airflow.links import JobLink
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
 from muster.airflow.operators.gating import Comparison, Threshold, decide, table
 from muster.airflow.operators.running import CodeOperator
+from muster.core.comparison import files_changed
 from muster.core.errors import SpecError
 from muster.core.job import Role
 
@@ -122,8 +123,10 @@ class GateOperator(CodeOperator):
         if job_id not in store.ledger.jobs():  # none was needed, or gc took it
             return ""
         told = store.ledger.status(job_id).result
-        return differing(
-            store.ledger.spec(job_id).code, told.modules if told else None, folder.code(self.code), store
+        return files_changed(
+            differing(
+                store.ledger.spec(job_id).code, told.modules if told else None, folder.code(self.code), store
+            )
         )
 
     def perform(self, context: Context) -> dict[str, Any]:

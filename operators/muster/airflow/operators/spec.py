@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
 
 _NO_DIGEST = "b3:" + "0" * 64
-_STAND_IN = Input(versions=(Pinned(address="volume://stand-in@1", digest=_NO_DIGEST),))
+STAND_IN = Input(versions=(Pinned(address="volume://stand-in@1", digest=_NO_DIGEST),))
 
 
 def spec_fields(operator: MusterOperator, *, templated: bool = True) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def draft(operator: JobOperator) -> JobSpec:
         image=operator.image if is_known(operator.image) else "later",
         image_digest=_NO_DIGEST,
         roles=roles_of(operator) if known else (Role(entrypoint="a:b"),),
-        inputs=dict.fromkeys(operator.inputs, _STAND_IN),
+        inputs=dict.fromkeys(operator.inputs, STAND_IN),
         outputs={
             name: known_output(field, number) for number, (name, field) in enumerate(operator.outputs.items())
         },

@@ -27,7 +27,7 @@ from muster.core.errors import SpecError
 from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_volume
 from muster.volumes.base import Collected, Plan, Version
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
 
 MOST_SPECS = 200
 MOST_RECORDS = 200
@@ -303,6 +303,11 @@ TABLE = (
 
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 
+    Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
+    Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
+    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
+    Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
+
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
     Row(ServedStore.token, "POST", f"{_JOB}/attempts/{{attempt}}/token", body="Lifetime",
@@ -321,6 +326,7 @@ TABLE = (
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
     Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
+    Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),

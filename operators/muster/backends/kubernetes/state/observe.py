@@ -200,15 +200,15 @@ def usable(
     """Return, by pod set, the flavors of the GPU classes that a workload names; those alone that name some."""
     found = {}
     for each in workload["spec"].get("podSets") or ():
-        classes = _classes(each["template"]["spec"])
+        classes = gpu_classes(each["template"]["spec"])
         if classes:
             stand_for = {name for name, flavor in (flavors or {}).items() if flavor.gpu_class in classes}
             found[str(each.get("name"))] = frozenset(stand_for or classes)
     return found
 
 
-def _classes(pod: Mapping[str, Any]) -> set[str]:
-    """The GPU classes that a pod requires of its node."""
+def gpu_classes(pod: Mapping[str, Any]) -> set[str]:
+    """Return the GPU classes that a pod requires of its node."""
     node = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
     return {
