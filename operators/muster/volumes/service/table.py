@@ -96,7 +96,7 @@ class Starting(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReplyFormat:
     """How a return value is sent.
 
     :param pack: makes the message of the value. `unpack`: the value of the message.
@@ -121,7 +121,7 @@ class Row:
     verb: str
     path: str
     body: str = ""
-    answer: str | Answer = ""
+    answer: str | ReplyFormat = ""
     names: Mapping[str, str] = field(default_factory=dict)
     blank: tuple[str, ...] = ()
     threads: str = ""
@@ -150,19 +150,19 @@ class Row:
         return dataclasses.make_dataclass(self.body, fields + blank, frozen=True, kw_only=True)
 
     @cached_property
-    def sent(self) -> Answer | None:
+    def sent(self) -> ReplyFormat | None:
         """How the return value is sent; None where there is none."""
-        if isinstance(self.answer, Answer):
+        if isinstance(self.answer, ReplyFormat):
             return self.answer
         returned = _hints(self.method)["return"]
         if returned is type(None):
             return None
         if not self.answer:
-            return Answer(returned)
+            return ReplyFormat(returned)
         name, _, carried = self.answer.partition(".")
         kind = dataclasses.make_dataclass(name, [(carried, _on_wire(returned))], frozen=True, kw_only=True)
         whole = list if typing.get_origin(returned) is list else lambda value: value
-        return Answer(
+        return ReplyFormat(
             kind,
             pack=lambda value: kind(**{carried: _sequence(value)}),
             unpack=lambda message: whole(getattr(message, carried)),
@@ -278,8 +278,8 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 }
 
 _JOB = "/v1/jobs/{job_id}"
-_PLAN = Answer(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
-_COLLECTED = Answer(
+_PLAN = ReplyFormat(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
+_COLLECTED = ReplyFormat(
     Swept,
     pack=lambda done: Swept(**vars(done.plan), freed_bytes=done.freed_bytes, at_once=done.at_once),
     unpack=Swept.collected,
@@ -301,11 +301,11 @@ TABLE = (
     Row(Versions.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
     Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
 
-    Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
+    Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="ReplyFormat.yes"),
 
     Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
     Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
-    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
+    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="ReplyFormat.yes"),
     Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
@@ -318,10 +318,10 @@ TABLE = (
     Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", threads="working"),
     Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", threads="working"),
 
-    Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
+    Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="ReplyFormat.yes"),
     Row(Ledger.spec, "GET", f"{_JOB}/spec"),
     Row(Ledger.status, "GET", f"{_JOB}/status"),
-    Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
+    Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="ReplyFormat.yes"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
