@@ -168,7 +168,7 @@ class Row:
             unpack=lambda message: whole(getattr(message, carried)),
         )
 
-    def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Request:
+    def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> CallRequest:
         """Return a client's request for a call with these arguments. :raises SpecError: one is wrong."""
         given = self.signature.bind(None, *arguments, **named).arguments
         for name, value in given.items():
@@ -176,9 +176,9 @@ class Row:
         path = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=":"), self.path)
         values = {name: given.get(name, self.signature.parameters[name].default) for name in self._others}
         if self.message is None:
-            return Request(path=path, query=values)
+            return CallRequest(path=path, query=values)
         values = {self.names.get(name, name): _sequence(value) for name, value in values.items()}
-        return Request(path=path, body=wire.dumps(self.message(**values)).encode())
+        return CallRequest(path=path, body=wire.dumps(self.message(**values)).encode())
 
     def arguments(
         self, parts: Mapping[str, Any], query: Mapping[str, str], body: Callable[[], bytes]
@@ -208,7 +208,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CallRequest:
     """A request of a client."""
 
     path: str
