@@ -56,7 +56,7 @@ class Failed(MusterError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class MustBeRefused:
     """An object that has to be refused. :param what: it is, for people."""
 
     what: str
@@ -109,19 +109,19 @@ def taken(place: Place) -> Iterator[Documents]:
         yield Documents(owner=server(place), owned=())
 
 
-def attempts(place: Place) -> Iterator[Attempt]:
+def attempts(place: Place) -> Iterator[MustBeRefused]:
     """Yield every object that has to be refused."""
     for made in taken(place):
         yield from attempts_of(made.owner, place)
     yield from _secrets(place)
 
 
-def attempts_of(owner: Document, place: Place) -> Iterator[Attempt]:
+def attempts_of(owner: Document, place: Place) -> Iterator[MustBeRefused]:
     """Yield what has to be refused of one kind of object. :param owner: one that is taken."""
     for what, reach in {**_reaches(place), **_OF_KIND.get(owner["kind"], {})}.items():
         document = deepcopy(owner)
         reach(pod_of(document))
-        yield Attempt(what=f"a {owner['kind']} {what}", document=document)
+        yield MustBeRefused(what=f"a {owner['kind']} {what}", document=document)
 
 
 def pod_of(document: Document) -> Document:
@@ -178,18 +178,20 @@ def _mounted(pod: Document, *, mount: Document | None = None, **volume: Document
     _main(pod)["volumeMounts"].append({"name": "reached", "mountPath": "/reached", **(mount or {})})
 
 
-def _secrets(place: Place) -> Iterator[Attempt]:
+def _secrets(place: Place) -> Iterator[MustBeRefused]:
     def secret(name: str, kind: str, **annotations: str) -> Document:
         where = {"name": name, "namespace": place.site.namespace, "annotations": annotations}
         return {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": where, "type": kind}
 
     account = {"kubernetes.io/service-account.name": place.account}
-    yield Attempt(
+    yield MustBeRefused(
         what=f"a Secret with a token of service account {place.account}",
         document=secret("muster-trial-abcdef", "kubernetes.io/service-account-token", **account),
     )
-    yield Attempt(what="a Secret that no job has", document=secret("trial", "Opaque"))
-    yield Attempt(what="a Secret in the place of the store's keys", document=secret(place.keys, "Opaque"))
+    yield MustBeRefused(what="a Secret that no job has", document=secret("trial", "Opaque"))
+    yield MustBeRefused(
+        what="a Secret in the place of the store's keys", document=secret(place.keys, "Opaque")
+    )
 
 
 def run(client: Client, place: Place) -> Iterator[str]:
