@@ -51,7 +51,7 @@ _OF_KIND: Mapping[str, Mapping[str, Callable[[Document], None]]] = {
 }
 
 
-class Failed(MusterError):
+class RightsTrialFailed(MusterError):
     """An account may do what it must not, or may not do its work."""
 
 
@@ -202,7 +202,7 @@ def run(client: Client, place: Place) -> Iterator[str]:
     for attempt in attempts(place):
         said = refusal(client, attempt.document)
         if POLICY not in said:
-            raise Failed(
+            raise RightsTrialFailed(
                 f"{attempt.what} is not refused by the chart's policy ({said or 'it was taken'}): see that "
                 f"`kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings` shows it, bound"
             )
