@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from muster.airflow.operators.gating import Check, Comparison, Threshold, decide, table
+from muster.airflow.operators.gating import Comparison, MetricCheck, Threshold, decide, table
 from muster.core.errors import SpecError
 
 AUC = Threshold(metric="auc", sign=">=", limit=0.72)
@@ -65,7 +65,7 @@ def test_a_rule_may_hold_a_model_against_another_metric_of_its_own(
 ) -> None:
     (threshold,) = Threshold.parse("auc", rule)
     metrics = {"auc": 0.75, "auc_baseline": 0.74}
-    assert threshold.check(metrics) == Check(metric="auc", found=0.75, wanted=wanted, holds=holds)
+    assert threshold.check(metrics) == MetricCheck(metric="auc", found=0.75, wanted=wanted, holds=holds)
 
 
 def test_several_rules_for_one_metric_all_hold_or_the_gate_is_closed() -> None:
@@ -81,7 +81,7 @@ def test_a_metric_to_compare_with_that_is_not_there_is_named() -> None:
 
 def test_without_a_champion_the_thresholds_decide() -> None:
     (check,) = decide((AUC,), {"auc": 0.71, "loss": 3.0}, None)
-    assert check == Check(metric="auc", found=0.71, wanted=">= 0.72", holds=False)
+    assert check == MetricCheck(metric="auc", found=0.71, wanted=">= 0.72", holds=False)
 
 
 @pytest.mark.parametrize(
