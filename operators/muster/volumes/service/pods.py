@@ -30,7 +30,7 @@ from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, write_whole
-from muster.volumes.service.archives import Member, members, pack
+from muster.volumes.service.archives import ArchiveMember, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.starts import PODS
@@ -74,13 +74,16 @@ def _bundle(call: Call) -> Response:
     )
 
 
-def _files(call: Call) -> list[Member]:
+def _files(call: Call) -> list[ArchiveMember]:
     job_id, store = call.part("job_id"), call.served.store
     worker = store.ledger.check(job_id) / WORKER
     if not worker.is_file():
         raise NotFound(f"job {job_id} has no worker yet: submitting it sends the worker first")
     code = store.ledger.spec(job_id).code
-    return [Member(name=WORKER, source=worker), *(members(store.code(code), prefix="code/") if code else [])]
+    return [
+        ArchiveMember(name=WORKER, source=worker),
+        *(members(store.code(code), prefix="code/") if code else []),
+    ]
 
 
 def _take_place(staging: Staging, replica: str, pod: str) -> None:
