@@ -24,7 +24,7 @@ from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.admission import Admission
-from muster.backends.kubernetes.lifecycle.ending import Ending
+from muster.backends.kubernetes.lifecycle.ending import JobEnding
 from muster.backends.kubernetes.lifecycle.judged import Basis, Judged
 from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
@@ -81,7 +81,7 @@ class KubernetesRunner:
         self._clock = clock
         self._survey = Survey(client, site)
         self._sight = Sight(self._client, site=site, survey=self._survey)
-        self._ending = Ending(self._client, site=site, store=store, sight=self._sight)
+        self._ending = JobEnding(self._client, site=site, store=store, sight=self._sight)
         self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
         self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
         self._restart_notes = RestartNotes(store)

@@ -28,7 +28,7 @@ from muster.volumes.service.client import ServiceStore
 _GIVEN_UP_SECONDS = 30.0
 
 
-class Ending:
+class JobEnding:
     """Brings jobs to the end that they have come to."""
 
     def __init__(
