@@ -12,7 +12,7 @@ import typer
 from muster.cli.screen import note, safe, say
 
 if TYPE_CHECKING:
-    from muster.airflow.up.api import Found
+    from muster.airflow.up.api import FoundDags
     from muster.airflow.up.home import UpHome
 
 PORT = 8080
@@ -47,7 +47,7 @@ class _Screen:
         for line in lines:
             note(f"  {safe(line)}")
 
-    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+    def ready(self, home: UpHome, found: FoundDags, *, new_password: bool) -> None:
         say()
         say(f"Airflow is up at {home.url}   Ctrl-C ends it", bold=True)
         secret = home.password() if new_password else f"in {safe(home.passwords)}"
@@ -62,7 +62,7 @@ class _Screen:
             note(f"  {safe(file)} cannot be imported: {safe(*last)}", style="red")
 
 
-def _of_paused(home: UpHome, found: Found) -> Iterator[str]:
+def _of_paused(home: UpHome, found: FoundDags) -> Iterator[str]:
     """Yield the Dags that run without a start, the paused ones, and how to unpause these."""
     if found.shipped:
         yield f"from muster: {', '.join(found.shipped)}, which ends what no task owns and deletes old versions"
