@@ -34,7 +34,7 @@ from muster.volumes.service.archives import ArchiveMember, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.starts import PODS
-from muster.volumes.service.tokens import Kind, Refused
+from muster.volumes.service.tokens import Refused, TokenKind
 
 ATTEMPT = "muster-attempt"
 """The header that holds the attempt of a start of a gang."""
@@ -158,7 +158,7 @@ def _own(call: Call) -> tuple[Staging, str]:
     role, index = call.part("role"), call.number("index")
     _check_replica(call, role, index)
     staging = call.served.starts.current(job_id, attempt)
-    if call.token.kind is Kind.JOB and not call.served.starts.descends(
+    if call.token.kind is TokenKind.JOB and not call.served.starts.descends(
         job_id, attempt, submitted=call.token.attempt
     ):
         raise Conflict(f"job {job_id}: the token is that of attempt {call.token.attempt}, which is fenced")
@@ -166,7 +166,7 @@ def _own(call: Call) -> tuple[Staging, str]:
 
 
 def _check_token(call: Call, submitted: int) -> None:
-    if call.token.kind is Kind.JOB and call.token.attempt != submitted:
+    if call.token.kind is TokenKind.JOB and call.token.attempt != submitted:
         raise Refused(
             f"the token is that of attempt {call.token.attempt}: it does not count for attempt {submitted}"
         )

@@ -40,7 +40,7 @@ class Refused(StoreError):
     """The token is not valid, or not for this call."""
 
 
-class Kind(str, Enum):
+class TokenKind(str, Enum):
     """The holder of a token: an operator, or the pods of a job."""
 
     OPERATOR = "operator"
@@ -51,7 +51,7 @@ class Kind(str, Enum):
 class Token:
     """The content of a token. `expires` is seconds since the epoch; an operator's has no job."""
 
-    kind: Kind
+    kind: TokenKind
     expires: float
     job_id: str = ""
     attempt: int = 0
@@ -76,13 +76,13 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 def operator_token(keys: Sequence[bytes], *, lifetime_seconds: float) -> str:
     """Make a token for Airflow or a person."""
-    return sign(keys, Token(kind=Kind.OPERATOR, expires=time.time() + lifetime_seconds))
+    return sign(keys, Token(kind=TokenKind.OPERATOR, expires=time.time() + lifetime_seconds))
 
 
 def job_token(keys: Sequence[bytes], job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
     """Make a token for the pods of one attempt of one job."""
     expires = time.time() + lifetime_seconds
-    return sign(keys, Token(kind=Kind.JOB, job_id=job_id, attempt=attempt, expires=expires))
+    return sign(keys, Token(kind=TokenKind.JOB, job_id=job_id, attempt=attempt, expires=expires))
 
 
 def sign(keys: Sequence[bytes], token: Token) -> str:
@@ -112,7 +112,7 @@ def _said(keys: tuple[bytes, ...], text: str) -> Token:
     if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
         raise Refused("the token is not one of this store service: ask its operator for one")
     said = json.loads(_decode(payload))
-    return Token(**{**said, "kind": Kind(said["kind"])})
+    return Token(**{**said, "kind": TokenKind(said["kind"])})
 
 
 def expiry(text: str) -> float | None:
