@@ -34,7 +34,7 @@ from muster.volumes.service.archives import ArchiveMember, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.starts import PODS
-from muster.volumes.service.tokens import Refused, TokenKind
+from muster.volumes.service.tokens import TokenKind, TokenRefused
 
 ATTEMPT = "muster-attempt"
 """The header that holds the attempt of a start of a gang."""
@@ -167,7 +167,7 @@ def _own(call: Call) -> tuple[Staging, str]:
 
 def _check_token(call: Call, submitted: int) -> None:
     if call.token.kind is TokenKind.JOB and call.token.attempt != submitted:
-        raise Refused(
+        raise TokenRefused(
             f"the token is that of attempt {call.token.attempt}: it does not count for attempt {submitted}"
         )
 

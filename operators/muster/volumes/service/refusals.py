@@ -19,7 +19,7 @@ from muster.core.errors import (
     StoreError,
     Unavailable,
 )
-from muster.volumes.service.tokens import Refused
+from muster.volumes.service.tokens import TokenRefused
 
 
 class Over(Conflict):
@@ -35,7 +35,7 @@ class Busy(Unavailable):
 
 
 _STATUS: tuple[tuple[type[MusterError], int], ...] = (
-    (Refused, 401),
+    (TokenRefused, 401),
     (NotFound, 404),
     (Over, 410),
     (Conflict, 409),

@@ -36,7 +36,7 @@ TOKEN_LENGTH = 1024
 _DOMAIN = b"muster-token-1."  # no other text that is signed with such a key begins so
 
 
-class Refused(StoreError):
+class TokenRefused(StoreError):
     """The token is not valid, or not for this call."""
 
 
@@ -96,12 +96,12 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
 
     Neither the time this takes nor the error reveals anything about the right signature.
 
-    :raises Refused: the signature is wrong, or the token has expired.
+    :raises TokenRefused: the signature is wrong, or the token has expired.
     """
     token = _said(tuple(keys), text)
     if token.expires <= time.time():
         ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(token.expires))
-        raise Refused(f"the token expired at {ended}: ask the store service's operator for a new one")
+        raise TokenRefused(f"the token expired at {ended}: ask the store service's operator for a new one")
     return token
 
 
@@ -110,7 +110,7 @@ def _said(keys: tuple[bytes, ...], text: str) -> Token:
     """Return a valid token's content, cached: a client sends the same one with each request."""
     payload, _, mac = text.partition(".")
     if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
-        raise Refused("the token is not one of this store service: ask its operator for one")
+        raise TokenRefused("the token is not one of this store service: ask its operator for one")
     said = json.loads(_decode(payload))
     return Token(**{**said, "kind": TokenKind(said["kind"])})
 

@@ -24,7 +24,7 @@ from muster.core.wire import dumps
 from muster.volumes.base import Version
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.connection import Connection
-from muster.volumes.service.tokens import Refused, operator_token, read_keys
+from muster.volumes.service.tokens import TokenRefused, operator_token, read_keys
 
 VOLUME = "muster/trial"
 _LIFETIME_SECONDS = 600.0
@@ -130,7 +130,7 @@ class Trial:
 def _refused(pod: Connection) -> None:
     try:
         pod.request("GET", "/v1/volumes")
-    except (Refused, MusterError) as error:
+    except (TokenRefused, MusterError) as error:
         if "token" in str(error):
             return
         raise

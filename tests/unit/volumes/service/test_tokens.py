@@ -8,9 +8,9 @@ import pytest
 
 from muster.core.errors import SpecError
 from muster.volumes.service.tokens import (
-    Refused,
     Token,
     TokenKind,
+    TokenRefused,
     expiry,
     job_token,
     operator_token,
@@ -32,12 +32,12 @@ def test_a_token_says_what_was_signed():
 def test_a_key_can_be_changed():
     old = operator_token(KEYS[:1], lifetime_seconds=60)
     assert verify((b"c" * 32, *KEYS[:1]), old).kind is TokenKind.OPERATOR
-    with pytest.raises(Refused, match="not one of this store service"):
+    with pytest.raises(TokenRefused, match="not one of this store service"):
         verify((b"c" * 32,), old)
 
 
 def test_an_expired_token_is_refused():
-    with pytest.raises(Refused, match="expired at 20"):
+    with pytest.raises(TokenRefused, match="expired at 20"):
         verify(KEYS, operator_token(KEYS, lifetime_seconds=-0.001))
 
 
@@ -55,13 +55,13 @@ def test_no_character_of_a_token_can_be_changed():
     text = job_token(KEYS, "train-1", attempt=2, lifetime_seconds=60)
     for place, char in enumerate(text):
         for other in {"A", "b", ".", "=", "é", "\n"} - {char}:
-            with pytest.raises(Refused):
+            with pytest.raises(TokenRefused):
                 verify(KEYS, text[:place] + other + text[place + 1 :])
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.b", "é.é", "x" * 5000, "Bearer", "\0.\0", "..", "a.b.c"])
 def test_what_is_no_token_is_refused(text):
-    with pytest.raises(Refused):
+    with pytest.raises(TokenRefused):
         verify(KEYS, text)
 
 
@@ -70,7 +70,7 @@ def test_the_payload_of_another_cannot_be_signed_with_ones_own():
     said = Token(kind=TokenKind.OPERATOR, expires=time.time() + 60)
     forged = sign((b"x" * 32,), said)
     for text in (forged, f"{forged.partition('.')[0]}.{job.partition('.')[2]}"):
-        with pytest.raises(Refused):
+        with pytest.raises(TokenRefused):
             verify(KEYS, text)
 
 
