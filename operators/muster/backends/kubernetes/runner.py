@@ -30,7 +30,7 @@ from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.observe import Observed, completed, merged, observe
+from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.roots import find_root
 from muster.backends.kubernetes.state.seen import Seen, seconds
@@ -200,7 +200,7 @@ class KubernetesRunner:
             return merged(status, observed)
         return self._ending.end(job, status, found, observed=observed)
 
-    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: Observed) -> Verdict | None:
+    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: ObservedJob) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
         now, started = self._clock(), status.started or observed.started
         cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
@@ -245,7 +245,7 @@ class KubernetesRunner:
         now = self._clock()
         return overdue(job, state=status.state, submitted=status.submitted, started=status.started, now=now)
 
-    def _observed(self, job: JobSpec, job_id: str) -> Observed | None:
+    def _observed(self, job: JobSpec, job_id: str) -> ObservedJob | None:
         try:
             seen = self._sight.seen(job, job_id)
         except Unreachable:  # it is ended all the same

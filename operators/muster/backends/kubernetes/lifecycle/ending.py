@@ -14,7 +14,7 @@ from muster.backends.jobs.ending import decide, record
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.observe import Observed, merged
+from muster.backends.kubernetes.state.observe import ObservedJob, merged
 from muster.backends.kubernetes.state.roots import delete_root, find_root
 from muster.backends.kubernetes.state.seen import seconds
 from muster.backends.kubernetes.state.sight import Sight
@@ -47,7 +47,7 @@ class JobEnding:
         self._clock = clock
 
     def end(
-        self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None
+        self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: ObservedJob | None = None
     ) -> JobStatus:
         """Write down why a job ends, and end it as far as that goes without waiting."""
         self.decide(status, verdict.going_on(job.origin.again), observed=observed)
@@ -58,7 +58,7 @@ class JobEnding:
         status: JobStatus,
         verdict: Verdict,
         *,
-        observed: Observed | None = None,
+        observed: ObservedJob | None = None,
         owner: str | None = None,
     ) -> bool:
         """Write down why a job ends. From here on it does, unless all of its replicas have sealed.
