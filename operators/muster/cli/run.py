@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-class Resume(str, Enum):
+class ResumeMode(str, Enum):
     """Which stages of the last run are kept."""
 
     KEEP = "keep"
@@ -32,7 +32,7 @@ class Resumable(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after ``run``."""
-        keep = f"--resume={Resume.KEEP.value}"
+        keep = f"--resume={ResumeMode.KEEP.value}"
         return super().parse_args(ctx, [keep if word == "--resume" else word for word in args])
 
 
@@ -46,7 +46,7 @@ def run(
         ),
     ] = None,
     resume: Annotated[
-        Resume | None,
+        ResumeMode | None,
         typer.Option(
             "--resume",
             metavar="[=strict]",
@@ -98,7 +98,7 @@ def execute(
     dag: str,
     *,
     params: Mapping[str, Any],
-    resume: Resume | None,
+    resume: ResumeMode | None,
     dags: Path,
     start: str | None = None,
     only: str | None = None,
