@@ -17,7 +17,7 @@ from muster.backends.releases.decision import (
     Ending,
     Move,
     Outcome,
-    Sight,
+    ReleaseSight,
     Wait,
     Withdraw,
     decide,
@@ -202,7 +202,7 @@ class Driver:
         return self._do(move, status, counts)
 
     def _decide(self, status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Move:
-        sight = Sight(
+        sight = ReleaseSight(
             status=status,
             smoke=self.questions.found,
             counts=self._since(counts),
