@@ -84,7 +84,7 @@ class MetricCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ChampionComparison:
     """The candidate against the champion by one metric on one evaluation set.
 
     :param tolerance: how much worse than the champion the candidate may be.
@@ -98,7 +98,7 @@ class Comparison:
 
 
 def decide(
-    thresholds: tuple[Threshold, ...], metrics: Mapping[str, float], comparison: Comparison | None
+    thresholds: tuple[Threshold, ...], metrics: Mapping[str, float], comparison: ChampionComparison | None
 ) -> tuple[MetricCheck, ...]:
     """Judge a candidate; the gate opens where every check holds.
 
@@ -131,7 +131,7 @@ def finite(metrics: Mapping[str, float], name: str, *, whose: str) -> float:
     return value
 
 
-def _against_champion(comparison: Comparison) -> MetricCheck:
+def _against_champion(comparison: ChampionComparison) -> MetricCheck:
     name, tolerance = comparison.metric, comparison.tolerance
     candidate = finite(comparison.candidate, name, whose="the candidate")
     champion = finite(comparison.champion, name, whose="the champion")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from muster.airflow.operators.gating import Comparison, MetricCheck, Threshold, decide, table
+from muster.airflow.operators.gating import ChampionComparison, MetricCheck, Threshold, decide, table
 from muster.core.errors import SpecError
 
 AUC = Threshold(metric="auc", sign=">=", limit=0.72)
@@ -99,7 +99,7 @@ def test_without_a_champion_the_thresholds_decide() -> None:
 def test_the_champion_is_the_bar(
     candidate: float, champion: float, higher: bool, tolerance: float, holds: bool
 ) -> None:
-    comparison = Comparison(
+    comparison = ChampionComparison(
         metric="m",
         candidate={"m": candidate},
         champion={"m": champion},
@@ -120,11 +120,13 @@ def test_a_metric_that_is_missing_or_no_number_is_named(metrics: dict[str, float
 
 def test_a_champion_without_the_metric_is_named_as_such() -> None:
     with pytest.raises(SpecError, match="the champion has no metric 'auc'"):
-        decide((), {}, Comparison(metric="auc", candidate={"auc": 1.0}, champion={}))
+        decide((), {}, ChampionComparison(metric="auc", candidate={"auc": 1.0}, champion={}))
 
 
 def test_the_table_says_what_was_found_and_wanted() -> None:
-    comparison = Comparison(metric="auc", candidate={"auc": 0.7}, champion={"auc": 0.75}, tolerance=0.01)
+    comparison = ChampionComparison(
+        metric="auc", candidate={"auc": 0.7}, champion={"auc": 0.75}, tolerance=0.01
+    )
     assert table(decide((AUC,), {"auc": 0.73}, comparison)) == [
         "ok    auc  0.73  wanted >= 0.72",
         "FAIL  auc  0.7  wanted >= the champion's 0.75 less 0.01",
