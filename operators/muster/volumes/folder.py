@@ -25,7 +25,7 @@ from muster.volumes.durability import translated
 from muster.volumes.gather import draft_copy
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.makings import Makings
+from muster.volumes.makings import FolderMakings
 from muster.volumes.marks import Marks
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class FolderStore:
         self.attempts = FolderAttempts(self.layout, self._ledger)
         self.commits = Commits(self.layout, self.catalog, self._ledger, self.attempts, compare=compare)
         self.marks = Marks(self.layout, self.catalog)
-        self.makings = Makings(self.layout, self.catalog, self.marks)
+        self.makings = FolderMakings(self.layout, self.catalog, self.marks)
 
     @property
     def ledger(self) -> FolderLedger:
