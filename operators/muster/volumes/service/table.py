@@ -301,11 +301,11 @@ TABLE = (
     Row(Versions.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
     Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
 
-    Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="ReplyFormat.yes"),
+    Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 
     Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
     Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
-    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="ReplyFormat.yes"),
+    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
     Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
@@ -318,10 +318,10 @@ TABLE = (
     Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", threads="working"),
     Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", threads="working"),
 
-    Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="ReplyFormat.yes"),
+    Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
     Row(Ledger.spec, "GET", f"{_JOB}/spec"),
     Row(Ledger.status, "GET", f"{_JOB}/status"),
-    Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="ReplyFormat.yes"),
+    Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
