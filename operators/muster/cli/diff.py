@@ -15,7 +15,7 @@ from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
     from muster.volumes.differences import Fact
-    from muster.volumes.lineage import Difference
+    from muster.volumes.lineage import FileDifference
     from muster.volumes.protocols import LocalStore
 
 
@@ -48,7 +48,7 @@ def diff(
         note("the committed files are the same")
 
 
-def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
+def _changes(files: FileDifference) -> Iterator[tuple[str, str, str]]:
     for path, size_bytes in files.added.items():
         yield "+", "green", f"{path}  {size(size_bytes)}"
     for path, size_bytes in files.removed.items():
