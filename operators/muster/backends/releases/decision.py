@@ -33,7 +33,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class WaitMove:
     """Nothing is to be done now; `why` is a line for the log, or empty."""
 
     why: str
@@ -57,7 +57,7 @@ class Withdraw:
     reason: str
 
 
-Move = Wait | Shift | Withdraw | Outcome
+Move = WaitMove | Shift | Withdraw | Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def _settled(status: DeploymentStatus, revision: str) -> Move:
         return Outcome(ending=Ending.SUPERSEDED, revision=revision, reason=f"{revision} is gone")
     if mine.percent == 100:
         done = Outcome(ending=Ending.DONE, revision=revision)
-        return leftover(status) or (done if status.ready else Wait(why="it does not answer users yet"))
+        return leftover(status) or (done if status.ready else WaitMove(why="it does not answer users yet"))
     if mine.state is RevisionState.REFUSED:
         return Outcome(ending=Ending.ROLLED_BACK, revision=revision, reason=mine.reason)
     if mine.state is RevisionState.RETIRED:
@@ -219,7 +219,7 @@ def _forward(sight: ReleaseSight, plan: Plan, release: Release) -> Move:
     mine = sight.status.called(release.revision)
     assert mine is not None
     if mine.state is RevisionState.STARTING or mine.ready < mine.wanted:
-        return Wait(why=_progress(mine))
+        return WaitMove(why=_progress(mine))
     alone = release.champion in (None, mine.name)
     if not (mine.percent and alone) and (wait := _held_back(sight, plan, release, mine.percent)):
         return wait
@@ -235,19 +235,21 @@ def _forward(sight: ReleaseSight, plan: Plan, release: Release) -> Move:
     return Shift(shares=shares, release=replace(release, since=sight.now, held=False), why=why)
 
 
-def _held_back(sight: ReleaseSight, plan: Plan, release: Release, percent: int) -> Wait | None:
+def _held_back(sight: ReleaseSight, plan: Plan, release: Release, percent: int) -> WaitMove | None:
     """Say what a revision waits for before its share may widen; None where it may."""
     if sight.smoke is None:
-        return Wait(why="smoke requests")
+        return WaitMove(why="smoke requests")
     if not percent:
         return None
     if unknown := _uncounted(sight, plan, release):
-        return Wait(why=f"the requests of {unknown} cannot be counted now")
+        return WaitMove(why=f"the requests of {unknown} cannot be counted now")
     if sight.held_seconds < plan.hold(percent):
-        return Wait(why="")
+        return WaitMove(why="")
     if _lacks_requests(sight, plan, release, percent):
         wanted = plan.rules.fewest_requests
-        return Wait(why=f"it waits at {percent} % until it has answered {wanted} requests (fewest_requests)")
+        return WaitMove(
+            why=f"it waits at {percent} % until it has answered {wanted} requests (fewest_requests)"
+        )
     return None
 
 

@@ -18,7 +18,7 @@ from muster.backends.releases.decision import (
     Move,
     Outcome,
     ReleaseSight,
-    Wait,
+    WaitMove,
     Withdraw,
     decide,
     shares_at,
@@ -197,7 +197,7 @@ class Driver:
             )
         counts = self._count(status, trouble)
         move = self._decide(status, counts)
-        if isinstance(move, Wait) and self._ask(status):
+        if isinstance(move, WaitMove) and self._ask(status):
             move = self._decide(status, counts)
         return self._do(move, status, counts)
 
@@ -270,7 +270,7 @@ class Driver:
     ) -> Outcome | None:
         if isinstance(move, Outcome):
             return move
-        if isinstance(move, Wait):
+        if isinstance(move, WaitMove):
             self._tell(move.why)
             self._revive(status)
         elif isinstance(move, Withdraw):
