@@ -48,7 +48,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents:
+class ClusterDocuments:
     """What was read of a cluster at one look.
 
     :param nodes: None where they may not be read. :param cohorts: None likewise.
@@ -80,7 +80,9 @@ def wanted_of(job: JobSpec, *, resource: str) -> tuple[Wanted, ...]:
     )
 
 
-def with_queues(found: Documents, jobs: Iterable[tuple[JobSpec, str, int]], *, resource: str) -> Outlook:
+def with_queues(
+    found: ClusterDocuments, jobs: Iterable[tuple[JobSpec, str, int]], *, resource: str
+) -> Outlook:
     """Return the outlook of a cluster with Kueue.
 
     :param jobs: each with the LocalQueue that it would wait in, and its priority.
@@ -108,7 +110,7 @@ def with_queues(found: Documents, jobs: Iterable[tuple[JobSpec, str, int]], *, r
     )
 
 
-def without_queues(found: Documents, jobs: Iterable[JobSpec], *, resource: str) -> Outlook:
+def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource: str) -> Outlook:
     """Return the outlook of a cluster where the scheduler alone decides."""
     nodes = [Node.of(each) for each in found.nodes or ()]
     pools = _of_nodes(nodes, every=True)
@@ -137,7 +139,7 @@ def without_queues(found: Documents, jobs: Iterable[JobSpec], *, resource: str) 
 class _Places:
     """The pools of a cluster with Kueue, and which of them a pod may take from."""
 
-    def __init__(self, found: Documents) -> None:
+    def __init__(self, found: ClusterDocuments) -> None:
         self._queues = {each["metadata"]["name"]: each for each in found.cluster_queues}
         self._flavors = {each.name: each for each in map(Flavor.of, found.flavors)}
         self._teams = {
