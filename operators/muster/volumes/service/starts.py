@@ -78,7 +78,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Starts:
+class GangStarts:
     """The starts of every job of one store."""
 
     store: FolderStore
