@@ -30,7 +30,7 @@ class UnknownCall(SpecError):
     """The service has no such call: it is of an earlier release."""
 
 
-class Busy(Unavailable):
+class ServiceBusy(Unavailable):
     """The answer is being prepared, which takes long: a later retry gets it."""
 
 
