@@ -26,10 +26,10 @@ from muster.cli.up import up
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
 \b
-MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
-MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
-MUSTER_CLUSTER  a file that names a cluster: jobs, volumes and deployments are there then
-MUSTER_COMPARE  1: a commit reads each file again that it shares with the version before
+MUSTER_HOME     volumes, jobs, deployments; default: the nearest .muster folder
+MUSTER_CACHE    environments and downloads, safe to delete; default: ~/.cache/muster
+MUSTER_CLUSTER  a file that names a cluster, on which jobs, volumes and deployments then are
+MUSTER_COMPARE  1: a commit also reads the files that it shares with the version before
 """
 
 app = typer.Typer(

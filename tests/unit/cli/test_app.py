@@ -133,7 +133,7 @@ def test_where_nothing_was_run_it_says_so_and_makes_nothing(words: Any, muster: 
         (("volumes", "show", "flights/model@b3:zz"), "hex digits"),
         (("volumes", "show", "flights/features@*"), "names several versions"),
         (("volumes", "get", "flights/model@1/../../x", "here"), "plain and relative"),
-        (("volumes", "put", "nowhere", "raw/x"), "nowhere is not there"),
+        (("volumes", "put", "nowhere", "raw/x"), "nowhere does not exist"),
         (("jobs", "show", "nothing"), "no job 'nothing'"),
         (("jobs", "logs", "\x1b[2J"), r"\x1b[2J"),
         (("deployments", "show", "nothing"), "no deployment 'nothing'"),
