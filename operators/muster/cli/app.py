@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import capacity, deployments, images, jobs, runs, volumes
+from muster.cli import cache, capacity, deployments, images, jobs, runs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -51,6 +51,7 @@ app.command(
         "muster run flights --param epochs=6",
         "muster run flights --resume=strict",
         "muster run flights --from train",
+        "muster run flights --no-cache",
         "muster run flights --json",
     ),
 )(run)
@@ -73,6 +74,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(images.app, name="images")
+app.add_typer(cache.app, name="cache")
 
 
 def _version(wanted: bool) -> None:

@@ -166,7 +166,7 @@ def _given(given: Input | None) -> str:
 def _arrow(before: str, here: str) -> str:
     """Write ``flights/features@9 → @21``: a volume that both name once stands once."""
     volume, at, _ = before.partition("@")
-    if at and before.count("@") <= here.count("@") == here.count(f"{volume}@") == 1:
+    if at and here.startswith(f"{volume}@") and ", " not in before + here:
         here = here.removeprefix(volume)
     return f"{before} → {here}"
 
@@ -219,20 +219,20 @@ def _roles(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
         return
     for old, new in zip(then.roles, now.roles, strict=True):
         label = f"{new.name}: " if len(now.roles) > 1 else ""
-        for field in ("entrypoint", "command", "replicas", "ranks"):
+        if (old.entrypoint, old.command) != (new.entrypoint, new.command):
+            yield Difference(What.SHAPE, f"{label}{_word(old)} → {_word(new)}")
+        for field in ("replicas", "ranks"):
             if getattr(old, field) != getattr(new, field):
-                yield Difference(What.SHAPE, f"{label}{field} {_word(old, field)} → {_word(new, field)}")
+                yield Difference(What.SHAPE, f"{label}{field} {getattr(old, field)} → {getattr(new, field)}")
         for each in dataclasses.fields(new.resources):
             given, wanted = getattr(old.resources, each.name), getattr(new.resources, each.name)
             if given != wanted:
                 yield Difference(What.RESOURCES, f"{label}{each.name} {_amount(given)} → {_amount(wanted)}")
 
 
-def _word(role: Role, field: str) -> str:
-    value = getattr(role, field)
-    if value is None:
-        return "none"
-    text = " ".join(value) if isinstance(value, tuple) else str(value)
+def _word(role: Role) -> str:
+    """What a role runs."""
+    text = role.entrypoint or " ".join(role.command or ())
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 

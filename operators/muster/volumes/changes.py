@@ -11,6 +11,8 @@ from muster.core.job import JobSpec
 from muster.volumes.base import Made
 from muster.volumes.protocols import LocalStore
 
+_CACHES = "__pycache__"
+
 Read = Callable[[str], bytes | None]
 """Returns what a file of a snapshot holds; None where it has no such file."""
 
@@ -68,8 +70,12 @@ def _differing(before: Path, after: Path) -> tuple[str, ...]:
 
 
 def read_below(root: Path, name: str) -> bytes | None:
-    """Return what a file below a folder holds; None where it has none."""
+    """Return what a file below a folder holds, or the names in a folder, which ends in ``/``; None where there is none."""
     try:
+        if name.endswith("/"):
+            return "\n".join(
+                sorted(each.name for each in (root / name).iterdir() if each.name != _CACHES)
+            ).encode()
         return (root / name).read_bytes()
     except OSError:
         return None

@@ -13,9 +13,9 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from muster.core.advice import advice_on
 from muster.core.errors import SpecError
@@ -148,11 +148,10 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
     """Seal. The report is written first: a sealed replica is committed even if its end is not seen."""
     first = next((rank for rank in ended if rank.number == 0), None)
     outcome = (read_json(first.plan.outcome) if first else None) or {}
-    modules = outcome.get("modules")
     report = Report(
         exit_code=ExitCode.SEALED,
         metrics=outcome.get("metrics") or {},
-        modules=None if modules is None else tuple(modules),
+        modules=_read_by([read_json(rank.plan.outcome) or {} for rank in ended]) if first else None,
     )
     try:
         write_durably(replica.report, dumps(report))
@@ -163,6 +162,14 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
         cause = _cause(error, else_cause=Cause.COMMIT_FAILED, authors=Cause.USER_ERROR)
         return _unable(cause, f"cannot seal what was staged: {error}", disks)
     return report
+
+
+def _read_by(outcomes: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """The author's files that any of these ranks read; None where one of them does not tell."""
+    told = [outcome.get("modules") for outcome in outcomes]
+    if any(names is None for names in told):
+        return None
+    return tuple(sorted({name for names in told for name in names or ()}))
 
 
 def _tell_left_behind(snapshot: str, copy: str) -> None:

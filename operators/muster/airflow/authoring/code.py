@@ -46,7 +46,11 @@ class Code:
         return (self.root / file).read_bytes() if text is None else text.encode()
 
     def content(self, file: str) -> bytes | None:
-        """Return what a file holds inside a job; None where there is none."""
+        """Return what a file holds inside a job, or the names in a folder, which ends in ``/``; None where there is none."""
+        if file.endswith("/"):
+            start = "" if file == "./" else file
+            names = {name[len(start) :].partition("/")[0] for name in self.files if name.startswith(start)}
+            return "\n".join(sorted(names)).encode() if names else None
         try:
             return self.read(file)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,11 @@ from muster.core.job import check_cache_key
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.keeping import Wish
+    from muster.airflow.authoring.code import DagFolder
+    from muster.core.job import JobSpec
+    from muster.core.settings import Settings
     from muster.volumes.base import Made
+    from muster.volumes.protocols import LocalStore
 
 _ALL_VOLUMES = "{"
 
@@ -47,6 +52,13 @@ class CachedOperator(MusterOperator):
         selected = {name for task in dag.tasks for name in volumes_selected(task)} if dag else set()
         by_selector = _Every() if _ALL_VOLUMES in selected else selected
         return Wish(by_selector=by_selector, refuse=self.refuse)
+
+    @abstractmethod
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Return the job that the Dag's files say now; what only a run tells is that of the last job.
+
+        :raises SpecError: the files are wrong.
+        """
 
     def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
         """Why this task may not take what was made; empty where it may."""

@@ -35,7 +35,15 @@ from muster.airflow.authoring.values import (
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.running import DAY, CodeOperator, report, summary
-from muster.airflow.operators.spec import build_spec, check_code, check_places, commands_of, draft, roles_of
+from muster.airflow.operators.spec import (
+    build_again,
+    build_spec,
+    check_code,
+    check_places,
+    commands_of,
+    draft,
+    roles_of,
+)
 from muster.core.comparison import files_changed
 from muster.core.job import EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
 
@@ -46,6 +54,8 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
     from muster.backends.base import Backend
+    from muster.core.job import JobSpec
+    from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
 
@@ -177,6 +187,10 @@ class JobOperator(FunctionOperator):
         code = self.travelling(folder)
         found = (differing(record.code, record.modules, code, store) for record in records(result, store))
         return next(filter(None, map(files_changed, found)), "")
+
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Build the job that the Dag's files say now; what only a run tells is that of the last job."""
+        return build_again(self, last, folder, store, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its id, versions and metrics."""

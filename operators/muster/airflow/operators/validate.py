@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,24 @@ class ValidateOperator(CachedOperator, QueuedOperator):
         self._judge(store, checked, result["versions"]["result"])
         return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
 
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Build the job that the Dag's files say now; what it looks at is that of the last job."""
+        from muster.airflow.operators.spec import spec_fields
+        from muster.images.folders import put_image
+
+        return replace(
+            last,
+            image=self.image,
+            image_digest=put_image(store, folder.image(self.image, settings)),
+            roles=self._roles(),
+            code=_validator(folder, self.image, settings).put(store),
+            params={"suite": read_suite(folder, self.suite)},
+            **spec_fields(self, templated=False),
+        )
+
+    def _roles(self) -> tuple[Role, ...]:
+        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+
     def refuse(self, made: Made) -> str:
         """Refuse a validation that did not pass: it is done again."""
         failed = made.metrics.get("failed")
@@ -167,8 +186,8 @@ class ValidateOperator(CachedOperator, QueuedOperator):
             name=task.name,
             image=self.image,
             image_digest=image_digest(self.image, folder, task),
-            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
-            code=_validator(folder, self.image, task).put(task.backend.store),
+            roles=self._roles(),
+            code=_validator(folder, self.image, task.settings).put(task.backend.store),
             inputs={"data": Input(versions=data.versions, many=True)},
             outputs={
                 "result": Output(volume=volume, partition=partitions.pop() if len(partitions) == 1 else None)
@@ -226,11 +245,11 @@ class ValidateOperator(CachedOperator, QueuedOperator):
         return f"failed {self.suite}, "
 
 
-def _validator(folder: DagFolder, image: str, task: TaskRun) -> Code:
+def _validator(folder: DagFolder, image: str, settings: Settings) -> Code:
     """The module that runs the suite: it lies in the image's folder and travels alone."""
     from muster.airflow.authoring.code import Code
 
-    root = folder.image(image, task.settings)
+    root = folder.image(image, settings)
     if not (root / MODULE).is_file():
         raise SpecError(
             f"image {image!r} at {root} has no {MODULE}, which runs a suite; take the image 'validate'"
