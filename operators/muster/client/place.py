@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import atexit
 
 from muster.core.errors import NotFound
 from muster.core.settings import Settings
 from muster.volumes.protocols import LocalStore
+
+_opened: dict[Settings, LocalStore] = {}
 
 
 def open_store(*, make: bool = False) -> LocalStore:
@@ -18,7 +20,11 @@ def open_store(*, make: bool = False) -> LocalStore:
     settings = Settings.load()
     if not make:
         check_home(settings)
-    return _opened(settings)
+    if settings not in _opened:
+        from muster.backends.choose import LOOK_SECONDS, choose_store
+
+        _opened[settings] = choose_store(settings, patience_seconds=LOOK_SECONDS)
+    return _opened[settings]
 
 
 def check_home(settings: Settings) -> None:
@@ -30,8 +36,10 @@ def check_home(settings: Settings) -> None:
         )
 
 
-@lru_cache(maxsize=8)
-def _opened(settings: Settings) -> LocalStore:
-    from muster.backends.choose import LOOK_SECONDS, choose_store
+def close() -> None:
+    """Close the stores that are open; the next use opens one again."""
+    while _opened:
+        _opened.popitem()[1].close()
 
-    return choose_store(settings, patience_seconds=LOOK_SECONDS)
+
+atexit.register(close)
