@@ -59,7 +59,7 @@ class Commands(TyperGroup):
         """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
         first = [
             *("demo", "init", "run", "up", "runs", "jobs", "queue", "gpus"),
-            *("volumes", "deployments", "images", "tensorboard", "mlflow", "doctor"),
+            *("volumes", "deployments", "images", "notebook", "tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 

@@ -149,6 +149,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         return self._manifests[version.digest]
 
     def _place(self, path: str) -> _Place:
+        path = self._with_selector(path)
         wanted = Address.parse(path)
         found = self._resolve(path.removesuffix(f"/{wanted.path}") if wanted.path else path)
         if not wanted.many:
@@ -163,12 +164,21 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             f"{path} has no partition {partition!r:.80}; it has {', '.join(_partitions(found)[:8])}"
         )
 
+    def _with_selector(self, path: str) -> str:
+        """Return a path below a bare volume as one below its ``@latest``, which readers of a folder ask for."""
+        if "@" in path:
+            return path
+        above = (name for name in self._store.volumes() if path.startswith(f"{name}/"))
+        volume = max(above, key=len, default="")
+        return f"{volume}@latest/{path[len(volume) + 1 :]}" if volume else path
+
     def _is_above(self, path: str) -> bool:
         """Whether volumes' names begin with `path`, and it is none itself."""
         if "@" in path:
             return False
         names = self._store.volumes()
-        return path not in names and any(name.startswith(f"{path}/") for name in names)
+        inside = any(path == name or path.startswith(f"{name}/") for name in names)
+        return not inside and any(name.startswith(f"{path}/") for name in names)
 
     def _children(self, path: str) -> Iterator[dict[str, Any]]:
         if not path or self._is_above(path):
