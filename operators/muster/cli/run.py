@@ -63,19 +63,25 @@ def run(
         str | None,
         typer.Option("--only", metavar="STAGE", help="Run this stage of the last run again, alone."),
     ] = None,
+    serial: Annotated[
+        bool,
+        typer.Option("--serial", help="Run one stage after the other, each on this terminal itself."),
+    ] = False,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
     """Run a Dag from its first stage to its last.
 
-    Missing environments are built first. Stages run one after another; under muster up, side by side. --resume
-    needs no id: it goes on with the last run from the first stage that did not succeed. A kept stage whose own code
-    changed is named in a warning; with --resume=strict it runs again. Ctrl-C ends the running job, and with it the run; --resume goes on from there,
+    Missing environments are built first. Stages that do not wait for each other run side by side, as far as the
+    machine has room and Airflow's limits allow (pools, max_active_tasks, max_active_tis_per_dagrun). --serial runs one
+    after the other, and a breakpoint() in a @task then works. --resume needs no id: it goes on with the last run from
+    the first stage that did not succeed. A kept stage whose own code changed is named in a warning; with
+    --resume=strict it runs again. Ctrl-C ends the running jobs, and with them the run; --resume goes on from there,
     and a stage that saves checkpoints from its last one. --from and --only keep the earlier stages of the last run
     as --resume does, and run a stage again that had succeeded.
     """
     params = dict(map(read_param, param or []))
-    result = execute(dag, params=params, resume=resume, start=start, only=only, dags=dags)
+    result = execute(dag, params=params, resume=resume, start=start, only=only, serial=serial, dags=dags)
     finish(result, as_json=as_json)
 
 
@@ -98,6 +104,7 @@ def execute(
     dags: Path,
     start: str | None = None,
     only: str | None = None,
+    serial: bool = False,
 ) -> RunResult:
     """Run a Dag while showing it on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
     from muster.cli.stages import view
@@ -114,6 +121,7 @@ def execute(
             listener=listener,
             start=start,
             only=only,
+            serial=serial,
         )
 
 

@@ -242,9 +242,7 @@ class _JobRun:
         for line in choice.lines:
             self._task.log.info("%s", line)
         if choice.lines and self._task.listener is not None:
-            self._task.listener.lines(
-                self._task.origin.task_id, [f"[muster] {line}" for line in choice.lines]
-            )
+            self._task.listener.lines(self._task.label, [f"[muster] {line}" for line in choice.lines])
         return replace(spec, follows=choice.follows)
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
