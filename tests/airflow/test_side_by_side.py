@@ -211,7 +211,7 @@ def test_a_stop_ends_all_jobs_and_a_kill_leaves_no_task_and_the_jobs_to_a_resume
     tasks = children(process.pid)
     assert len(tasks) == 2
     process.kill()
-    process.wait()
+    process.communicate()
     eventually(lambda: not any(alive(pid) for pid in tasks))
     assert {backend.status(job).state for job in jobs} == {JobState.RUNNING}
     gate.touch()

@@ -10,11 +10,10 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.watcher import called
-from muster.airflow.embedded.execution import execute, fail_lost, prepare_forks
+from muster.airflow.embedded.execution import Execution, fail_lost, prepare_forks
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.result import Listener
@@ -63,6 +62,7 @@ class Loop:
         self._limits = Limits(tasks=1 if serial else loaded.dag.max_active_tasks, pools=_pools(session))
         self._places = {name: place for place, name in enumerate(loaded.order)}
         self._running: dict[Key, tuple[Turn, TaskProcess]] = {}
+        self._idle: list[TaskProcess] = []
         self._waiting: set[Key] = set()
         self._failures: dict[Key, str] = {}
         self._began: dict[Key, float] = {}
@@ -96,17 +96,21 @@ class Loop:
             the instances of a mapped task that ran side by side.
         :param instance_ended: called with the task and index of each such instance before.
         """
-        while self._goes_on:
-            self._start_all(self._ready())
-            if self._running:
+        try:
+            while self._goes_on:
+                self._start_all(self._ready())
+                if self._running:
+                    self._hear(ended, instance_ended)
+                elif not self._waiting and self._goes_on:
+                    self._interruption.sleep(min(self._until_due(), _LONGEST_PAUSE_SECONDS))
+            self._waiting.clear()
+            while self._running:
+                for _, process in self._running.values():
+                    process.stop()
                 self._hear(ended, instance_ended)
-            elif not self._waiting and self._goes_on:
-                self._interruption.sleep(min(self._until_due(), _LONGEST_PAUSE_SECONDS))
-        self._waiting.clear()
-        while self._running:
-            for _, process in self._running.values():
-                process.stop()
-            self._hear(ended, instance_ended)
+        finally:
+            for process in (*self._idle, *(process for _, process in self._running.values())):
+                process.leave()
 
     @property
     def left_waiting(self) -> bool:
@@ -150,7 +154,7 @@ class Loop:
         found = {_key(ti): ti for ti in ready}
         self._waiting = set(found)
         turns = whose_turn(map(self._turn, ready), (turn for turn, _ in self._running.values()), self._limits)
-        if turns:
+        if len(turns) > len(self._idle):
             prepare_forks(self._session)
         for turn in turns:
             if self._interruption:
@@ -166,13 +170,13 @@ class Loop:
         self._listener.task_started(label, ti.try_number, runs_a_job=runs_a_job(task))
         self._began[turn.key] = time.monotonic()
         self._ended.pop(turn.key, None)
-        process = TaskProcess(
-            partial(execute, ti.id, task, self._interruption),
-            label=label,
-            captured=not self._serial,
-            stop=self._interruption.set,
-        )
+        process = self._idle.pop() if self._idle else self._fork()
+        process.start(ti.id, label=label)
         self._running[turn.key] = (turn, process)
+
+    def _fork(self) -> TaskProcess:
+        work = Execution(self._loaded.dag.task_dict, self._interruption)
+        return TaskProcess(work, captured=not self._serial, stop=self._interruption.set)
 
     def _turn(self, ti: TaskInstance) -> Turn:
         task = self._loaded.dag.task_dict[ti.task_id]
@@ -207,6 +211,8 @@ class Loop:
         _, process = self._running.pop(key)
         self._ended[key] = time.monotonic()
         outcome = process.outcome or self._lost(key, process)
+        if process.alive:
+            self._idle.append(process)
         self._failures.pop(key, None)
         if outcome.message:
             self._failures[key] = outcome.message

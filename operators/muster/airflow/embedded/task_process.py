@@ -1,7 +1,7 @@
-"""One task in a process of its own, a fork of the run's: what it says and how it ended come back over pipes.
+"""A process for tasks, a fork of the run's: what a task says and how it ended come back over pipes.
 
-The fork has what the run has imported. It dies with the run, hears of a stop by SIGTERM, and leaves as Airflow's own
-task process does: at once, without what is registered with :mod:`atexit`.
+The fork has what the run has imported, and keeps what its first task made for the next one. It dies with the run, hears of a
+stop by SIGTERM, and leaves as Airflow's own task process does: at once, without what is registered with :mod:`atexit`.
 """
 
 from __future__ import annotations
@@ -37,64 +37,89 @@ class Outcome:
     message: str = ""
 
 
-class TaskProcess:
-    """A task that runs in a fork of this process, which must have no database open.
+Work = Callable[[Any, LineListener], Outcome]
 
-    :param work: runs the task in the fork; it is given the listener to tell.
-    :param label: what people call the task; what it prints itself is told under this name.
-    :param captured: whether that is told to the listener; if not, it goes where this process prints.
+
+class TaskProcess:
+    """A fork of this process, which must have no database open; it runs one task at a time.
+
+    :param work: runs a task in the fork; it is given what :meth:`start` was given, and the listener to tell.
+    :param captured: whether what a task prints itself is told to the listener; if not, it goes where this process
+        prints.
+    :param stop: called in the fork when it is asked to end and no task of Airflow hears that.
     """
 
-    def __init__(
-        self, work: Callable[[LineListener], Outcome], *, label: str, captured: bool, stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, work: Work, *, captured: bool, stop: Callable[[], None]) -> None:
         self.outcome: Outcome | None = None
-        self.status: int | None = None
-        self._label = label
-        self._told, tell = Pipe(duplex=False)
+        self._status: int | None = None
+        self._label = ""
+        self._pipe, pipe = Pipe()
         self._printed = _Printed() if captured else None
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _become(work, _Teller(tell), self._printed, parent, stop)
-        tell.close()
+            _become(work, pipe, self._printed, parent, stop)
+        pipe.close()
         if self._printed is not None:
             self._printed.keep_reading()
         self._ended = os.pidfd_open(self._pid)
+
+    def start(self, order: Any, *, label: str) -> None:
+        """Have it run a task; it runs none now.
+
+        :param order: goes to the work, pickled.
+        :param label: what people call the task; what it prints itself is told under this name.
+        """
+        self.outcome, self._label = None, label
+        with suppress(BrokenPipeError):  # it was lost meanwhile, which :meth:`hear` sees
+            self._pipe.send(order)
 
     @property
     def handles(self) -> list[int | Connection]:
         """What can be read when it has something to say, or has ended."""
         printed = [] if self._printed is None else self._printed.handles
-        return [self._ended, *([] if self._told.closed else [self._told]), *printed]
+        return [self._ended, *([] if self._pipe.closed else [self._pipe]), *printed]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run another task."""
+        return self._status is None
 
     @property
     def how(self) -> str:
         """How it ended: ``ended with exit code 3``, ``was ended by SIGKILL``."""
-        code = os.waitstatus_to_exitcode(self.status or 0)
+        code = os.waitstatus_to_exitcode(self._status or 0)
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def stop(self) -> None:
-        """Ask it to end, as Airflow asks a task."""
-        if self.status is None:
+        """Ask it to end its task, as Airflow asks a task."""
+        if self.alive:
             signal.pidfd_send_signal(self._ended, signal.SIGTERM)
 
+    def leave(self) -> None:
+        """Have it end, with no task in it, and wait for that."""
+        if self.alive:
+            self._pipe.close()
+            signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+            self._close()
+
     def hear(self, listener: LineListener) -> bool:
-        """Pass on what it has said; return whether it has ended, after its last word."""
-        ended = bool(wait([self._ended], 0))
+        """Pass on what its task has said; return whether that has ended, after its last word."""
+        gone = bool(wait([self._ended], 0))
         self._pass_on(listener)
+        ended = gone or self.outcome is not None
         if self._printed is not None and (lines := self._printed.read(last=ended)):
             listener.lines(self._label, lines)
-        if ended:
+        if gone:
             self._close()
         return ended
 
     def _pass_on(self, listener: LineListener) -> None:
-        with suppress(EOFError):  # it has ended
-            while not self._told.closed and self._told.poll():
-                what, *told = self._told.recv()
+        with suppress(EOFError, ConnectionResetError):  # it has ended
+            while not self._pipe.closed and self._pipe.poll():
+                what, *told = self._pipe.recv()
                 match what:
                     case "lines":
                         listener.lines(*told)
@@ -103,12 +128,12 @@ class TaskProcess:
                     case "outcome":
                         self.outcome = Outcome(**told[0])
             return
-        self._told.close()
+        self._pipe.close()
 
     def _close(self) -> None:
-        _, self.status = os.waitpid(self._pid, 0)
+        _, self._status = os.waitpid(self._pid, 0)
         os.close(self._ended)
-        self._told.close()
+        self._pipe.close()
         if self._printed is not None:
             self._printed.close()
 
@@ -177,27 +202,20 @@ class _Teller:
 
 
 def hear(processes: Collection[TaskProcess], listener: LineListener, seconds: float) -> list[TaskProcess]:
-    """Pass on what the tasks say, waiting for a first word if need be, and return those that have ended."""
+    """Pass on what the tasks say, waiting for a first word if need be, and return those whose tasks have ended."""
     wait([handle for each in processes for handle in each.handles], seconds)
     return [each for each in processes if each.hear(listener)]
 
 
 def _become(
-    work: Callable[[LineListener], Outcome],
-    teller: _Teller,
-    printed: _Printed | None,
-    parent: int,
-    stop: Callable[[], None],
+    work: Work, pipe: Connection, printed: _Printed | None, parent: int, stop: Callable[[], None]
 ) -> NoReturn:
     code = 1
     try:
         die_with(parent)
-        # A terminal sends Ctrl-C to all of its processes: the run decides then, and asks this one to end.
-        signal.signal(signal.SIGINT, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: stop())
         if printed is not None:
             printed.take()
-        teller.outcome(work(teller))
+        _serve(work, pipe, stop)
         code = 0
     except BaseException:  # the copy of the run must never run on
         traceback.print_exc()
@@ -206,3 +224,19 @@ def _become(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _serve(work: Work, pipe: Connection, stop: Callable[[], None]) -> None:
+    teller = _Teller(pipe)
+    # A terminal sends Ctrl-C to all of its processes: the run decides then, and asks this one to end.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    while True:
+        signal.signal(signal.SIGTERM, lambda *_: stop())  # a task leaves Airflow's own handler behind
+        try:
+            order = pipe.recv()
+        except EOFError:
+            return
+        outcome = work(order, teller)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        teller.outcome(outcome)

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import eventually
@@ -17,6 +18,8 @@ from muster.airflow.attempts.watcher import LineListener
 from muster.airflow.embedded.result import Silent
 from muster.airflow.embedded.task_process import Outcome, TaskProcess, hear
 from muster.core.status import JobState, JobStatus
+
+Start = Callable[..., TaskProcess]
 
 
 class Heard(Silent):
@@ -39,7 +42,23 @@ def heard() -> Heard:
 def start(
     work: Callable[[LineListener], Outcome], *, label: str = "say", captured: bool = True
 ) -> TaskProcess:
-    return TaskProcess(work, label=label, captured=captured, stop=lambda: os._exit(7))
+    process = TaskProcess(lambda _, listener: work(listener), captured=captured, stop=lambda: os._exit(7))
+    process.start(None, label=label)
+    return process
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., TaskProcess]]:
+    """Starts processes, and ends them."""
+    every: list[TaskProcess] = []
+
+    def go(*arguments: Any, **options: Any) -> TaskProcess:
+        every.append(start(*arguments, **options))
+        return every[-1]
+
+    yield go
+    for process in every:
+        process.leave()
 
 
 def to_the_end(process: TaskProcess, heard: Heard) -> TaskProcess:
@@ -49,7 +68,7 @@ def to_the_end(process: TaskProcess, heard: Heard) -> TaskProcess:
     return process
 
 
-def test_what_it_tells_and_how_it_ended_come_back(heard: Heard) -> None:
+def test_what_it_tells_and_how_it_ended_come_back(heard: Heard, started: Start) -> None:
     status = JobStatus(job_id="say-1", state=JobState.QUEUED, submitted=1.0, reason="1 before it")
 
     def work(listener: LineListener) -> Outcome:
@@ -57,44 +76,63 @@ def test_what_it_tells_and_how_it_ended_come_back(heard: Heard) -> None:
         listener.job("fit[1] rate=0.1", status)
         return Outcome(arguments={"rate": 0.1}, message="no")
 
-    assert to_the_end(start(work), heard).outcome == Outcome(arguments={"rate": 0.1}, message="no")
+    assert to_the_end(started(work), heard).outcome == Outcome(arguments={"rate": 0.1}, message="no")
     assert heard.text == ["fit[1] rate=0.1: [rank 0] here"]
     assert heard.jobs == [("fit[1] rate=0.1", status)]
 
 
-def test_what_it_or_a_program_prints_is_told_by_line_under_its_name(heard: Heard) -> None:
+def test_what_it_or_a_program_prints_is_told_by_line_under_its_name(heard: Heard, started: Start) -> None:
     def work(_: LineListener) -> Outcome:
         print("one")
         subprocess.run(["sh", "-c", "echo two; echo three >&2"], check=True)
         sys.stdout.write("no end of line")
         return Outcome()
 
-    to_the_end(start(work), heard)
+    to_the_end(started(work), heard)
     assert heard.text == ["say: one", "say: two", "say: three", "say: no end of line"]
 
 
 def test_one_that_is_not_captured_prints_where_the_run_does(
-    heard: Heard, capfd: pytest.CaptureFixture[str]
+    heard: Heard, started: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def work(_: LineListener) -> Outcome:
         subprocess.run(["echo", "to the terminal"], check=True)
         return Outcome()
 
-    to_the_end(start(work, captured=False), heard)
+    to_the_end(started(work, captured=False), heard)
     assert heard.text == []
     assert capfd.readouterr().out == "to the terminal\n"
 
 
-def test_a_program_that_it_leaves_behind_does_not_keep_it(heard: Heard, tmp_path: Path) -> None:
+def test_a_program_that_it_leaves_behind_does_not_keep_it(
+    heard: Heard, started: Start, tmp_path: Path
+) -> None:
     def work(_: LineListener) -> Outcome:
         left = subprocess.Popen(["sleep", "60"], start_new_session=True)
         (tmp_path / "pid").write_text(str(left.pid))
         return Outcome()
 
     try:
-        assert to_the_end(start(work), heard).outcome == Outcome()
+        assert to_the_end(started(work), heard).outcome == Outcome()
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_it_runs_one_task_after_the_other_and_each_says_its_own(heard: Heard) -> None:
+    def work(order: str, _: LineListener) -> Outcome:
+        print(order, os.getpid())
+        return Outcome(message=order)
+
+    process = TaskProcess(work, captured=True, stop=lambda: None)
+    for order in ("one", "two"):
+        process.start(order, label=f"task {order}")
+        assert to_the_end(process, heard).outcome == Outcome(message=order)
+        assert process.alive
+    (first, second) = (line.rpartition(" ") for line in heard.text)
+    assert (first[0], second[0]) == ("task one: one", "task two: two")
+    assert first[2] == second[2]
+    process.leave()
+    assert not process.alive
 
 
 @pytest.mark.parametrize(
@@ -105,23 +143,25 @@ def test_a_program_that_it_leaves_behind_does_not_keep_it(heard: Heard, tmp_path
         (lambda: sys.exit("never mind"), "ended with exit code 1"),
     ],
 )
-def test_one_that_ends_without_a_word_says_how(end: Callable[[], None], how: str, heard: Heard) -> None:
+def test_one_that_ends_without_a_word_says_how(
+    end: Callable[[], None], how: str, heard: Heard, started: Start
+) -> None:
     def work(_: LineListener) -> Outcome:
         end()
         return Outcome()
 
-    process = to_the_end(start(work), heard)
+    process = to_the_end(started(work), heard)
     assert (process.outcome, process.how) == (None, how)
 
 
-def test_a_stop_is_heard_and_ctrl_c_is_the_run_s(heard: Heard) -> None:
+def test_a_stop_is_heard_and_ctrl_c_is_the_run_s(heard: Heard, started: Start) -> None:
     def work(_: LineListener) -> Outcome:
         os.kill(os.getpid(), signal.SIGINT)
         print("goes on", flush=True)
         signal.pause()
         return Outcome()
 
-    process = start(work)
+    process = started(work)
 
     def said() -> bool:
         assert not hear([process], heard, 0.1)
@@ -137,11 +177,11 @@ import os, signal, sys
 from pathlib import Path
 from muster.airflow.embedded.task_process import TaskProcess
 
-def work(listener):
+def work(order, listener):
     Path(sys.argv[1]).write_text(str(os.getpid()))
     signal.pause()
 
-TaskProcess(work, label="say", captured=True, stop=lambda: None)
+TaskProcess(work, captured=True, stop=lambda: None).start(None, label="say")
 signal.pause()
 """
 
