@@ -259,7 +259,7 @@ def test_it_forks_with_one_thread_and_no_open_database(
         """
         @task
         def nothing(before: object = None) -> None: ...
-        nothing.override(task_id="second")(nothing())
+        nothing.override(task_id="third")([nothing(), nothing.override(task_id="second")()])
         """
     )
     arguments = [str(home.settings.home), str(home.settings.cache), str(home.dags), dag_folder.name]

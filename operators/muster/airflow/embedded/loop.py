@@ -1,4 +1,4 @@
-"""Runs the tasks of one Dag run: those that may run side by side do, each in a process of its own.
+"""Runs the tasks of one Dag run: those that may run side by side do, in processes of their own.
 
 Airflow's own ``DagRun.update_state`` decides what may run next, what a failure stops, and when a retry is
 due, and each task runs through Airflow's own in-process supervisor, as in ``dag.test()``.
