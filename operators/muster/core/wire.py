@@ -37,7 +37,7 @@ def dumps(value: object) -> str:
 
     :raises SpecError: where a number is not finite; Python would write ``NaN``, which is not JSON.
     """
-    return _line(value, _plain(value, _set_fields))
+    return _line(value, written(value))
 
 
 def dumps_every_field(value: object) -> str:
@@ -66,8 +66,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
             f"{kind.__name__} has schema {schema!r}, this muster reads {SCHEMA_VERSION}: "
             "run the same release of muster at both ends"
         )
-    built = _build(kind, document, kind.__name__)
-    return typing.cast("T", built)
+    return build(kind, document)
 
 
 def plain(value: Any) -> Any:
@@ -76,6 +75,19 @@ def plain(value: Any) -> Any:
     :raises SpecError: a number that is not finite.
     """
     return _plain(value, _every_field)
+
+
+def written(value: Any) -> Any:
+    """Return `value` as :func:`plain` does, without fields that equal their default: part of a document."""
+    return _plain(value, _set_fields)
+
+
+def build(kind: type[T], value: Any) -> T:
+    """Construct `kind` from what :func:`written` returned, once it is parsed.
+
+    :raises SpecError: an unknown or missing field, a wrong type.
+    """
+    return typing.cast("T", _build(kind, value, kind.__name__))
 
 
 def _line(value: object, fields: Mapping[str, Any]) -> str:
