@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
-from muster.volumes.attempts import Attempts
+from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import assemble, decide, publish, read_plan
@@ -28,7 +28,13 @@ class Commits:
     """
 
     def __init__(
-        self, layout: Layout, catalog: Catalog, ledger: FolderLedger, attempts: Attempts, *, compare: bool
+        self,
+        layout: Layout,
+        catalog: Catalog,
+        ledger: FolderLedger,
+        attempts: FolderAttempts,
+        *,
+        compare: bool,
     ) -> None:
         self._layout, self._catalog = layout, catalog
         self._ledger, self._attempts = ledger, attempts

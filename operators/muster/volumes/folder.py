@@ -17,7 +17,7 @@ from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
-from muster.volumes.attempts import Attempts
+from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
@@ -25,7 +25,7 @@ from muster.volumes.durability import translated
 from muster.volumes.gather import draft_copy
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.makings import Makings
+from muster.volumes.makings import FolderMakings
 from muster.volumes.marks import Marks
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class FolderStore:
         self.layout = open_layout(Path(root))
         self.catalog = Catalog(self.layout)
         self._ledger = FolderLedger(self.layout)
-        self.attempts = Attempts(self.layout, self._ledger)
+        self.attempts = FolderAttempts(self.layout, self._ledger)
         self.commits = Commits(self.layout, self.catalog, self._ledger, self.attempts, compare=compare)
         self.marks = Marks(self.layout, self.catalog)
-        self.makings = Makings(self.layout, self.catalog, self.marks)
+        self.makings = FolderMakings(self.layout, self.catalog, self.marks)
 
     @property
     def ledger(self) -> FolderLedger:

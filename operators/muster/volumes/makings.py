@@ -35,7 +35,7 @@ MOST_ENTRIES = 50  # of one key; older ones go
 _USED = "USED"
 
 
-class Makings:
+class FolderMakings:
     """The index of one store."""
 
     def __init__(self, layout: Layout, catalog: Catalog, marks: Marks) -> None:

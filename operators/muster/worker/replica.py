@@ -29,7 +29,7 @@ from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
-from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
+from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
@@ -186,7 +186,7 @@ def _tell_left_behind(snapshot: str, copy: str) -> None:
         )
 
 
-def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
+def _failed(found: Sequence[WorkerFault], *, whole: bool = True) -> Report:
     """Report the culprit, and end the log with it: one line for each follower, then the culprit's words.
 
     :param whole: these ranks are the whole gang; else, if the first fault is a follower's, the culprit is in
@@ -210,7 +210,7 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
     )
 
 
-def _followed(fault: Fault) -> str:
+def _followed(fault: WorkerFault) -> str:
     where = f" at {fault.where}" if fault.where else ""
     return shortened(f"rank {fault.rank} followed{where}: {fault.message}", FOLLOWER_LENGTH)
 

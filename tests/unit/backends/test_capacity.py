@@ -13,7 +13,7 @@ from muster.backends.capacity import Line, Place
 from muster.backends.local.capacity import LocalCapacity
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import PRIORITIES, Queue, Ticket
+from muster.backends.local.queue import PRIORITIES, JobQueue, Ticket
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -37,7 +37,7 @@ def capacity(settings: Settings) -> LocalCapacity:
 
 def hold(settings: Settings, job_id: str, *, gpus: int) -> Started:
     """Let a job run that holds `gpus` cards, until the answer is closed."""
-    started = Started(Queue(Places(settings.home), MACHINE))
+    started = Started(JobQueue(Places(settings.home), MACHINE))
     started.queue.enter(ticket(job_id, gpus=gpus))
     assert started.admit() == [job_id]
     return started

@@ -21,7 +21,7 @@ from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import by_name
 from muster.airflow.links import JobLink
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
-from muster.airflow.operators.gating import Comparison, Threshold, decide, table
+from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
 from muster.airflow.operators.running import CodeOperator
 from muster.core.comparison import files_changed
 from muster.core.errors import SpecError
@@ -185,7 +185,7 @@ class GateOperator(CodeOperator):
 
     def _compare(
         self, task: TaskRun, record: Record, champion: Version
-    ) -> tuple[Comparison | None, str | None]:
+    ) -> tuple[ChampionComparison | None, str | None]:
         """Return what the champion is compared by, and the job that scored it, where one had to."""
         if champion.address == f"volume://{record.volume}@{record.number}":
             return None, None  # it is the champion itself: a run that goes on after its deployment
@@ -205,7 +205,7 @@ class GateOperator(CodeOperator):
             scores = Scores(candidate=record.metrics, champion=then.metrics)
         else:
             scores = score(self, task, candidate=record, champion=champion, evaluation=name)
-        comparison = Comparison(
+        comparison = ChampionComparison(
             metric=self._metric(),
             candidate=scores.candidate,
             champion=scores.champion,

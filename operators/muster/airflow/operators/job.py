@@ -20,7 +20,7 @@ from muster.airflow.authoring.checks import (
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.launch_words import check_launch
-from muster.airflow.authoring.references import Versions, is_known
+from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.authoring.values import (
     by_name,
     known_output,
@@ -138,12 +138,12 @@ class JobOperator(FunctionOperator):
         self.add_outlets(asset for asset in outlets_of(self.outputs) if asset not in self.outlets)
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """References to the versions that this task commits: ``train.versions["model"]``.
 
         Each renders to one pinned address, or to a list of them for an output with ``partition="*"``.
         """
-        return Versions(self, tuple(self.outputs))
+        return VersionsReference(self, tuple(self.outputs))
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, Versions
+from muster.airflow.authoring.references import VersionReference, VersionsReference
 from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
@@ -88,9 +88,9 @@ class ValidateOperator(CachedOperator, QueuedOperator):
         return VersionReference(self, path=("passed",))
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """The output ``result``: the suite's result and Data Docs."""
-        return Versions(self, (RESULT_OUTPUT,))
+        return VersionsReference(self, (RESULT_OUTPUT,))
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one

@@ -15,7 +15,7 @@ from muster.backends.local.processes import ranks
 from muster.backends.local.queue import (
     PASSED_SECONDS,
     PRIORITIES,
-    Queue,
+    JobQueue,
     Ticket,
 )
 from muster.backends.local.start import Starter
@@ -38,7 +38,7 @@ class LocalCapacity:
     def __init__(self, settings: Settings, *, machine: Machine | None = None) -> None:
         self._settings = settings
         self._machine = machine or Machine.here()
-        self._queue = Queue(Places(settings.home), self._machine)
+        self._queue = JobQueue(Places(settings.home), self._machine)
 
     def gpus(self) -> Gpus:
         """Return how many cards jobs of this MUSTER_HOME hold: of this machine's, and they are of one class."""

@@ -2,7 +2,7 @@
 
 A ticket is a file and costs no process. A claim is a file too, and counts only while its lock is held:
 the supervisor that was started with it inherits the lock, so that a crash gives everything back. Both
-change under one lock, in :meth:`Queue.admit`, which is called at each submission, at the end of each
+change under one lock, in :meth:`JobQueue.admit`, which is called at each submission, at the end of each
 supervisor, and at each look at a job while jobs wait.
 
 Order is priority, then submission. A job that does not fit lets smaller ones behind it pass for
@@ -129,7 +129,7 @@ def _kept_for(holders: list[Ticket]) -> str:
     return f", kept for {holders[0].job_id}{more}"
 
 
-class Queue:
+class JobQueue:
     """The tickets and claims of one MUSTER_HOME on one machine."""
 
     def __init__(self, places: Places, machine: Machine) -> None:

@@ -19,7 +19,7 @@ from muster.backends.local.machine import Machine
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
-from muster.backends.local.queue import Claim, Queue, Ticket
+from muster.backends.local.queue import Claim, JobQueue, Ticket
 from muster.backends.local.variables import variables
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import JobSpec
@@ -128,7 +128,7 @@ class Starter:
     def __init__(
         self, *, settings: Settings, machine: Machine, ledger: Ledger, resolve: Resolve = from_environment
     ) -> None:
-        self.queue = Queue(Places(settings.home), machine)
+        self.queue = JobQueue(Places(settings.home), machine)
         self._settings = settings
         self._machine = machine
         self._ledger = ledger

@@ -17,8 +17,8 @@ from muster.backends.releases.decision import (
     Ending,
     Move,
     Outcome,
-    Sight,
-    Wait,
+    ReleaseSight,
+    WaitMove,
     Withdraw,
     decide,
     shares_at,
@@ -197,12 +197,12 @@ class Driver:
             )
         counts = self._count(status, trouble)
         move = self._decide(status, counts)
-        if isinstance(move, Wait) and self._ask(status):
+        if isinstance(move, WaitMove) and self._ask(status):
             move = self._decide(status, counts)
         return self._do(move, status, counts)
 
     def _decide(self, status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Move:
-        sight = Sight(
+        sight = ReleaseSight(
             status=status,
             smoke=self.questions.found,
             counts=self._since(counts),
@@ -270,7 +270,7 @@ class Driver:
     ) -> Outcome | None:
         if isinstance(move, Outcome):
             return move
-        if isinstance(move, Wait):
+        if isinstance(move, WaitMove):
             self._tell(move.why)
             self._revive(status)
         elif isinstance(move, Withdraw):

@@ -110,7 +110,9 @@ def test_every_error_comes_back_as_it_was_raised():
             assert (type(back), str(back)) == (kind, "so")
     assert (
         type(
-            refusals.read(json.dumps(refusals.document(tokens.Refused("no"))).encode(), status=401, where="x")
+            refusals.read(
+                json.dumps(refusals.document(tokens.TokenRefused("no"))).encode(), status=401, where="x"
+            )
         )
         is StoreError
     )

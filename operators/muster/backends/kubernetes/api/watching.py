@@ -19,7 +19,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.api.lean import Read, whole
 from muster.backends.kubernetes.api.refusals import Expired, Request, refusal
-from muster.backends.kubernetes.api.transport import Silent
+from muster.backends.kubernetes.api.transport import SilentServer
 from muster.core.errors import BackendError, MusterError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Watch:
                         yield change
             except Expired:
                 version = None
-            except Silent:
+            except SilentServer:
                 pause = _FIRST_PAUSE_SECONDS
             except Exception as error:  # a thread that ended would leave what it knew to stand for ever
                 said = self._say(error, said)

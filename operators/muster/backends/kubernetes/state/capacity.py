@@ -30,7 +30,7 @@ from muster.backends.kubernetes.cluster.discovery import readable, serves
 from muster.backends.kubernetes.cluster.facts import Flavor, Queue
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
-from muster.backends.kubernetes.state.outlook import Documents, with_queues, without_queues
+from muster.backends.kubernetes.state.outlook import ClusterDocuments, with_queues, without_queues
 from muster.backends.kubernetes.state.queueing import (
     asked_places,
     gpus,
@@ -125,14 +125,14 @@ class ClusterCapacity:
             kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
             heads = [pool.submit(self._heads, kind) for kind in kinds]
             if not serves(served, WORKLOAD):
-                found = Documents(nodes=nodes.result(), roots=_all(heads), pods=self._our_pods())
+                found = ClusterDocuments(nodes=nodes.result(), roots=_all(heads), pods=self._our_pods())
                 return without_queues(found, jobs, resource=self._resource)
             asked = {
                 kind: pool.submit(readable, self._client, kind)
                 for kind in (CLUSTER_QUEUE, RESOURCE_FLAVOR, COHORT, WORKLOAD_PRIORITY_CLASS)
             }
             local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
-            found = Documents(
+            found = ClusterDocuments(
                 cluster_queues=_found(asked[CLUSTER_QUEUE]),
                 local_queues=local.result(),
                 flavors=_found(asked[RESOURCE_FLAVOR]),
@@ -155,7 +155,7 @@ class ClusterCapacity:
         placed = [pod for pod in Seen(pods=pods).replicas() if pod.node and not pod.deleting]
         return tuple(Part(name=pod.replica, process=f"pod {pod.name}", node=pod.node) for pod in placed)
 
-    def _queue_of(self, job: JobSpec, found: Documents) -> str:
+    def _queue_of(self, job: JobSpec, found: ClusterDocuments) -> str:
         """Return the LocalQueue that a job would wait in: its own, the site's, or the only one that there is."""
         named = job.queue or self._queue
         names = [str(each["metadata"]["name"]) for each in found.local_queues]

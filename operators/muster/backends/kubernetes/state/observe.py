@@ -39,7 +39,7 @@ _EVICTED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
+class ObservedJob:
     """A job as the cluster shows it.
 
     :param reason: one line for people: what it waits for, what it is preparing, how much of it runs.
@@ -66,7 +66,7 @@ class Observed:
 
 def observe(
     seen: Seen, job: JobSpec, *, place: Place | None = None, flavors: Mapping[str, Flavor] | None = None
-) -> Observed:
+) -> ObservedJob:
     """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
 
     :param place: in its queue; None where Kueue was not asked.
@@ -76,7 +76,7 @@ def observe(
     state, reason = _state(seen, job, pods, place, flavors)
     ranks = {role.name: role.ranks for role in job.roles}
     running = [pod for pod in pods if pod.runs]
-    return Observed(
+    return ObservedJob(
         state=state,
         reason=reason,
         replicas=job.replicas,
@@ -89,7 +89,7 @@ def observe(
     )
 
 
-def merged(status: JobStatus, observed: Observed) -> JobStatus:
+def merged(status: JobStatus, observed: ObservedJob) -> JobStatus:
     """Add to what is recorded of a job that has not ended what was observed of it."""
     return replace(
         status,

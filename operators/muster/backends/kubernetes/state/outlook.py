@@ -40,7 +40,7 @@ _Titles: TypeAlias = Mapping[str, tuple[str | None, str]]  # by uid and by job_i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class PodNeeds:
     """What pods of one kind take together. :param classes: of GPU that they name; empty for any."""
 
     needs: Amounts
@@ -48,7 +48,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents:
+class ClusterDocuments:
     """What was read of a cluster at one look.
 
     :param nodes: None where they may not be read. :param cohorts: None likewise.
@@ -65,10 +65,10 @@ class Documents:
     pods: Sequence[Mapping[str, Any]] = ()
 
 
-def wanted_of(job: JobSpec, *, resource: str) -> tuple[Wanted, ...]:
+def wanted_of(job: JobSpec, *, resource: str) -> tuple[PodNeeds, ...]:
     """Return what a job asks for, by role. :param resource: what a card is called."""
     return tuple(
-        Wanted(
+        PodNeeds(
             needs=times(
                 {CPU: role.resources.cpus, MEMORY: role.resources.memory_gib * GIB}
                 | ({resource: float(role.resources.gpus)} if role.resources.gpus else {}),
@@ -80,7 +80,9 @@ def wanted_of(job: JobSpec, *, resource: str) -> tuple[Wanted, ...]:
     )
 
 
-def with_queues(found: Documents, jobs: Iterable[tuple[JobSpec, str, int]], *, resource: str) -> Outlook:
+def with_queues(
+    found: ClusterDocuments, jobs: Iterable[tuple[JobSpec, str, int]], *, resource: str
+) -> Outlook:
     """Return the outlook of a cluster with Kueue.
 
     :param jobs: each with the LocalQueue that it would wait in, and its priority.
@@ -108,7 +110,7 @@ def with_queues(found: Documents, jobs: Iterable[tuple[JobSpec, str, int]], *, r
     )
 
 
-def without_queues(found: Documents, jobs: Iterable[JobSpec], *, resource: str) -> Outlook:
+def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource: str) -> Outlook:
     """Return the outlook of a cluster where the scheduler alone decides."""
     nodes = [Node.of(each) for each in found.nodes or ()]
     pools = _of_nodes(nodes, every=True)
@@ -137,7 +139,7 @@ def without_queues(found: Documents, jobs: Iterable[JobSpec], *, resource: str) 
 class _Places:
     """The pools of a cluster with Kueue, and which of them a pod may take from."""
 
-    def __init__(self, found: Documents) -> None:
+    def __init__(self, found: ClusterDocuments) -> None:
         self._queues = {each["metadata"]["name"]: each for each in found.cluster_queues}
         self._flavors = {each.name: each for each in map(Flavor.of, found.flavors)}
         self._teams = {
@@ -173,7 +175,7 @@ class _Places:
         """Return the ClusterQueue behind a LocalQueue."""
         return self._teams.get(local_queue, "")
 
-    def choices(self, parts: Sequence[Wanted], team: str) -> tuple[Amounts, ...]:
+    def choices(self, parts: Sequence[PodNeeds], team: str) -> tuple[Amounts, ...]:
         """Return what parts of one workload would take, for each way to give them flavors, in the queue's order."""
         options = [self._options(part, team) for part in parts]
         ways = itertools.islice(itertools.product(*options), _MOST_CHOICES)
@@ -210,7 +212,7 @@ class _Places:
             if left:
                 yield Demand(name=_OTHERS, choices=(left,), line=team, started=math.inf)
 
-    def _options(self, part: Wanted, team: str) -> list[dict[str, float]]:
+    def _options(self, part: PodNeeds, team: str) -> list[dict[str, float]]:
         groups: dict[frozenset[str], list[str]] = {}
         for flavor, amounts in (self.limits.get(team) or {}).items():
             groups.setdefault(frozenset(amounts), []).append(flavor)
@@ -228,7 +230,7 @@ class _Places:
             for chosen in itertools.product(*ways)
         ]
 
-    def _suits(self, flavor: str, part: Wanted) -> bool:
+    def _suits(self, flavor: str, part: PodNeeds) -> bool:
         known = self._flavors.get(flavor)
         return not part.classes or known is None or known.gpu_class in part.classes
 
@@ -257,7 +259,7 @@ def _of_nodes(nodes: Iterable[Node], *, every: bool) -> dict[str, float]:
     return found
 
 
-def _on_nodes(parts: Sequence[Wanted], classes: set[str | None]) -> tuple[Amounts, ...]:
+def _on_nodes(parts: Sequence[PodNeeds], classes: set[str | None]) -> tuple[Amounts, ...]:
     options = [
         [
             {_cards(each, name): amount for name, amount in part.needs.items()}
@@ -287,7 +289,7 @@ def _admitted(workload: Mapping[str, Any], places: _Places, titles: _Titles) -> 
 def _held(workload: Mapping[str, Any], places: _Places, titles: _Titles) -> Demand:
     spec, team = workload["spec"], places.team(queue_of(workload))
     parts = [
-        Wanted(needs=_counted(each), classes=frozenset(gpu_classes(each["template"]["spec"])))
+        PodNeeds(needs=_counted(each), classes=frozenset(gpu_classes(each["template"]["spec"])))
         for each in spec.get("podSets") or ()
     ]
     return Demand(
@@ -348,7 +350,7 @@ def _of_pods(
         )
     else:
         parts = [
-            Wanted(needs=pod_requests(pod["spec"]), classes=frozenset(gpu_classes(pod["spec"])))
+            PodNeeds(needs=pod_requests(pod["spec"]), classes=frozenset(gpu_classes(pod["spec"])))
             for pod in pods
         ]
         choices = _on_nodes(parts, set(classes.values()))

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
-from muster.backends.kubernetes.state.faults import CAUSES, Fault, fault, pod_advice
+from muster.backends.kubernetes.state.faults import CAUSES, PodFault, fault, pod_advice
 from muster.backends.kubernetes.state.observe import completed, failed, failure
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
@@ -130,7 +130,7 @@ def _hopeless(seen: Seen, job: JobSpec) -> Verdict | None:
     return first_fault([each for each in faults if each is not None and each.hopeless])
 
 
-def first_fault(faults: Sequence[Fault]) -> Verdict | None:
+def first_fault(faults: Sequence[PodFault]) -> Verdict | None:
     """Return what went wrong first; memory that outgrew its limit explains all else."""
     in_order = sorted(faults, key=lambda each: (each.follows, each.at))
     memory = [each for each in in_order if each.verdict.cause is Cause.OUT_OF_MEMORY]
