@@ -60,6 +60,7 @@ BY_HAND = {
     "backends.local.serving.platform": "a model server's",
     "backends.local.serving.server": "a model server's",
     "backends.local.spawn": "of the process that starts it",
+    "core.comparison": "what it has just written",
     "core.wire": "all documents",
     "volumes.commit": "wire.build",
     "volumes.commit_records": "tried below",
