@@ -83,7 +83,7 @@ NEWER, LATER = "partition 2013-02 is before 2013-03, which serves", "2013-03, wh
 def test_what_serves_or_will_is_ahead_and_what_was_refused_is_not(
     shares: dict[int, int], coming: int | None, says: str
 ) -> None:
-    store: Any = SimpleNamespace(resolve=resolve)
+    store: Any = SimpleNamespace(resolve=resolve, used=lambda _: 0.0)
     live = tuple(
         Entry(name=f"r{number}", spec=spec(version(number, f"2013-{number:02}")), since=0.0)
         for number in shares

@@ -47,6 +47,10 @@ class Pins:
         digest = f"b3:{number:064}"
         return (Version(volume="f/model", number=number, digest=digest, size_bytes=1, files=1, created=0.0),)
 
+    def used(self, address: str) -> float:
+        """No run has kept a version."""
+        return 0.0
+
     def code(self, digest: str) -> Path:
         return self._image
 

@@ -64,6 +64,10 @@ class Elsewhere:
     def resolve(self, address: str) -> tuple[Version, ...]:
         return (version(int(address.rpartition("@")[2])),)
 
+    def used(self, address: str) -> float:
+        """No run has kept a version."""
+        return 0.0
+
     def code(self, digest: str) -> Path:
         (self.folder / "image").mkdir(exist_ok=True)
         (self.folder / "image" / "requirements.txt").touch()
