@@ -91,8 +91,8 @@ class EmbeddedHome:
         :raises MusterError: Airflow was imported already with another home.
         """
         self.check()
-        before = os.environ.get("AIRFLOW_HOME")
-        if "airflow" in sys.modules and before != str(self.root):
+        before = getattr(sys.modules.get("airflow.configuration"), "AIRFLOW_HOME", None)
+        if before not in (None, str(self.root)):
             raise MusterError(f"Airflow was imported with AIRFLOW_HOME={before}; this run needs {self.root}")
         forget_airflow(os.environ)
         try:

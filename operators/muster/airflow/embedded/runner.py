@@ -89,8 +89,9 @@ def run_dag(
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.check()
     wanted = Wanted(params=params or {}, resume=resume, start=start, only=only, serial=serial)
-    if wanted.goes_on and wanted.again is None and (kept := _all_kept(dag_id, home, listener)) is not None:
-        return kept
+    kept = _all_kept(dag_id, home, wanted)
+    if kept is not None:
+        return _show_kept(kept, listener)
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
     begun = home.kept(dag_id).begin()
@@ -103,8 +104,15 @@ def run_dag(
     return result
 
 
-def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult | None:
-    """Show the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
+def needs_airflow(dag_id: str, home: EmbeddedHome, wanted: Wanted) -> bool:
+    """Whether a run has to start Airflow: all but a resume that keeps everything."""
+    return _all_kept(dag_id, home, wanted) is None
+
+
+def _all_kept(dag_id: str, home: EmbeddedHome, wanted: Wanted) -> RunResult | None:
+    """Return the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
+    if not wanted.goes_on or wanted.again is not None:
+        return None
     result = home.kept(dag_id).recall()
     if (
         result is None
@@ -113,6 +121,10 @@ def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult 
         or home.notes.held(result.run_id)
     ):
         return None
+    return result
+
+
+def _show_kept(result: RunResult, listener: Listener) -> RunResult:
     listener.run_started(result.run_id, [stage.task_id for stage in result.stages])
     for stage in result.stages:
         listener.task_ended(stage)

@@ -1,0 +1,63 @@
+"""Imports what every ``muster run`` needs, into a process that will fork for runs: no thread, no open database, no Dag."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from muster.airflow.embedded.home import EmbeddedHome
+
+# What a run imports when it needs it, from its first line to the end of its first job.
+_MODULES = (
+    "airflow.dag_processing.bundles.manager",
+    "airflow.dag_processing.bundles.local",
+    "airflow.dag_processing.collection",
+    "airflow.dag_processing.dagbag",
+    "airflow.models.asset",
+    "airflow.models.dagbag",
+    "airflow.models.dagrun",
+    "airflow.models.pool",
+    "airflow.models.task_state_store",
+    "airflow.sdk.definitions.dag",
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.serialization.serialized_objects",
+    "a2wsgi",
+    "asyncio",
+    "muster.airflow",
+    "muster.airflow.attempts.run",
+    "muster.airflow.embedded.instances",
+    "muster.airflow.embedded.load",
+    "muster.airflow.embedded.loop",
+    "muster.airflow.embedded.resume",
+    "muster.airflow.embedded.runner",
+    "muster.airflow.embedded.runs",
+    "muster.airflow.operators.deploy",
+    "muster.airflow.operators.gate",
+    "muster.airflow.operators.job",
+    "muster.airflow.operators.validate",
+    "muster.backends.local.backend",
+)
+
+
+def preload(home: EmbeddedHome) -> None:
+    """Make this process the home's Airflow, for good, with all that a run needs imported and built."""
+    home.enter()
+    for name in _MODULES:
+        import_module(name)
+    from sqlalchemy.orm import configure_mappers
+
+    from muster.airflow.embedded.api import build
+
+    configure_mappers()
+    build()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy the pages of all these objects
+
+
+def sources() -> set[Path]:
+    """Return the files of all imported modules."""
+    specs = (getattr(module, "__spec__", None) for module in list(sys.modules.values()))
+    return {Path(spec.origin) for spec in specs if spec is not None and spec.has_location and spec.origin}

@@ -1,0 +1,3 @@
+"""Whether this process is a fork of a waiting process."""
+
+forked = False
