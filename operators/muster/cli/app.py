@@ -28,6 +28,7 @@ HELP = """The whole road of a model in one Airflow Dag, on this machine or a clu
 MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
 MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
 MUSTER_CLUSTER  a file that names a cluster: jobs, volumes and deployments are there then
+MUSTER_NO_WARM  1: muster run leaves no process behind that has Airflow imported for the next run
 MUSTER_COMPARE  1: a commit reads each file again that it shares with the version before
 """
 

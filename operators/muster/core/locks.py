@@ -12,6 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+_held: set[int] = set()
+
+
+def leave_to_parent() -> None:
+    """Close in a fork the lock files that its parent held, so that they are free as soon as the parent dies."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for it."""
@@ -54,9 +64,11 @@ def _opened(path: Path) -> Iterator[int]:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = _open(path)
+    _held.add(handle)
     try:
         yield handle
     finally:
+        _held.discard(handle)
         os.close(handle)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from muster.cli.warm.key import signature
 from muster.cli.warm.messages import is_ours
 from muster.core.locks import is_locked
 
@@ -79,16 +80,13 @@ class Place:
         listening.listen()
         return listening, lock
 
-    def is_here(self, inode: int) -> bool:
+    def is_here(self, mark: str) -> bool:
         """Whether the socket is still there, and the one that was bound."""
-        try:
-            return self._path("sock").stat().st_ino == inode
-        except OSError:
-            return False
+        return bool(mark) and self.mark() == mark
 
-    def inode(self) -> int:
-        """The socket's."""
-        return self._path("sock").stat().st_ino
+    def mark(self) -> str:
+        """Return what tells this socket from one that is bound later."""
+        return signature(self._path("sock"))
 
     def tell(self, note: Note) -> None:
         """Write the process's note."""

@@ -101,8 +101,8 @@ class _Waiting:
             self._note = replace(self._note, last=-IDLE_SECONDS)
         else:
             self._ready.register(found[0], selectors.EVENT_READ)
-        inode = self._place.inode() if found else 0
-        while self._goes_on(inode):
+        mark = self._place.mark() if found else ""
+        while self._goes_on(mark):
             for key, _ in self._ready.select(_LOOK_SECONDS):
                 if found is None or key.fileobj is not found[0]:
                     self._reap(key.fd)
@@ -112,14 +112,14 @@ class _Waiting:
                     return self._alone(command, found)
                 if self._imported.changed():
                     self._stop_listening(found[0])
-        if found is not None and self._place.is_here(inode):
+        if found is not None and self._place.is_here(mark):
             self._place.clear()
         return None
 
-    def _goes_on(self, inode: int) -> bool:
+    def _goes_on(self, mark: str) -> bool:
         if self._runs:
             return True
-        return self._place.is_here(inode) and time.time() - self._note.last < IDLE_SECONDS
+        return self._place.is_here(mark) and time.time() - self._note.last < IDLE_SECONDS
 
     def _stop_listening(self, listening: socket.socket) -> None:
         self._place.clear()
