@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 BENCHMARKS = {
     "stages": "what a stage costs over its bare process, resume, parse time",
+    "stages_peers": "five stages in one run, muster cold and warm, against dag.test() and beside kfp and Metaflow",
     "gang": "rank 0's first line and the whole, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
