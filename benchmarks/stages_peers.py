@@ -137,7 +137,9 @@ def _ways(place: Place) -> dict[str, Callable[[], Cost]]:
     }
     return {
         "plain": partial(_plain, place),
-        "kfp": partial(_cost, [str(kfp), "kfp_stages.py"], place, quiet),
+        "kfp": partial(
+            _cost, [str(kfp), "kfp_stages.py"], place, quiet | {"PATH": f"{kfp.parent}:{os.environ['PATH']}"}
+        ),
         "metaflow": partial(_cost, [str(metaflow), "flow.py", "--quiet", "run"], place, quiet),
         "dag.test": partial(
             _cost, [sys.executable, "-c", TEST, "plain", "plain"], place, airflow(place, "plain")

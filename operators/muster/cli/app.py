@@ -6,6 +6,7 @@ is a usage message and 2; any other error is a bug of muster and keeps its trace
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from muster.cli.mlflow import mlflow
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
+from muster.cli.warm import here
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -88,6 +90,7 @@ def root(
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
+    here.arguments = sys.argv[1:]
     try:
         app(prog_name="muster")
     except SystemExit as end:

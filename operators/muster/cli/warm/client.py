@@ -39,8 +39,8 @@ def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) 
         had, so that nothing has run.
     :raises MusterError: the fork was lost, and how it ended is not known.
     """
-    if here.forked or os.environ.get("MUSTER_NO_WARM") == "1":
-        return None
+    if here.forked or here.arguments is None or os.environ.get("MUSTER_NO_WARM") == "1" or sys.gettrace():
+        return None  # a debugger follows this process
     with suppress(OSError):  # what runs here instead will say so
         home.settings.make_home()
     place = Place(home.settings.home / FOLDER, key_of(facts_of(home)))
@@ -85,7 +85,7 @@ def _hand_over(connection: socket.socket, stdout: int) -> int | None:
     lifeline, held = os.pipe()
     folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
     request = {
-        "argv": sys.argv,
+        "argv": [sys.argv[0], *(here.arguments or ())],
         "path": sys.path,
         "environment": dict(os.environ),
         "umask": _umask(),

@@ -1,3 +1,8 @@
-"""Whether this process is a fork of a waiting process."""
+"""What this process is to the command ``muster``."""
 
-forked = False
+from __future__ import annotations
+
+forked = False  # whether it is a fork of a waiting process
+arguments: list[str] | None = (
+    None  # of the command that it was started for; None where a program called a function
+)

@@ -93,26 +93,23 @@ class _Waiting:
         self._runs: dict[int, tuple[int, socket.socket]] = {}
 
     def wait(self, first: socket.socket) -> Command | None:
-        """Serve clients; return in each fork its command, and None at the end."""
+        """Serve clients; return in each fork its command, and None at the end.
+
+        :param first: for whom the imports were made. Where another process waits already, only this one is served.
+        """
         found = self._place.listen()
-        if (command := self._serve(first, fresh=True)) is not None:
+        if (command := self._serve(first)) is not None:
             return self._alone(command, found)
-        if found is None:  # another waits already: this one only follows the command that it was started for
-            self._note = replace(self._note, last=-IDLE_SECONDS)
-        else:
+        if found is not None:
             self._ready.register(found[0], selectors.EVENT_READ)
         mark = self._place.mark() if found else ""
         while self._goes_on(mark):
             for key, _ in self._ready.select(_LOOK_SECONDS):
                 if found is None or key.fileobj is not found[0]:
                     self._reap(key.fd)
-                    continue
-                client = found[0].accept()[0]
-                if (command := self._serve(client)) is not None:
+                elif (command := self._accept(found[0])) is not None:
                     return self._alone(command, found)
-                if self._imported.changed():
-                    self._stop_listening(found[0])
-        if found is not None and self._place.is_here(mark):
+        if self._place.is_here(mark):
             self._place.clear()
         return None
 
@@ -121,16 +118,19 @@ class _Waiting:
             return True
         return self._place.is_here(mark) and time.time() - self._note.last < IDLE_SECONDS
 
-    def _stop_listening(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> Command | None:
+        """Serve a client, which another process does where what was imported has changed."""
+        client, _ = listening.accept()
+        if not self._imported.changed():
+            return self._serve(client)
         self._place.clear()
         self._ready.unregister(listening)
         listening.close()
+        client.close()
+        return None
 
-    def _serve(self, client: socket.socket, *, fresh: bool = False) -> Command | None:
-        """Fork for a client's command, and return it in the fork; None here.
-
-        :param fresh: the imports were made for this command.
-        """
+    def _serve(self, client: socket.socket) -> Command | None:
+        """Fork for a client's command, and return it in the fork; None here."""
         client.settimeout(_PATIENCE_SECONDS)
         try:
             if not is_ours(client, uid=os.getuid()):
@@ -140,15 +140,11 @@ class _Waiting:
             client.close()
             return None
         client.settimeout(None)
-        command = Command(client=client, told=told, handles=handles)
-        if not fresh and self._imported.changed():
-            client.close()
-        elif (pid := os.fork()) == 0:
-            return command
-        else:
-            self._follow(pid, client)
+        if (pid := os.fork()) == 0:
+            return Command(client=client, told=told, handles=handles)
         for handle in handles:
             os.close(handle)
+        self._follow(pid, client)
         return None
 
     def _follow(self, pid: int, client: socket.socket) -> None:
