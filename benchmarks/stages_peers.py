@@ -42,12 +42,12 @@ from kfp.dsl import Dataset, Input, Output
 local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root="kfp-root", raise_on_error=True)
 
 
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def start(out: Output[Dataset]):
     open(out.path, "wb").write(bytes(10 << 20))
 
 
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def go(data: Input[Dataset], out: Output[Dataset]):
     open(out.path, "wb").write(open(data.path, "rb").read())
 
@@ -137,9 +137,7 @@ def _ways(place: Place) -> dict[str, Callable[[], Cost]]:
     }
     return {
         "plain": partial(_plain, place),
-        "kfp": partial(
-            _cost, [str(kfp), "kfp_stages.py"], place, quiet | {"PATH": f"{kfp.parent}:{os.environ['PATH']}"}
-        ),
+        "kfp": partial(_cost, [str(kfp), "kfp_stages.py"], place, quiet),
         "metaflow": partial(_cost, [str(metaflow), "flow.py", "--quiet", "run"], place, quiet),
         "dag.test": partial(
             _cost, [sys.executable, "-c", TEST, "plain", "plain"], place, airflow(place, "plain")
