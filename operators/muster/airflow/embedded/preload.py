@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from importlib import import_module
 from pathlib import Path
 
+from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome
 
 # What a run imports when it needs it, from its first line to the end of its first job.
@@ -59,17 +59,16 @@ _MODULES = (
 
 def preload(home: EmbeddedHome) -> None:
     """Make this process the home's Airflow, for good, with all that a run needs imported and built."""
-    home.enter()
-    for name in _MODULES:
-        import_module(name)
-    from sqlalchemy.orm import configure_mappers
+    with no_collections():
+        home.enter()
+        for name in _MODULES:
+            import_module(name)
+        from sqlalchemy.orm import configure_mappers
 
-    from muster.airflow.embedded.api import build
+        from muster.airflow.embedded.api import build
 
-    configure_mappers()
-    build()
-    gc.collect()
-    gc.freeze()  # a collection in a fork would copy the pages of all these objects
+        configure_mappers()
+        build()
 
 
 def sources() -> set[Path]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
@@ -142,11 +143,13 @@ def _show_kept(result: RunResult, listener: Listener) -> RunResult:
 
 
 def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
-    home.enter()
-    from sqlalchemy.exc import OperationalError
-
+    with no_collections():
+        home.enter()
+        from sqlalchemy.exc import OperationalError
     try:
-        return _Runner(dag_id, home, listener).run(wanted)
+        with no_collections():
+            runner = _Runner(dag_id, home, listener)
+        return runner.run(wanted)
     except OperationalError as error:
         raise MusterError(
             f"Airflow's database {home.database} cannot be used: {error.orig}; its disk has "
