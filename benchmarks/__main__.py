@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 BENCHMARKS = {
     "stages": "a stage's cost above its bare process; resume; parse time",
+    "stages_peers": "five stages in one run, muster cold and warm, against dag.test() and beside kfp and Metaflow",
     "gang": "time to rank 0's first line and of the whole run, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",

@@ -206,7 +206,7 @@ class Ended:
 def measure(place: Place, *, pairs: int) -> list[Ratio]:
     """Measure in turns, in three groups: whole run, stages and memory; resume and parsing; prompt after an edit."""
     whole, further, peak = compare(
-        lambda: (_plain(place, "plain"), STAGE_SECONDS + _bare(place), PEAK_MB),
+        lambda: (_plain(place, "plain"), STAGE_SECONDS + bare(place), PEAK_MB),
         lambda: _run(place),
         pairs=pairs,
     )
@@ -233,10 +233,10 @@ def measure(place: Place, *, pairs: int) -> list[Ratio]:
 
 def _plain(place: Place, dag_id: str) -> float:
     """Seconds of plain Airflow's ``dag.test()`` in a process of its own."""
-    return _end([sys.executable, "-c", TEST, dag_id, dag_id], place, _airflow(place, dag_id)).seconds
+    return _end([sys.executable, "-c", TEST, dag_id, dag_id], place, airflow(place, dag_id)).seconds
 
 
-def _bare(place: Place) -> float:
+def bare(place: Place) -> float:
     """Seconds of one stage as a bare process: the mean of all but the first."""
     with tempfile.TemporaryDirectory(dir=place.root) as folder:
         outs = [f"{folder}/{number}" for number in range(STAGES)]
@@ -259,7 +259,7 @@ def _resume(place: Place) -> float:
     broken = subprocess.run(
         [str(MUSTER), "run", "stages"],
         cwd=place.root,
-        env=_environment(place),
+        env=environment(place),
         capture_output=True,
         check=False,
     )
@@ -284,7 +284,7 @@ def _since_last_line(command: Sequence[str], place: Place) -> float:
     ended = subprocess.run(
         command,
         cwd=place.root,
-        env=_environment(place),
+        env=environment(place),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -298,13 +298,13 @@ def _since_last_line(command: Sequence[str], place: Place) -> float:
 def _parse(place: Place, folder: str) -> float:
     """Seconds of parsing one folder's Dag file once Airflow is imported."""
     return float(
-        _end([sys.executable, "-c", PARSE, folder], place, _airflow(place, folder)).stdout.split()[-1]
+        _end([sys.executable, "-c", PARSE, folder], place, airflow(place, folder)).stdout.split()[-1]
     )
 
 
 def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = None) -> Ended:
     """Run a command, which must succeed; its memory is that of its largest process, without jobs of its children."""
-    env = _environment(place) | (more or {})
+    env = environment(place) | (more or {})
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
         process = subprocess.Popen(command, cwd=place.root, env=env, stdout=out, stderr=err)
@@ -320,14 +320,17 @@ def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = Non
         return Ended(stdout=out.read(), seconds=seconds, peak_mb=usage.ru_maxrss / 1024)
 
 
-def _environment(place: Place) -> dict[str, str]:
+def environment(place: Place) -> dict[str, str]:
+    """The variables of all commands: the place's home, and no Airflow of this shell."""
     kept = {
-        name: text for name, text in os.environ.items() if not name.startswith(("AIRFLOW", "MUSTER_HOME"))
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("AIRFLOW", "MUSTER_HOME", "MUSTER_NO_WARM"))
     }
     return {**kept, "MUSTER_HOME": str(place.root / ".muster")}
 
 
-def _airflow(place: Place, folder: str) -> dict[str, str]:
+def airflow(place: Place, folder: str) -> dict[str, str]:
     """A plain Airflow of the same release on its own database, with logging as quiet as ours."""
     home = place.root / "plain-home"
     return {

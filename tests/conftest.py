@@ -25,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     (root / "dags").mkdir()
     settings = Settings(home=root / ".muster", cache=Settings.load().cache)
     home = config.stash[_HOME] = EmbeddedHome(settings=settings, dags=root / "dags")
+    os.environ["MUSTER_NO_WARM"] = (
+        "1"  # no command of a test leaves a process behind, but where that is what is tested
+    )
     os.environ.update(
         {name: value for name, value in home.environment().items() if name.startswith("AIRFLOW")}
     )

@@ -24,6 +24,7 @@ from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
+from muster.cli.warm import here
 from muster.core.deprecated import old_options
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
@@ -32,6 +33,7 @@ HELP = """The whole road of a model in one Airflow Dag, on this machine or a clu
 MUSTER_HOME     volumes, jobs, deployments; default: the nearest .muster folder
 MUSTER_CACHE    environments and downloads, safe to delete; default: ~/.cache/muster
 MUSTER_CLUSTER  a file that names a cluster, on which jobs, volumes and deployments then are
+MUSTER_NO_WARM  1: muster run leaves no process behind that has Airflow imported for the next run
 MUSTER_COMPARE  1: a commit also reads the files that it shares with the version before
 """
 
@@ -105,8 +107,9 @@ def root(
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
-    words, warned = old_options(sys.argv[1:])
-    for line in warned:
+    here.arguments = sys.argv[1:]
+    words, warned = old_options(here.arguments)
+    for line in () if here.forked else warned:
         typer.echo(f"muster: {line}", err=True)
     try:
         app(words, prog_name="muster")

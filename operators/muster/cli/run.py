@@ -11,13 +11,15 @@ import typer
 from typer.core import TyperCommand
 
 from muster.cli.command import Json
-from muster.cli.screen import emit
+from muster.cli.screen import emit, note
+from muster.cli.warm import here
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from muster.airflow.embedded.result import RunResult
 
 INTERRUPTED = 130
+STARTING = "starting Airflow"
 
 
 class ResumeMode(str, Enum):
@@ -84,6 +86,9 @@ def run(
     --only keep the earlier stages of the last run as --resume does, and rerun a stage that succeeded.
     """
     params = dict(map(read_param, param or []))
+    ended = _run_there(dag, dags=dags, params=params, resume=resume, start=start, only=only)
+    if ended is not None:
+        raise typer.Exit(ended)
     result = execute(
         dag,
         params=params,
@@ -95,6 +100,31 @@ def run(
         dags=dags,
     )
     finish(result, as_json=as_json)
+
+
+def _run_there(
+    dag: str,
+    *,
+    dags: Path,
+    params: Mapping[str, Any],
+    resume: ResumeMode | None,
+    start: str | None,
+    only: str | None,
+) -> int | None:
+    """Have the waiting process run this command, and return its exit code; None if it is to run here."""
+    from muster.airflow.embedded.home import EmbeddedHome
+    from muster.airflow.embedded.runner import Wanted, needs_airflow
+    from muster.cli.screen import answers_go_to
+    from muster.cli.warm.client import end_as, run_there
+    from muster.core.settings import Settings
+
+    home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
+    home.check()
+    wanted = Wanted(params=params, resume=None if resume is None else resume.value, start=start, only=only)
+    if not needs_airflow(dag, home, wanted):
+        return None
+    ended = run_there(home, stdout=answers_go_to(), starting=lambda: note(STARTING))
+    return None if ended is None else end_as(ended)
 
 
 def read_param(text: str) -> tuple[str, str]:
@@ -123,7 +153,8 @@ def execute(
     from muster.cli.stages import view
 
     with view() as listener:
-        listener.note("starting Airflow")
+        if not here.forked:
+            listener.note(STARTING)
         from muster.airflow.embedded.runner import run_dag
 
         return run_dag(

@@ -99,6 +99,11 @@ def kept_for_the_document() -> Iterator[None]:
         yield
 
 
+def answers_go_to() -> int:
+    """Return the file of answers: stdout, also while it is kept for the document."""
+    return (_kept[-1] if _kept else sys.stdout).fileno()
+
+
 def when(epoch_seconds: float | None) -> str:
     """Return a time in local time, to the second; ``-`` for None."""
     if epoch_seconds is None:

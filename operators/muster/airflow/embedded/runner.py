@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
@@ -99,8 +100,9 @@ def run_dag(
     wanted = Wanted(
         params=params or {}, resume=resume, start=start, only=only, no_cache=no_cache, serial=serial
     )
-    if wanted.goes_on and wanted.again is None and (kept := _all_kept(dag_id, home, listener)) is not None:
-        return kept
+    kept = _all_kept(dag_id, home, wanted)
+    if kept is not None:
+        return _show_kept(kept, listener)
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
     begun = home.kept(dag_id).begin()
@@ -113,8 +115,15 @@ def run_dag(
     return result
 
 
-def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult | None:
-    """Show the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
+def needs_airflow(dag_id: str, home: EmbeddedHome, wanted: Wanted) -> bool:
+    """Whether a run has to start Airflow: all but a resume that keeps everything."""
+    return _all_kept(dag_id, home, wanted) is None
+
+
+def _all_kept(dag_id: str, home: EmbeddedHome, wanted: Wanted) -> RunResult | None:
+    """Return the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
+    if not wanted.goes_on or wanted.again is not None:
+        return None
     result = home.kept(dag_id).recall()
     if (
         result is None
@@ -123,6 +132,10 @@ def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult 
         or home.notes.held(result.run_id)
     ):
         return None
+    return result
+
+
+def _show_kept(result: RunResult, listener: Listener) -> RunResult:
     listener.run_started(result.run_id, [stage.task_id for stage in result.stages])
     for stage in result.stages:
         listener.task_ended(stage)
@@ -130,11 +143,13 @@ def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult 
 
 
 def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
-    home.enter()
-    from sqlalchemy.exc import OperationalError
-
+    with no_collections():
+        home.enter()
+        from sqlalchemy.exc import OperationalError
     try:
-        return _Runner(dag_id, home, listener).run(wanted)
+        with no_collections():
+            runner = _Runner(dag_id, home, listener)
+        return runner.run(wanted)
     except OperationalError as error:
         raise MusterError(
             f"Airflow's database {home.database} cannot be used: {error.orig}; its disk has "

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TextIO
 
 from muster.airflow.attempts.watcher import LineListener
 from muster.core.linux import die_with
+from muster.core.locks import leave_to_parent
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 
@@ -213,6 +214,7 @@ def _become(
     code = 1
     try:
         die_with(parent)
+        leave_to_parent()  # the run's own lock says whether the run lives
         if printed is not None:
             printed.take()
         _serve(work, pipe, stop)
