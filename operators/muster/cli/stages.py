@@ -1,7 +1,7 @@
 """Shows a run in progress on stderr: a table of stages below the ranks' lines, or plain lines.
 
-On a terminal the table stays at the bottom and what the ranks print scrolls above it. Anywhere else
-each event is a line of its own.
+On a terminal the table stays at the bottom, and the ranks' lines scroll above it. Elsewhere each event is
+a line.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
+from muster.core.address import shown
 from muster.core.status import JobState
 
 if TYPE_CHECKING:
@@ -34,24 +35,17 @@ def view() -> AbstractContextManager[Listener]:
 
 
 def state_of(stage: Stage) -> str:
-    """Return a stage's state for people: Airflow's word, but for what was kept or never ran."""
+    """Return a stage's state for people: Airflow's word, except for stages that were kept or never ran."""
     return "kept" if stage.kept else _WORDS.get(stage.state, stage.state)
 
 
 def versions(outputs: Mapping[str, Iterable[str]]) -> str:
-    """Write the versions of a stage shortly: ``flights/features@1…@12, flights/report@3``."""
-    return ", ".join(text for addresses in outputs.values() if (text := _span(list(addresses))))
-
-
-def _span(addresses: Sequence[str]) -> str:
-    names = [address.removeprefix("volume://") for address in addresses]
-    if len(names) < 3:
-        return ", ".join(names)
-    return f"{names[0]}…@{names[-1].rpartition('@')[2]}"
+    """Format the versions of a stage: ``flights/features@1…@12, flights/report@3``."""
+    return shown([address for addresses in outputs.values() for address in addresses])
 
 
 class PlainView:
-    """One line for each event, for logs and pipes; long preparations print a line now and then."""
+    """Prints one line for each event, for logs and pipes; a long preparation prints a line now and then."""
 
     def __init__(self) -> None:
         self._started, self._again = True, ""
@@ -65,7 +59,7 @@ class PlainView:
         """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Print what is being prepared."""
+        """Print the current preparation."""
         self._seldom(safe(text))
 
     def warning(self, text: str) -> None:
@@ -77,21 +71,21 @@ class PlainView:
         note(f"run {safe(run_id)}: {safe(', '.join(tasks))}")
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
-        """Print that a stage began; a stage with a job begins when its job does."""
+        """Print that a stage began; a stage with a job begins with its job."""
         self._started = not runs_a_job
         self._again = _again(try_number)
         if self._started:
             note(f"{safe(task)}: started{self._again}")
 
     def job(self, task: str, status: JobStatus) -> None:
-        """Print what its job waits for, and when it starts."""
+        """Print why a stage's job waits, and its start."""
         if status.state is JobState.RUNNING:
             self._start(task)
         elif status.reason:
             note(f"{safe(task)}: {safe(waits_for(status))}")
 
     def lines(self, task: str, lines: Sequence[str]) -> None:
-        """Print what its ranks printed."""
+        """Print the ranks' lines."""
         for line in lines:
             if line.startswith(OF_A_RANK):  # a line may come before the job's running state
                 self._start(task)
@@ -99,7 +93,7 @@ class PlainView:
 
     def instance_ended(self, instance: Instance) -> None:
         """Print how it ended."""
-        self._ended(instance.label, instance.state, instance)
+        self._ended(instance.label, "kept" if instance.kept else instance.state, instance)
 
     def task_ended(self, stage: Stage) -> None:
         """Print how it ended."""
@@ -117,7 +111,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table at the bottom of the terminal, lines above it."""
+    """Draws a table at the bottom of the terminal, and lines above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -125,7 +119,7 @@ class LiveView:
 
         self._stages: dict[str, Stage | float | None] = {}
         self._status = ""
-        # Of the stage that runs: its instance where it is mapped, how its job stands, and why.
+        # Of the running stage: its instance if it is mapped, its job's state, and the reason.
         self._instance, self._state, self._why = "", RUNNING, ""
         self._console = console or Console(stderr=True)
         self._live = Live(
@@ -142,7 +136,7 @@ class LiveView:
         self._live.stop()
 
     def note(self, text: str) -> None:
-        """Show what is being prepared below the table, until the next note."""
+        """Show the current preparation below the table, until the next note."""
         self._status = safe(text)
 
     def warning(self, text: str) -> None:
@@ -155,7 +149,7 @@ class LiveView:
         self._stages = dict.fromkeys(tasks)
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:  # noqa: ARG002
-        """Let a stage's clock run."""
+        """Start a stage's clock."""
         task_id, instance, _ = task.partition("[")
         if not isinstance(
             self._stages.get(task_id), float
@@ -166,24 +160,24 @@ class LiveView:
             self._print(f"{task} ", f"started{_again(try_number)}", "yellow")
 
     def job(self, task: str, status: JobStatus) -> None:
-        """Show what its job waits for in its row."""
+        """Show why a stage's job waits, in its row."""
         self._state, self._why = status.state.value, status.reason
         if self._instance:
             self._instance = task
 
     def lines(self, task: str, lines: Sequence[str]) -> None:
-        """Print what its ranks printed above the table."""
+        """Print the ranks' lines above the table."""
         for line in lines:
             self._print(f"{task} │ ", line, "")
 
     def instance_ended(self, instance: Instance) -> None:
-        """Print how it ended above the table."""
+        """Print above the table how an instance ended."""
         made = versions(instance.versions)
         took = f"{instance.state}, {seconds(instance.seconds)}{f', {made}' if made else ''}"
         self._print(f"{instance.label} ", took, STATE_COLOURS.get(instance.state, ""))
 
     def task_ended(self, stage: Stage) -> None:
-        """Stop its clock."""
+        """Stop a stage's clock."""
         self._stages[stage.task_id] = stage
 
     def _print(self, head: str, text: str, style: str) -> None:
@@ -193,7 +187,7 @@ class LiveView:
         self._console.print(line, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """Return the table of stages as it is drawn now."""
+        """Return the current table of stages."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -228,7 +222,7 @@ class LiveView:
 
 
 def waits_for(status: JobStatus) -> str:
-    """Say what a job that has not started waits for: ``queued: 2 before it``."""
+    """Return why a job has not started: ``queued: 2 before it``."""
     state = status.state.value
     return status.reason if status.reason.startswith(state) else f"{state}: {status.reason}"
 

@@ -28,6 +28,7 @@ class Instance:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
+    kept: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Stage:
         where it did not start.
     :param seconds: from start to end of its last try.
     :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job.
-    :param kept: it succeeded in an earlier run, and ``--resume`` kept it.
+    :param kept: it took what was made before: ``--resume`` kept it, or its operator's ``cache``.
     :param versions: addresses by the name of the output.
     :param message: why it failed, if it did.
     :param instances: of a mapped task, in the order of its map; empty for others.

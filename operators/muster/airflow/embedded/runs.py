@@ -227,6 +227,12 @@ class Runs:
         self._session.commit()
         return found
 
+    def taken(self, run: DagRun) -> frozenset[tuple[str, int]]:
+        """Return the tasks of a run, each with its map index, that took what another run had made."""
+        return frozenset(
+            (row.task_id, row.map_index) for row, attempt, _ in self._attempts(run) if attempt.kept
+        )
+
     def _jobs(self, run: DagRun) -> list[str]:
         """Return the jobs of a run that its tasks recorded."""
         return [job_id for _, _, job_id in self._attempts(run)]
