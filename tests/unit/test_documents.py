@@ -60,6 +60,8 @@ BY_HAND = {
     "backends.local.serving.platform": "a model server's",
     "backends.local.serving.server": "a model server's",
     "backends.local.spawn": "of the process that starts it",
+    "cli.notebook": "what its own --check prints",
+    "client.kernel": "inputs, of the command that starts it",
     "core.comparison": "a spec, for its digest",
     "core.wire": "all documents",
     "volumes.commit": "wire.build",

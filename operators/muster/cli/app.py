@@ -19,6 +19,7 @@ from muster.cli.doctor import doctor
 from muster.cli.init import init
 from muster.cli.leaving import leave
 from muster.cli.mlflow import mlflow
+from muster.cli.notebook import notebook
 from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
@@ -71,6 +72,13 @@ app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
+app.command(
+    "notebook",
+    epilog=example(
+        "muster notebook --image train --inputs flights/features@latest",
+        "muster notebook --inputs rows=flights/features@2013-03 --execute report.ipynb",
+    ),
+)(notebook)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(runs.app, name="runs")
 app.add_typer(volumes.app, name="volumes")

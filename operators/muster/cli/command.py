@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from muster.cli.screen import complain, kept_for_the_document
-from muster.core.errors import MusterError, NotFound
+from muster.client.place import check_home
+from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Commands(TyperGroup):
         """List the commands in the order in which a new user needs them."""
         first = [
             *("demo", "init", "run", "plan", "up", "runs", "jobs", "queue", "gpus"),
-            *("volumes", "cache", "deployments", "images", "tensorboard", "mlflow", "doctor"),
+            *("volumes", "cache", "deployments", "images", "notebook", "tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 
@@ -81,8 +82,8 @@ def open_store(*, make: bool = False) -> LocalStore:
     :raises NotFound: there is none.
     """
     settings = Settings.load()
-    if settings.cluster is None and not make:
-        _check_home(settings)
+    if not make:
+        check_home(settings)
     from muster.backends.choose import LOOK_SECONDS, choose_store
 
     store = choose_store(settings, patience_seconds=LOOK_SECONDS)
@@ -110,8 +111,7 @@ def open_backend(*, patient: bool = False) -> Backend:
     :raises NotFound: nothing was ever run here.
     """
     settings = Settings.load()
-    if settings.cluster is None:
-        _check_home(settings)
+    check_home(settings)
     from muster.backends.base import PATIENCE_SECONDS
     from muster.backends.choose import LOOK_SECONDS, choose_backend
 
@@ -126,8 +126,7 @@ def open_deployments() -> Deployments:
     :raises NotFound: nothing was ever run here.
     """
     settings = Settings.load()
-    if settings.cluster is None:
-        _check_home(settings)
+    check_home(settings)
     from muster.backends import choose
 
     return _opened.enter_context(choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS))
@@ -138,11 +137,3 @@ def open_capacity() -> Capacity:
     from muster.backends.choose import choose_capacity
 
     return choose_capacity(Settings.load())
-
-
-def _check_home(settings: Settings) -> None:
-    if not settings.store.is_dir():
-        raise NotFound(
-            f"nothing is kept in {settings.home} yet: run `muster demo` or `muster run`, "
-            "go to the folder that holds the .muster you mean, or set MUSTER_HOME"
-        )

@@ -67,19 +67,33 @@ def run(
             "--no-cache", help="Make every stage anew, also those that earlier runs made of the same."
         ),
     ] = False,
+    serial: Annotated[
+        bool,
+        typer.Option("--serial", help="Run one stage after the other, each on this terminal itself."),
+    ] = False,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
     """Run a Dag from its first stage to its last.
 
-    Missing environments are built first. Stages run one after another (under muster up, side by side). --resume needs no
-    run id: it continues the last run at the first stage that did not succeed. A warning names each kept stage whose own
-    code changed; --resume=strict reruns it. Ctrl-C ends the running job and the run; --resume continues there, and a
-    stage with checkpoints at its last one. --from and --only keep the earlier stages of the last run as --resume does,
-    and rerun a stage that succeeded.
+    Missing environments are built first. Stages that do not wait for each other run side by side, as far as the machine
+    has room and Airflow's limits allow (pools, max_active_tasks, max_active_tis_per_dagrun). --serial runs one after the
+    other, and a breakpoint() in a @task then works. --resume needs no run id: it continues the last run at the first
+    stage that did not succeed. A warning names each kept stage whose own code changed; --resume=strict reruns it. Ctrl-C
+    ends the running jobs and the run; --resume continues there, and a stage with checkpoints at its last one. --from and
+    --only keep the earlier stages of the last run as --resume does, and rerun a stage that succeeded.
     """
     params = dict(map(read_param, param or []))
-    result = execute(dag, params=params, resume=resume, start=start, only=only, no_cache=no_cache, dags=dags)
+    result = execute(
+        dag,
+        params=params,
+        resume=resume,
+        start=start,
+        only=only,
+        no_cache=no_cache,
+        serial=serial,
+        dags=dags,
+    )
     finish(result, as_json=as_json)
 
 
@@ -103,6 +117,7 @@ def execute(
     start: str | None = None,
     only: str | None = None,
     no_cache: bool = False,
+    serial: bool = False,
 ) -> RunResult:
     """Run a Dag and show its progress on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
     from muster.cli.stages import view
@@ -120,6 +135,7 @@ def execute(
             start=start,
             only=only,
             no_cache=no_cache,
+            serial=serial,
         )
 
 

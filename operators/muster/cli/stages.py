@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
@@ -44,11 +44,21 @@ def versions(outputs: Mapping[str, Iterable[str]]) -> str:
     return shown([address for addresses in outputs.values() for address in addresses])
 
 
+class _Running(NamedTuple):
+    """A task, or an instance of a mapped one, that runs: what it is called, how its job stands, and why."""
+
+    label: str
+    state: str = RUNNING
+    why: str = ""
+
+
 class PlainView:
     """Prints one line for each event, for logs and pipes; a long preparation prints a line now and then."""
 
     def __init__(self) -> None:
-        self._started, self._again = True, ""
+        self._unstarted: dict[
+            str, str
+        ] = {}  # tasks whose job has not started, and what is added to "started"
         self._seldom = Seldom(note)
 
     def __enter__(self) -> Listener:
@@ -71,11 +81,10 @@ class PlainView:
         note(f"run {safe(run_id)}: {safe(', '.join(tasks))}")
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
-        """Print that a stage began; a stage with a job begins with its job."""
-        self._started = not runs_a_job
-        self._again = _again(try_number)
-        if self._started:
-            note(f"{safe(task)}: started{self._again}")
+        """Print that a stage began; a stage with a job begins when its job does."""
+        self._unstarted[_instance(task)] = _again(try_number)
+        if not runs_a_job:
+            self._start(task)
 
     def job(self, task: str, status: JobStatus) -> None:
         """Print why a stage's job waits, and its start."""
@@ -99,10 +108,13 @@ class PlainView:
         """Print how it ended."""
         self._ended(stage.task_id, state_of(stage), stage)
 
+    def beat(self) -> None:
+        """Do nothing."""
+
     def _start(self, task: str) -> None:
-        if not self._started:
-            note(f"{safe(task)}: started{self._again}")
-        self._started = True
+        again = self._unstarted.pop(_instance(task), None)
+        if again is not None:
+            note(f"{safe(task)}: started{again}")
 
     def _ended(self, label: str, state: str, of: Stage | Instance) -> None:
         took = "" if of.seconds is None else f", {seconds(of.seconds)}"
@@ -119,17 +131,21 @@ class LiveView:
 
         self._stages: dict[str, Stage | float | None] = {}
         self._status = ""
-        # Of the running stage: its instance if it is mapped, its job's state, and the reason.
-        self._instance, self._state, self._why = "", RUNNING, ""
+        self._running: dict[str, _Running] = {}  # by instance
         self._console = console or Console(stderr=True)
+        # It draws when something is told to it: a thread of its own would be in the way of the forks of the run.
         self._live = Live(
-            console=self._console, get_renderable=self.render, refresh_per_second=8, transient=True
+            console=self._console, get_renderable=self.render, auto_refresh=False, transient=True
         )
 
     def __enter__(self) -> Listener:
         """Begin to draw."""
         self._live.start()
         return self
+
+    def beat(self) -> None:
+        """Draw the clocks."""
+        self._live.refresh()
 
     def __exit__(self, *_: object) -> None:
         """Remove the table: the summary replaces it."""
@@ -138,6 +154,8 @@ class LiveView:
     def note(self, text: str) -> None:
         """Show the current preparation below the table, until the next note."""
         self._status = safe(text)
+        if not self._stages:  # later the run draws, and this may come from a signal's handler
+            self.beat()
 
     def warning(self, text: str) -> None:
         """Print a warning above the table."""
@@ -147,23 +165,22 @@ class LiveView:
         """Draw every stage as waiting."""
         self._status = safe(run_id)
         self._stages = dict.fromkeys(tasks)
+        self.beat()
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:  # noqa: ARG002
         """Start a stage's clock."""
-        task_id, instance, _ = task.partition("[")
+        task_id = _instance(task).partition("[")[0]
         if not isinstance(
             self._stages.get(task_id), float
         ):  # a mapped task's clock runs from its first instance
             self._stages[task_id] = time.monotonic()
-        self._instance, self._state, self._why = task if instance else "", RUNNING, ""
+        self._running[_instance(task)] = _Running(task)
         if try_number > 1:
             self._print(f"{task} ", f"started{_again(try_number)}", "yellow")
 
     def job(self, task: str, status: JobStatus) -> None:
         """Show why a stage's job waits, in its row."""
-        self._state, self._why = status.state.value, status.reason
-        if self._instance:
-            self._instance = task
+        self._running[_instance(task)] = _Running(task, status.state.value, status.reason)
 
     def lines(self, task: str, lines: Sequence[str]) -> None:
         """Print the ranks' lines above the table."""
@@ -172,13 +189,16 @@ class LiveView:
 
     def instance_ended(self, instance: Instance) -> None:
         """Print above the table how an instance ended."""
+        self._running.pop(_instance(instance.label), None)
         made = versions(instance.versions)
         took = f"{instance.state}, {seconds(instance.seconds)}{f', {made}' if made else ''}"
         self._print(f"{instance.label} ", took, STATE_COLOURS.get(instance.state, ""))
 
     def task_ended(self, stage: Stage) -> None:
-        """Stop a stage's clock."""
+        """Stop its clock."""
+        self._running.pop(stage.task_id, None)
         self._stages[stage.task_id] = stage
+        self.beat()
 
     def _print(self, head: str, text: str, style: str) -> None:
         from rich.text import Text
@@ -202,14 +222,24 @@ class LiveView:
         status = Text(self._status, style="dim", no_wrap=True, overflow="ellipsis")
         return Group(Text(), table, status) if self._stages else status
 
+    def _now(self, task_id: str) -> tuple[str, str]:
+        """Return the state of a task that runs, and what its instances wait for."""
+        found = [each for name, each in self._running.items() if name.partition("[")[0] == task_id]
+        if not found:
+            return RUNNING, ""
+        first = next((each for each in found if each.state == RUNNING), found[0])
+        instance = first.label if "[" in first.label else ""
+        more = f"and {len(found) - 1} more" if len(found) > 1 else ""
+        return first.state, "  ".join(filter(None, (instance, first.why, more)))
+
     def _row(self, table: Table, task_id: str, stage: Stage | float | None) -> None:
         from rich.text import Text
 
         if stage is None:
             state, took, made = WAITING, "", ""
         elif isinstance(stage, float):
-            state, took = self._state, seconds(time.monotonic() - stage)
-            made = "  ".join(filter(None, (self._instance, self._why)))
+            state, made = self._now(task_id)
+            took = seconds(time.monotonic() - stage)
         else:
             state, took, made = state_of(stage), seconds(stage.seconds), versions(stage.versions)
         cells = (
@@ -225,6 +255,11 @@ def waits_for(status: JobStatus) -> str:
     """Return why a job has not started: ``queued: 2 before it``."""
     state = status.state.value
     return status.reason if status.reason.startswith(state) else f"{state}: {status.reason}"
+
+
+def _instance(label: str) -> str:
+    """Return what a task or an instance is called without its arguments, which may be known only later: ``fit[2]``."""
+    return label.partition(" ")[0]
 
 
 def _again(try_number: int) -> str:

@@ -31,10 +31,9 @@ def put(
     as_json: Json = False,
 ) -> None:
     """Copy a folder or file into the store, as a new version."""
-    if not source.exists():
-        raise SpecError(f"{source} does not exist: name a folder or file to copy")
-    text = origin or f"put from {source.absolute()}"
-    version = open_store(make=True).add(volume, source.absolute(), partition=partition, note=text)
+    from muster.client.versions import add
+
+    version = add(open_store(make=True), source, volume, partition=partition, note=origin)
     if as_json:
         emit({**plain(version), "address": version.address})
     else:

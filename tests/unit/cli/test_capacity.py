@@ -132,8 +132,8 @@ class TestCluster:
         self, muster: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "nowhere.toml"))
-        for command in ("gpus", "queue"):
-            answer = muster(command)
+        for asked in ("gpus", "queue"):
+            answer = muster(asked)
             assert (answer.code, answer.out) == (1, "")
             assert "nowhere.toml cannot be read" in answer.err
 

@@ -56,7 +56,7 @@ class Instances:
             map_index=map_index,
             label=called(task_id, map_index, given),
             state=state,
-            arguments={name: _plain(value) for name, value in given.items()},
+            arguments={name: plain(value) for name, value in given.items()},
             seconds=seconds,
             overhead_seconds=None if kept else self._overhead(job_id, seconds),
             job_id=job_id,
@@ -111,5 +111,6 @@ def _operator_class(task: Any) -> Any:
     return task.operator_class if task.is_mapped else type(task)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: anything else as its text."""
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -37,8 +37,10 @@ class Stage:
 
     :param state: Airflow's own: ``success``, ``failed``, ``upstream_failed``, ``skipped``; ``none``
         where it did not start.
-    :param seconds: from start to end of its last try.
-    :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job.
+    :param seconds: from start to end of its last try; of a mapped task, from the first instance's start to the
+        last one's end.
+    :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job. Of a mapped task, all
+        instances together.
     :param kept: it took what was made before: ``--resume`` kept it, or its operator's ``cache``.
     :param versions: addresses by the name of the output.
     :param message: why it failed, if it did.
@@ -114,6 +116,9 @@ class Listener(LineListener, Protocol):
     def task_ended(self, stage: Stage) -> None:
         """Show that a task ended, or is kept."""
 
+    def beat(self) -> None:
+        """Draw what moves by itself; called several times a second while tasks run."""
+
 
 class Silent:
     """A listener that shows nothing."""
@@ -140,4 +145,7 @@ class Silent:
         """Show nothing."""
 
     def task_ended(self, stage: Stage) -> None:
+        """Show nothing."""
+
+    def beat(self) -> None:
         """Show nothing."""

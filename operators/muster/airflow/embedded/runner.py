@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from muster.airflow.attempts.watcher import Watcher, watching
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
@@ -41,6 +40,7 @@ class Wanted:
     start: str | None = None
     only: str | None = None
     no_cache: bool = False
+    serial: bool = False
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -72,6 +72,7 @@ def run_dag(
     start: str | None = None,
     only: str | None = None,
     no_cache: bool = False,
+    serial: bool = False,
     listener: Listener | None = None,
     settings: Settings | None = None,
     dags: Path | None = None,
@@ -87,13 +88,17 @@ def run_dag(
     :param start: a task of the last run to run again, with all that follows it; earlier tasks are kept.
     :param only: a task to run again alone; tasks after it wait for the next resume.
     :param no_cache: make every stage anew, also those that earlier runs made of the same.
+    :param serial: run one task after the other, each with this process's stdout and stderr; otherwise those that
+        Airflow would run side by side do, and what they print is told to the listener.
     :param dags: the folder of Dags; ``./dags`` by default.
     :raises MusterError: nothing was started: no such Dag, a wrong param, an image that cannot be built …
     """
     listener = listener or Silent()
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.check()
-    wanted = Wanted(params=params or {}, resume=resume, start=start, only=only, no_cache=no_cache)
+    wanted = Wanted(
+        params=params or {}, resume=resume, start=start, only=only, no_cache=no_cache, serial=serial
+    )
     if wanted.goes_on and wanted.again is None and (kept := _all_kept(dag_id, home, listener)) is not None:
         return kept
     with suppress(OSError):  # the error is reported where the run is noted
@@ -156,8 +161,10 @@ class _Runner:
         self._runs = Runs(self._loaded, home, self._session)
         self._warnings: list[str] = []
         self._overtaken: Collection[str] = ()
+        self._serial = False
 
     def run(self, wanted: Wanted) -> RunResult:
+        self._serial = wanted.serial
         unbegun = self._runs.unbegun() if wanted.goes_on else None
         if not wanted.goes_on:
             return self._begin(wanted.run_id, wanted.params, no_cache=wanted.no_cache)
@@ -233,22 +240,27 @@ class _Runner:
         return self._runs.reopen(run, again=[*again, *(found if strict else ())])
 
     def _go(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
-        from muster.airflow.embedded.api import serve_newest_only
         from muster.airflow.embedded.interruption import Interruption
         from muster.airflow.embedded.loop import Loop
 
-        if not kept.issuperset(self._loaded.order):
-            serve_newest_only()
         began = time.monotonic()
         interruption = Interruption(self._listener.note)
         scope = None if only is None else self._loaded.leading_to(only)
-        loop = Loop(self._loaded, run, self._session, self._listener, interruption, scope)
+        loop = Loop(
+            self._loaded,
+            run,
+            self._session,
+            self._listener,
+            interruption,
+            scope,
+            serial=self._serial,
+            on_lost=lambda *instance: self._runs.end_unless_retried(run, self._backend, *instance),
+        )
         self._listener.run_started(run.run_id, self._loaded.order)
         for task_id in self._loaded.order:
             if task_id in kept:
                 self._listener.task_ended(self._stage(run, loop, task_id, kept))
-        watcher = Watcher(listener=self._listener, stopping=interruption.__bool__)
-        with watching(watcher), interruption.listening():
+        with interruption.listening():
             loop.run(
                 lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)),
                 lambda task_id, map_index: self._listener.instance_ended(
