@@ -27,7 +27,7 @@ from muster.core.wire import SCHEMA_VERSION
 
 LIST = Path(__file__).with_name("documents.txt")
 ROOT = Path(muster.__path__[0])
-READERS = {"loads", "wire.loads", "wire.build", "call.message"}
+READERS = {"loads", "loads_field", "wire.loads", "wire.loads_field", "wire.build", "call.message"}
 DERIVED = {"kind", "row.sent.kind", "self.message"}
 """What the readers are told where one line reads many kinds: those of the table, and of the calls that are found."""
 DIGEST = "b3:" + "ab" * 32
@@ -198,8 +198,11 @@ def lines() -> Iterator[str]:
 
 
 def shown(hint: Any) -> str:
-    """Return a type as its author writes it, without modules."""
+    """Return a type as its author writes it, without modules; an enum's name is not on the wire."""
     text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    for kind in parts(hint):
+        if issubclass(kind, Enum):
+            text = re.sub(rf"\b{kind.__name__}\b", "enum", text)
     return re.sub(r"\b([a-z_]+\.)+", "", text)
 
 

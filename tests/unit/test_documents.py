@@ -60,7 +60,9 @@ BY_HAND = {
     "backends.local.serving.platform": "a model server's",
     "backends.local.serving.server": "a model server's",
     "backends.local.spawn": "of the process that starts it",
-    "core.comparison": "what it has just written",
+    "cli.notebook": "what its own --check prints",
+    "client.kernel": "inputs, of the command that starts it",
+    "core.comparison": "a spec, for its digest",
     "core.wire": "all documents",
     "volumes.commit": "wire.build",
     "volumes.commit_records": "tried below",
@@ -203,8 +205,9 @@ def test_a_token_of_a_later_release_is_refused_by_name() -> None:
 
     keys = (b"k" * 32,)
     plain, more = (
-        tokens.sign(keys, Later(kind=tokens.Kind.OPERATOR, expires=2e9 * 2, later=later)) for later in (0, 1)
+        tokens.sign(keys, Later(kind=tokens.TokenKind.OPERATOR, expires=2e9 * 2, later=later))
+        for later in (0, 1)
     )
-    assert tokens.verify(keys, plain).kind is tokens.Kind.OPERATOR  # it uses nothing new
-    with pytest.raises(tokens.Refused, match=r"unknown field 'later'.*ask the store service's operator"):
+    assert tokens.verify(keys, plain).kind is tokens.TokenKind.OPERATOR  # it uses nothing new
+    with pytest.raises(tokens.TokenRefused, match=r"unknown field 'later'.*ask the store service's operator"):
         tokens.verify(keys, more)

@@ -51,8 +51,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
 
     :raises SpecError: not JSON, nested too deeply, another kind, a newer schema, an unknown or missing field, a wrong type.
     """
-    built = _build(kind, _document(kind, text), kind.__name__)
-    return typing.cast("T", built)
+    return build(kind, _document(kind, text))
 
 
 def loads_field(kind: type, name: str, text: str | bytes) -> Any:
