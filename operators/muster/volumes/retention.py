@@ -32,6 +32,7 @@ from muster.volumes.held import (
     named,
     resumable,
 )
+from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ def collect(
             if has_ended(store, reader.name):
                 store.release(reader.name)
         for job_id in decided.jobs:
+            keep_series(store.layout, job_id)
             store.layout.discard(store.layout.job(job_id))
+        sweep_series(store.layout)
         freed_bytes = staged + (trash.remove_all(store.layout, buried) if scarce else 0)
         freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)
         if failed is not None:
