@@ -114,6 +114,13 @@ def heard(log: bytes) -> Told:
     return told
 
 
+def use_lines(replica: str, use: Mapping[str, float]) -> str:
+    """Return the lines, without the last one's end, with which a worker tells what its replica uses."""
+    pairs = [f"{name}={value:.6g}" for name, value in use.items()]
+    groups = (pairs[first : first + MOST_NUMBERS] for first in range(0, len(pairs), MOST_NUMBERS))
+    return "\n".join(f"[use {replica}] muster: {' '.join(group)}" for group in groups)
+
+
 def _newest(before: Mapping[str, T], later: Mapping[str, T], most: int) -> dict[str, T]:
     return dict(list({**before, **later}.items())[-most:])
 

@@ -18,7 +18,6 @@ them are read, spread evenly. Numbers that are not finite are counted and have n
 from __future__ import annotations
 
 import math
-import random
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -40,6 +39,7 @@ _LINE = re.compile(rb"^\[rank (\d{1,6})\] (muster: [a-z][^\n]*)$", re.MULTILINE)
 _USE = re.compile(rb"^\[use ([a-z0-9][a-z0-9.-]{0,79})\] (muster: [a-z][^\n]*)$", re.MULTILINE)
 _USE_LINES = re.compile(rb"(?:^\[use [^\n]*\n?)+", re.MULTILINE)
 _STEPS = ("step", "epoch")
+_GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +87,6 @@ class Series:
 def has_numbers(lines: bytes) -> bool:
     """Whether there may be points in these lines; one search, for lines of which most have none."""
     return _MARK in lines
-
-
-def use_lines(replica: str, use: Mapping[str, float], *, most: int = 8) -> str:
-    """Return the lines, without the last one's end, with which a worker tells what its replica uses."""
-    pairs = [f"{name}={value:.6g}" for name, value in use.items()]
-    groups = (pairs[first : first + most] for first in range(0, len(pairs), most))
-    return "\n".join(f"[use {replica}] muster: {' '.join(group)}" for group in groups)
 
 
 def segments(lines: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -185,7 +178,6 @@ class Folding:
         self._left_out: dict[str, None] = {}
         self._numbers_left_out = self._lines_left_out = 0
         self._second = 0.0  # of the newest points; it never falls, whatever the clock does
-        self._random = random.Random(0)  # noqa: S311 - it spreads, it guards nothing
         self._may_read, self._read_at = float(LINES_A_SECOND), 0.0
 
     def take(self, lines: bytes, *, at: float) -> list[Any] | None:
@@ -287,7 +279,7 @@ class Folding:
         found: dict[int, tuple[bytes, bytes]] = {}
         size = len(lines) / max(1, most)
         for part in range(most):
-            place = int((part + self._random.random()) * size)
+            place = int((part + part * _GOLDEN % 1) * size)  # no pattern of the lines falls in step with it
             if line := _LINE.search(lines, place, int((part + 1) * size) + LONGEST_LINE):
                 found[line.start()] = (line[1], line[2])
         return list(found.values())

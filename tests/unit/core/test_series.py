@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from muster.core.progress import use_lines
 from muster.core.series import (
     LINES_A_SECOND,
     MOST_NAMES,
@@ -17,7 +18,6 @@ from muster.core.series import (
     Series,
     has_numbers,
     segments,
-    use_lines,
 )
 from muster.core.wire import dumps, loads
 
