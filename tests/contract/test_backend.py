@@ -174,6 +174,9 @@ class BackendContract:
         assert status.result is not None
         assert dict(status.result.links) == {"MLflow": "https://example.com/1"}
         assert "[rank 0] muster: epoch=3/3" in lines
+        told = {curve.name: curve for curve in backend.store.ledger.series(one).numbers}
+        assert told["epoch"].values == (1.0, 1.0, 3.0)
+        assert (told["loss"].values, told["loss"].steps, told["loss"].not_finite) == ((0.5,), (1.0,), 1)
 
     def test_one_rank_that_talks_is_enough_for_a_gang_not_to_hang(
         self, backend: Backend, job: Callable[..., JobSpec]

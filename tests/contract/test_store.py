@@ -15,6 +15,7 @@ from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
 from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
+from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
@@ -600,6 +601,47 @@ class StoreContract:
         with ThreadPoolExecutor(10) as pool:
             list(pool.map(lambda n: (store, again)[n % 2].ledger.append("a-1", lines[n]), range(10)))
         assert sorted(store.ledger.read("a-1")[0].splitlines(keepends=True)) == sorted(lines)
+
+    def test_what_ranks_and_workers_tell_becomes_series_beside_the_log(self, store, again):
+        store.ledger.create("a-1", ONE)
+        assert store.ledger.series("a-1") == Series()
+        store.ledger.append(
+            "a-1",
+            b"[rank 0] begins\n[rank 0] muster: epoch=1/3 loss=0.5\n[use main-0] muster: cpu_cores=1.5\n"
+            b"[rank 1] muster: epoch=1/3 loss=nan\n",
+        )
+        store.ledger.append("a-1", b"[rank 0] muster: epoch=2/3 loss=0.25\n")
+        assert again.ledger.read("a-1")[0].count(b"\n") == 4
+        assert b"[use" not in again.ledger.read("a-1")[0]
+        series = again.ledger.series("a-1")
+        assert series == store.ledger.series("a-1")
+        assert [(c.name, c.source, c.step_name, c.steps, c.values, c.not_finite) for c in series.numbers] == [
+            ("epoch", "0", "", (), (1.0, 2.0), 0),
+            ("epoch", "1", "", (), (1.0,), 0),
+            ("loss", "0", "epoch", (1.0, 2.0), (0.5, 0.25), 0),
+            ("loss", "1", "", (), (), 1),
+        ]
+        assert [(c.name, c.source, c.values) for c in series.use] == [("cpu_cores", "main-0", (1.5,))]
+        assert all(0 <= second < 60 for curve in series.numbers for second in curve.seconds)
+
+    def test_there_are_no_series_of_a_job_that_is_not_there(self, store):
+        with pytest.raises(NotFound, match="no job a-1"):
+            store.ledger.series("a-1")
+
+    def test_series_last_as_long_as_a_version_of_their_job(self, store, again):
+        for job_id in ("a-1", "a-2"):
+            run(store, job_id, ONE, {"features": {"x": job_id.encode()}})
+            store.ledger.append(job_id, b"[rank 0] muster: loss=0.5\n")
+            end(store, job_id, JobState.SUCCEEDED)
+        store.collect(keep_last=1, job_days=0)
+        assert again.ledger.jobs() == []
+        assert [curve.values for curve in again.ledger.series("a-2").numbers] == [(0.5,)]
+        with pytest.raises(NotFound):
+            again.ledger.series("a-1")
+        run(store, "a-3", ONE, {"features": {"x": b"3"}})
+        store.collect(keep_last=1, job_days=0)
+        with pytest.raises(NotFound):
+            again.ledger.series("a-2")
 
     def test_jobs_come_oldest_first(self, store):
         for job_id in ("b-1", "c-1", "a-1"):

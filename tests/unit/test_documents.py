@@ -68,6 +68,7 @@ BY_HAND = {
     "volumes.commit_records": "tried below",
     "volumes.layout": "tried below",
     "volumes.ledger": "two specs, compared as written",
+    "volumes.series": "its own file, by format; tried in unit/core/test_series.py",
     "volumes.service.client": "a progress line",
     "volumes.service.refusals": "an error's text",
     "volumes.service.starts": "attempts by start",

@@ -11,6 +11,7 @@ import typer
 
 from muster.cli import leftovers
 from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store, person
+from muster.cli.curves import drawn
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, seconds, when
 from muster.core.cancelling import by_command
 from muster.core.errors import NotFound, SpecError
@@ -127,13 +128,24 @@ def show(job: Newest, *, as_json: Json = False) -> None:
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
     parts = () if status.state.ended else open_capacity().parts(job_id)
+    series = backend.store.ledger.series(job_id)
     if as_json:
-        emit({"status": plain(status), "spec": plain(spec), "parts": [plain(part) for part in parts]})
+        emit(
+            {
+                "status": plain(status),
+                "spec": plain(spec),
+                "parts": [plain(part) for part in parts],
+                "series": plain(series),
+            }
+        )
         return
     say(typer.style(job_id, bold=True))
     fields(chain(_status_fields(status), map(_where, parts)))
     say()
     fields(_spec_fields(spec))
+    if pictures := list(drawn(series)):
+        say()
+        fields(pictures)
     if status.verdict is not None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():

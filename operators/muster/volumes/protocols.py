@@ -5,7 +5,7 @@ Versions        committed data, its origin, and which of it is kept or hidden
 Snapshots       code, and the locks of images, by digest
 Makings         what was made from what, so that nothing is made twice
 Attempts        the staged files of jobs: sealed, committed, or fetched after a failure
-Ledger          jobs: spec, status, owner, log
+Ledger          jobs: spec, status, owner, log, series
 Upkeep          checks, disk space and garbage collection
 ==============  ==============================================================================
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from muster.core.job import JobSpec, Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.manifest import Entry
@@ -179,7 +180,7 @@ class Attempts(Protocol):
 
 
 class Ledger(Protocol):
-    """Per job_id: spec, owner, status, log. The backend writes it, every part of muster reads it."""
+    """Per job_id: spec, owner, status, log, series. The backend writes it, every part of muster reads it."""
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job, whole or not at all; False where it is there already with the same spec.
@@ -206,13 +207,21 @@ class Ledger(Protocol):
         """Set the owner if it is `expected` now; return whether it was."""
 
     def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the job's log."""
+        """Add whole lines to the job's log, and the numbers in them to its series (:mod:`muster.core.series`)."""
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         """Return whole lines of the log from offset `after`, and the offset after them."""
 
     def log_bytes(self, job_id: str) -> int:
         """Return the length of the job's log now; 0 before its first line."""
+
+    def series(self, job_id: str) -> Series:
+        """Return what the lines of a job's log, and its workers, told over time: small, and read without the log.
+
+        Those of a job whose versions have their data are there, also when its ledger entry is deleted.
+
+        :raises NotFound: no such job.
+        """
 
     def jobs(self) -> list[str]:
         """Return every job_id, oldest first."""

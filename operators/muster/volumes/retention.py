@@ -33,6 +33,7 @@ from muster.volumes.held import (
     resumable,
 )
 from muster.volumes.makings import last_used, tidy
+from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ def collect(
             if has_ended(store, reader.name):
                 store.release(reader.name)
         for job_id in decided.jobs:
+            keep_series(store.layout, job_id)
             store.layout.discard(store.layout.job(job_id))
+        sweep_series(store.layout)
         tidy(store.layout)
         freed_bytes = staged + (trash.remove_all(store.layout, buried) if scarce else 0)
         freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)

@@ -36,6 +36,7 @@ from muster.worker.mounts import protect
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
+from muster.worker.usage import Usage
 
 FOLLOWER_LENGTH = 160
 MOST_LEFT = 5
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         replica = _own_folder(replica)
         protect(path for paths in replica.inputs.values() for path in paths)
-        report = _run_ranks(replica, Disks(replica, claim=in_pod))
+        report = _run_ranks(replica, Disks(replica, claim=in_pod), Usage(replica, say=say, in_pod=in_pod))
     except InRank as here:
         plan = here.plan
     except SpecError as error:
@@ -83,7 +84,7 @@ def _own_folder(replica: Replica) -> Replica:
     return replace(replica, scratch=scratch, code=code)
 
 
-def _run_ranks(replica: Replica, disks: Disks) -> Report:
+def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     spec = replica.spec
     plans = plan_ranks(replica)
     launcher = launcher_of(spec.launcher)
@@ -99,7 +100,7 @@ def _run_ranks(replica: Replica, disks: Disks) -> Report:
             watched=(replica.checkpoints, *replica.staging.values()),
         ),
         follows=lost_peer,
-        doubles=doubles,
+        watches=(doubles, usage),
     )
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:

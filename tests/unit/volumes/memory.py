@@ -25,6 +25,7 @@ from muster.core.job import JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
 from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
@@ -46,6 +47,7 @@ class _Job:
     status: JobStatus
     owner: str | None
     log: bytes = b""
+    folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
     made: dict[str, tuple[str, ...]] | None = None
 
@@ -82,6 +84,7 @@ class MemoryLedger:
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         self._jobs: dict[str, _Job] = {}
+        self.kept: dict[str, Folding] = {}  # of jobs that gc deleted, while a version of theirs has data
 
     def job(self, job_id: str) -> _Job:
         """Return one job. :raises NotFound: there is none."""
@@ -126,7 +129,14 @@ class MemoryLedger:
 
     def append(self, job_id: str, data: bytes) -> None:
         with self._lock:
-            self.job(job_id).log += data + b"\n" * (bool(data) and not data.endswith(b"\n"))
+            job = self.job(job_id)
+            job.folding.take(data, at=time.time())
+            lines = b"".join(part for part, logged in segments(data) if logged)
+            job.log += lines + b"\n" * (bool(lines) and not lines.endswith(b"\n"))
+
+    def series(self, job_id: str) -> Series:
+        with self._lock:
+            return (self.kept.get(job_id) or self.job(job_id).folding).series()
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         data = self.job(job_id).log[after : after + limit_bytes]
@@ -526,7 +536,12 @@ class MemoryStore:
             for digest in plan.code:
                 del self._code[digest]
             for job_id in plan.jobs:
+                self.ledger.kept[job_id] = self.ledger.job(job_id).folding
                 self.ledger.forget(job_id)
+            for job_id in [*self.ledger.kept]:
+                made = (each for many in self._kept.values() for each in many if each.record.job_id == job_id)
+                if all(each.files is None for each in made):
+                    del self.ledger.kept[job_id]
             return Collected(plan=plan, freed_bytes=freed_bytes)
 
     def room(self) -> Room:

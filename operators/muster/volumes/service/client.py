@@ -13,6 +13,7 @@ from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
 from muster.core.job import JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
+from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
@@ -70,7 +71,15 @@ class ServiceLedger(_Client):
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)
     _specs = remote(Ledger.specs)
+    _series = remote(Ledger.series)
     _origins = remote(Ledger.origins)
+
+    def series(self, job_id: str) -> Series:
+        """Return the series of a job; a service of an earlier release has none."""
+        try:
+            return self._series(job_id)
+        except UnknownCall:
+            return Series()
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, in a few requests."""
