@@ -20,25 +20,31 @@ from muster.volumes.service.tokens import operator_token
 
 pytestmark = pytest.mark.slow
 
-CELLS = (
-    "from pathlib import Path\n"
-    "import pandas as pd\n"
-    "for number, month in enumerate(('2013-01', '2013-02'), start=1):\n"
-    "    Path('made').mkdir(exist_ok=True)\n"
-    "    pd.DataFrame({'a': [number, 2, 3]}).to_parquet('made/part.parquet')\n"
-    "    muster.put('made', 'lab/rows', partition=month, note='by a notebook')",
-    "print('one', pd.read_parquet('volume://lab/rows@2013-01/part.parquet').a.sum())\n"
-    "print('folder', pd.read_parquet('volume://lab/rows').a.sum())\n"
-    "print('all', pd.read_parquet('volume://lab/rows@*').a.sum())",
-    "import fsspec, polars as pl\n"
-    "print('polars', pl.read_parquet(fsspec.open_local('volume://lab/rows@2013-01/*.parquet'))['a'].sum())",
-    "import duckdb\n"
-    "duckdb.register_filesystem(fsspec.filesystem('volume'))\n"
-    "print('duckdb', *duckdb.sql(\"SELECT sum(a) FROM 'volume://lab/rows@*/*.parquet'\").fetchone())",
-    "import pyarrow.parquet as pq\n"
-    "print('pyarrow', pq.read_table('lab/rows@*', filesystem=fsspec.filesystem('volume')).num_rows)",
-    "frame = muster.versions('lab/rows').to_pandas()\nprint('frame', *frame.index, *frame.partition)",
-)
+SCRIPT = """
+from pathlib import Path
+import pandas as pd
+for number, month in enumerate(["2013-01", "2013-02"], start=1):
+    Path("made").mkdir(exist_ok=True)
+    pd.DataFrame({"a": [number, 2, 3]}).to_parquet("made/part.parquet")
+    muster.put("made", "lab/rows", partition=month, note="by a notebook")
+# %%
+print("one", pd.read_parquet("volume://lab/rows@2013-01/part.parquet").a.sum())
+print("folder", pd.read_parquet("volume://lab/rows").a.sum())
+print("all", pd.read_parquet("volume://lab/rows@*").a.sum())
+# %%
+import fsspec, polars as pl
+print("polars", pl.read_parquet(fsspec.open_local("volume://lab/rows@2013-01/*.parquet"))["a"].sum())
+# %%
+import duckdb
+duckdb.register_filesystem(fsspec.filesystem("volume"))
+print("duckdb", *duckdb.sql("SELECT sum(a) FROM 'volume://lab/rows@*/*.parquet'").fetchone())
+# %%
+import pyarrow.parquet as pq
+print("pyarrow", pq.read_table("lab/rows@*", filesystem=fsspec.filesystem("volume")).num_rows)
+# %%
+frame = muster.versions("lab/rows").to_pandas()
+print("frame", *frame.index, *frame.partition)
+"""
 SAID = """one 6
 folder 7
 all 13
@@ -96,7 +102,7 @@ def printed(path: Path) -> str:
 def reads(folder: Path, environment: Mapping[str, str]) -> None:
     """Make and read versions in a notebook that runs headless."""
     (folder / ".muster" / "store").mkdir(parents=True, exist_ok=True)
-    write(folder / "report.ipynb", *CELLS)
+    write(folder / "report.ipynb", *SCRIPT.split("# %%\n"))
     done = run(folder, environment, "--execute", "report.ipynb")
     assert done.returncode == 0, done.stderr
     assert printed(folder / "report.ipynb") == SAID
