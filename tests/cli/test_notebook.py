@@ -1,6 +1,6 @@
 """``muster notebook``: cells read versions in an image's environment, of a folder and of a store service.
 
-The store service is one of its own here; inside the test cluster ``MUSTER_CLUSTER`` may name the cluster's (``reads``).
+``tests/cluster/test_notebook.py`` runs the same cells against the cluster's store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ print("polars", pl.read_parquet(fsspec.open_local("volume://lab/rows@2013-01/*.p
 # %%
 import duckdb
 duckdb.register_filesystem(fsspec.filesystem("volume"))
-print("duckdb", *duckdb.sql("SELECT sum(a) FROM 'volume://lab/rows@*/*.parquet'").fetchone())
+print("duckdb", *duckdb.sql("SELECT sum(a) FROM 'volume://lab/rows@*/*.parquet'").fetchall()[0])
 # %%
 import pyarrow.parquet as pq
 print("pyarrow", pq.read_table("lab/rows@*", filesystem=fsspec.filesystem("volume")).num_rows)
@@ -99,13 +99,12 @@ def printed(path: Path) -> str:
     return "".join("".join(each["text"]) for each in outputs if each["output_type"] == "stream")
 
 
-def reads(folder: Path, environment: Mapping[str, str]) -> None:
-    """Make and read versions in a notebook that runs headless."""
-    (folder / ".muster" / "store").mkdir(parents=True, exist_ok=True)
-    write(folder / "report.ipynb", *SCRIPT.split("# %%\n"))
+def reads(folder: Path, environment: Mapping[str, str], *, volume: str = "lab/rows") -> None:
+    """Make and read versions of a new volume in a notebook that runs headless."""
+    write(folder / "report.ipynb", *SCRIPT.replace("lab/rows", volume).split("# %%\n"))
     done = run(folder, environment, "--execute", "report.ipynb")
     assert done.returncode == 0, done.stderr
-    assert printed(folder / "report.ipynb") == SAID
+    assert printed(folder / "report.ipynb") == SAID.replace("lab/rows", volume)
 
 
 def test_a_notebook_reads_versions_of_this_machine(tmp_path: Path, environment: dict[str, str]) -> None:
