@@ -6,12 +6,13 @@ is a usage message and 2; any other error is a bug of muster and keeps its trace
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from muster import __version__
-from muster.cli import capacity, deployments, images, jobs, runs, volumes
+from muster.cli import cache, capacity, deployments, images, jobs, runs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -19,17 +20,19 @@ from muster.cli.init import init
 from muster.cli.leaving import leave
 from muster.cli.mlflow import mlflow
 from muster.cli.notebook import notebook
+from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
+from muster.core.deprecated import old_options
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
 \b
-MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
-MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
-MUSTER_CLUSTER  a file that names a cluster: jobs, volumes and deployments are there then
-MUSTER_COMPARE  1: a commit reads each file again that it shares with the version before
+MUSTER_HOME     volumes, jobs, deployments; default: the nearest .muster folder
+MUSTER_CACHE    environments and downloads, safe to delete; default: ~/.cache/muster
+MUSTER_CLUSTER  a file that names a cluster, on which jobs, volumes and deployments then are
+MUSTER_COMPARE  1: a commit also reads the files that it shares with the version before
 """
 
 app = typer.Typer(
@@ -51,9 +54,14 @@ app.command(
         "muster run flights --param epochs=6",
         "muster run flights --resume=strict",
         "muster run flights --from train",
+        "muster run flights --no-cache",
         "muster run flights --json",
     ),
 )(run)
+app.command(
+    "plan",
+    epilog=example("muster plan flights --param epochs=6", "muster plan flights --json | jq .gpu_hours"),
+)(plan)
 app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
 app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.classes[] | {name, free}'"))(
     capacity.gpus
@@ -76,6 +84,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(images.app, name="images")
+app.add_typer(cache.app, name="cache")
 
 
 def _version(wanted: bool) -> None:
@@ -96,8 +105,11 @@ def root(
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
+    words, warned = old_options(sys.argv[1:])
+    for line in warned:
+        typer.echo(f"muster: {line}", err=True)
     try:
-        app(prog_name="muster")
+        app(words, prog_name="muster")
     except SystemExit as end:
         if not isinstance(end.code, (int, type(None))):
             raise

@@ -1,6 +1,6 @@
-"""Shared by all commands: errors, examples, ``--json``, and opening the store and the backend.
+"""What all commands share: errors, examples, ``--json``, and opening the store and the backend.
 
-The store and the backend are imported when a command needs them, so that ``--help`` costs nothing.
+A command imports the store and the backend only when it needs them, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Where = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
 ]
 
-_opened = ExitStack()  # what the command closes at its end
+_opened = ExitStack()  # resources that are closed when the command ends
 
 
 class Commands(TyperGroup):
@@ -55,17 +55,17 @@ class Commands(TyperGroup):
             complain(error)
             raise typer.Exit(1) from error
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is click's
-        """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click defines the signature
+        """List the commands in the order in which a new user needs them."""
         first = [
-            *("demo", "init", "run", "up", "runs", "jobs", "queue", "gpus"),
-            *("volumes", "deployments", "images", "notebook", "tensorboard", "mlflow", "doctor"),
+            *("demo", "init", "run", "plan", "up", "runs", "jobs", "queue", "gpus"),
+            *("volumes", "cache", "deployments", "images", "notebook", "tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 
 
-def group(help: str) -> typer.Typer:  # noqa: A002 - typer's own word
-    """Make the group of one noun's commands."""
+def group(help: str) -> typer.Typer:  # noqa: A002 - typer's keyword
+    """Return the group of one noun's commands."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -107,7 +107,7 @@ def store_is_here() -> bool:
 def open_backend(*, patient: bool = False) -> Backend:
     """Open the backend: this machine's, or the cluster's.
 
-    :param patient: wait for a cluster that is away as long as a job does, which is longer than a person does.
+    :param patient: wait as long for an unreachable cluster as a job does, and not only for seconds.
     :raises NotFound: nothing was ever run here.
     """
     settings = Settings.load()

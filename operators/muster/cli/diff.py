@@ -1,4 +1,4 @@
-"""``muster volumes diff``: what differs between two versions, and what may explain it."""
+"""``muster volumes diff``: shows what differs between two versions, and possible causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
     from muster.volumes.differences import Fact
-    from muster.volumes.lineage import Difference
+    from muster.volumes.lineage import FileDifference
     from muster.volumes.protocols import LocalStore
 
 
@@ -27,7 +27,7 @@ def diff(
 ) -> None:
     """Compare two versions.
 
-    Files by their hashes, then code with its files, inputs, params and metrics.
+    Compares files by their hashes, then the code's files, inputs, params and metrics.
     """
     from muster.volumes.differences import facts as facts_of
     from muster.volumes.lineage import compare
@@ -45,10 +45,10 @@ def diff(
         say(f"{sign} {safe(text)}", style=colour)
     show_facts(facts, code)
     if before.digest == after.digest:
-        note("the files are the same, as they were committed")
+        note("the committed files are the same")
 
 
-def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
+def _changes(files: FileDifference) -> Iterator[tuple[str, str, str]]:
     for path, size_bytes in files.added.items():
         yield "+", "green", f"{path}  {size(size_bytes)}"
     for path, size_bytes in files.removed.items():
@@ -58,7 +58,7 @@ def _changes(files: Difference) -> Iterator[tuple[str, str, str]]:
 
 
 def show_facts(facts: Iterable[Fact], code: Iterable[str]) -> None:
-    """Print the facts that differ, a line each, and below that of the code its files that differ."""
+    """Print the facts that differ, one line for each, and below the code its changed files."""
     for fact in facts:
         say(f"  {safe(fact.name)}: {safe(fact.old)} → {safe(fact.new)}")
         if fact.name == "code":
@@ -67,13 +67,13 @@ def show_facts(facts: Iterable[Fact], code: Iterable[str]) -> None:
 
 
 def changed_code(store: LocalStore, before: str | None, after: str | None) -> Iterator[str]:
-    """Name the files that differ between two code snapshots, each with its change; none where one is not known."""
+    """Name the files that differ between two code snapshots, each with its change; none if one is unknown."""
     if before == after or before is None or after is None:
         return
     try:
         old, new = (snapshot_files(store.code(code)) for code in (before, after))
     except NotFound as error:
-        note(f"which files of the code differ is not known: {error}")
+        note(f"the differing files of the code are unknown: {error}")
         return
     for path in sorted(old.keys() | new.keys()):
         if path not in old or path not in new:

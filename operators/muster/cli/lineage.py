@@ -1,4 +1,4 @@
-"""The origin of a version, for people and scripts: for ``muster volumes log`` and ``show``."""
+"""Shows the origin of a version, to people and scripts, for ``muster volumes log`` and ``show``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
 
 LONGEST = 60
-SHOWN = 3  # versions of one input on its line; `muster volumes show` lists them all
+SHOWN = 3  # versions of one input on one line; `muster volumes show` lists them all
 
 
 def document(record: Record, version: Version | None) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def document(record: Record, version: Version | None) -> dict[str, Any]:
 
 
 def show(record: Record, version: Version | None) -> None:
-    """Print one version and its record, a line for each known fact."""
+    """Print one version and its record, one line for each known fact."""
     facts = [
         record.partition and f"partition {record.partition}",
         digest(record.digest, digits=12),
@@ -54,7 +54,7 @@ def line(name: str, text: object) -> None:
 
 
 def trace(ancestors: Iterable[Ancestor]) -> Iterator[str]:
-    """Yield all ancestors of a version, deeper ones further to the right."""
+    """Yield all ancestors of a version, each indented by its depth."""
     for ancestor in ancestors:
         if ancestor.depth:
             name = ancestor.address.removeprefix("volume://")

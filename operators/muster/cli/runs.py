@@ -15,7 +15,7 @@ from muster.core.errors import NotFound, SpecError
 if TYPE_CHECKING:
     from muster.volumes.differences import StageDifference
     from muster.volumes.protocols import LocalStore
-    from muster.volumes.runs import Run, Stage
+    from muster.volumes.runs import Run, RunStage
 
 app = group("Runs of Dags: their stages with params, metrics, versions and durations.")
 
@@ -74,7 +74,7 @@ def _metrics(run: Run) -> str:
 
 @app.command("show", epilog=example("muster runs show flights", "muster runs show flights/muster__2013-03"))
 def show(run: Which, *, as_json: Json = False) -> None:
-    """Show one run: each stage with its jobs, params, metrics, inputs and versions."""
+    """Show one run: its stages, params, metrics, inputs and versions."""
     found = find(open_store(), run)
     if as_json:
         emit(found)
@@ -93,7 +93,7 @@ def show(run: Which, *, as_json: Json = False) -> None:
         _show_stage(stage)
 
 
-def _show_stage(stage: Stage) -> None:
+def _show_stage(stage: RunStage) -> None:
     took = "" if stage.seconds is None else f"  {seconds(stage.seconds)}"
     say(f"{typer.style(safe(stage.title), bold=True)}  {stage.state.value}{took}")
     fields((f"  {name}", value) for name, value in _facts(stage))
@@ -101,7 +101,7 @@ def _show_stage(stage: Stage) -> None:
         say(f"  {safe(stage.verdict)}", style="red")
 
 
-def _facts(stage: Stage) -> Iterator[tuple[str, object]]:
+def _facts(stage: RunStage) -> Iterator[tuple[str, object]]:
     from muster.cli.lineage import inputs, values
 
     yield "params", values(stage.params)

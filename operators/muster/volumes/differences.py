@@ -10,7 +10,7 @@ from muster.core.wire import plain
 from muster.volumes.base import Record
 
 if TYPE_CHECKING:
-    from muster.volumes.runs import Run, Stage
+    from muster.volumes.runs import Run, RunStage
 
 DIGITS = len("b3:") + 8  # of an input's digest: as many as people are shown
 
@@ -38,7 +38,7 @@ class StageDifference:
     seconds: tuple[float | None, float | None] = (None, None)
 
 
-def facts(old: Record | Stage, new: Record | Stage) -> tuple[Fact, ...]:
+def facts(old: Record | RunStage, new: Record | RunStage) -> tuple[Fact, ...]:
     """Return which of code, environment, params, metrics and inputs (by digest) differ, by name."""
     before, after = _flat(old), _flat(new)
     return tuple(
@@ -60,11 +60,11 @@ def stages(old: Run, new: Run) -> Iterator[StageDifference]:
             yield StageDifference(task_id=key[0], map_index=key[1], facts=facts(was, now), seconds=took)
 
 
-def _stages(run: Run) -> Mapping[tuple[str, int], Stage]:
+def _stages(run: Run) -> Mapping[tuple[str, int], RunStage]:
     return {(stage.task_id, stage.map_index): stage for stage in run.stages}
 
 
-def _flat(made: Record | Stage) -> dict[str, Any]:
+def _flat(made: Record | RunStage) -> dict[str, Any]:
     flat: dict[str, Any] = {name: getattr(made, name) for name in ("code", "entrypoint", "image_digest")}
     for kind in ("params", "metrics"):
         flat |= {f"{kind}.{name}": plain(value) for name, value in getattr(made, kind).items()}

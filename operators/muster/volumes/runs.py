@@ -37,7 +37,7 @@ class StageJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class RunStage:
     """One task of a run, or one of the tasks that it was mapped to.
 
     :param map_index: -1 for a task that is not mapped.
@@ -88,7 +88,7 @@ class Run:
     state: JobState
     began: float
     ended: float | None
-    stages: tuple[Stage, ...]
+    stages: tuple[RunStage, ...]
 
 
 class _Key(NamedTuple):
@@ -102,7 +102,7 @@ class _Key(NamedTuple):
 class _Seen(NamedTuple):
     """A stage with the times of its part of the run."""
 
-    stage: Stage
+    stage: RunStage
     began: float
     ended: float | None
 
@@ -194,9 +194,9 @@ def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
     return _Seen(stage, tries[0][1].submitted, status.ended)
 
 
-def _stage(made: Record, **known: Any) -> Stage:
+def _stage(made: Record, **known: Any) -> RunStage:
     fields = ("params", "metrics", "inputs", "code", "image", "image_digest", "entrypoint")
-    return Stage(
+    return RunStage(
         task_id=made.origin.task_id,
         map_index=made.origin.map_index,
         name=made.job_name,

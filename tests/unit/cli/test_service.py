@@ -63,7 +63,7 @@ class TestPutAndGet:
         assert muster("volumes", "get", "raw/rows@1", "copy").code == 0
         assert (tmp_path / "copy" / "a.csv").read_text() == "1,2\n"
         assert muster("volumes", "get", "raw/rows@1/a.csv", "a.csv").code == 0
-        assert "is there already" in muster("volumes", "get", "raw/rows@1", "copy").err
+        assert "already exists" in muster("volumes", "get", "raw/rows@1", "copy").err
 
     def test_pins_and_retirement(self, muster: Run, history: FolderStore) -> None:
         assert muster("volumes", "pin", "flights/model@1", "--reason", "in the paper").code == 0

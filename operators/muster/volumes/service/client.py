@@ -20,8 +20,8 @@ from muster.volumes.base import Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
-from muster.volumes.service.archives import Member, pack, unpack
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.service.archives import ArchiveMember, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.refusals import UnknownCall, read
@@ -178,6 +178,10 @@ class ServiceStore(_Client):
     retire = remote(Versions.retire)
     reinstate = remote(Versions.reinstate)
     holds = remote(Snapshots.holds)
+    made = remote(Makings.made)
+    use = remote(Makings.use)
+    forget = remote(Makings.forget)
+    claim = remote(Makings.claim)
     saved = remote(Attempts.saved)
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)
@@ -266,7 +270,8 @@ class ServiceStore(_Client):
         if partition is not None:
             check_partition(partition)
         files = [
-            Member(name=name, source=path) for name, path in sorted(sources(source, volume=volume).items())
+            ArchiveMember(name=name, source=path)
+            for name, path in sorted(sources(source, volume=volume).items())
         ]
         answer = self._connection.request(
             "PUT",
