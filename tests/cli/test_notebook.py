@@ -140,13 +140,13 @@ def test_cells_run_in_the_image_and_say_what_it_lacks(tmp_path: Path, environmen
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--image", "nope"), "image 'nope' is not there: `muster images ls`"),
+        (("--image", "nope"), "image 'nope' does not exist: `muster images ls`"),
         (("--inputs", "lab/nope"), "no volume lab/nope"),
         (
             ("--inputs", "lab/rows", "--inputs", "lab/rows@1"),
             "the variable rows is taken; give another, --inputs NAME=",
         ),
-        (("--execute", "nope.ipynb"), "nope.ipynb is not there"),
+        (("--execute", "nope.ipynb"), "nope.ipynb does not exist"),
     ],
 )
 def test_what_is_wrong_is_one_message(

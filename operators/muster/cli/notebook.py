@@ -64,7 +64,7 @@ def notebook(
     what a job in the image can import. The first time images are built. Notebooks are those of the present folder.
     """
     if execute is not None and not execute.is_file():
-        raise NotFound(f"{execute} is not there: name a notebook, such as report.ipynb")
+        raise NotFound(f"{execute} does not exist: name a notebook, such as report.ipynb")
     chosen = _chosen(inputs or ())
     server = python_of_image(SERVER)
     python = server if image == SERVER else python_of_image(image)

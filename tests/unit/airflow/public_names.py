@@ -24,7 +24,7 @@ JSON = {
     "revision": "muster.core.deployment:Revision",
     "answer": "muster.core.deployment:Answer",
     "run": "muster.volumes.runs:Run",
-    "stage": "muster.volumes.runs:Stage",
+    "stage": "muster.volumes.runs:RunStage",
     "stage job": "muster.volumes.runs:StageJob",
 }
 """What ``--json`` and the page's API write whole, and the dataclass that its keys are."""
