@@ -14,9 +14,13 @@ from pathlib import Path
 import pytest
 from tests.cli.test_tensorboard import fetch
 from tests.ports import free_port
+from tests.unit.client.test_deployments import doubles
 from tests.unit.volumes.service.process import Service
 
+import muster
 from muster.volumes.service.tokens import operator_token
+
+__all__ = ["doubles"]
 
 pytestmark = pytest.mark.slow
 
@@ -135,6 +139,34 @@ def test_cells_run_in_the_image_and_say_what_it_lacks(tmp_path: Path, environmen
     assert "image python has no pandas, polars, pyarrow, duckdb" in done.stderr
     assert "report.py: cell 3 failed: ModuleNotFoundError: No module named 'jinja2'" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+FRAME = """
+from muster.core.deployment import DeploymentStatus
+import numpy as np
+import pandas as pd
+doubles = muster.Deployment(DeploymentStatus(name="doubles", url="URL", ready=True, token=""))
+frame = pd.DataFrame({"x": [1, 2]}, index=["a", "b"])
+print(doubles.predict(frame).to_dict())
+print(doubles.predict({"x": np.array([1.5])}), doubles.predict([{"x": np.int64(4)}]), doubles.predict({"x": frame.x}))
+try:
+    doubles.predict(pd.DataFrame({"x": [1, None]}))
+except muster.MusterError as error:
+    print(error)
+"""
+
+
+def test_a_frame_is_answered_by_a_frame(
+    tmp_path: Path, environment: dict[str, str], doubles: muster.Deployment
+) -> None:
+    (tmp_path / "ask.py").write_text(FRAME.replace("URL", doubles.url))
+    done = run(tmp_path, environment, "--execute", "ask.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "{'y': {'a': 2, 'b': 4}}",
+        "{'y': [3.0]} [8] {'y': [2, 4]}",
+        "input 'x'[1] is nan: a model takes finite numbers; fill or drop what is missing",
+    ]
 
 
 @pytest.mark.parametrize(
