@@ -13,24 +13,25 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = [
-    "Deployment",
-    "Version",
-    "Versions",
-    "deployment",
-    "put",
-    "version",
-    "versions",
-]  # typed in __init__.pyi
+_WHERE = {
+    "Deployment": "client.deployments",
+    "MusterError": "core.errors",
+    "Version": "client.versions",
+    "Versions": "client.versions",
+    "deployment": "client.deployments",
+    "put": "client.versions",
+    "version": "client.versions",
+    "versions": "client.versions",
+}
+__all__ = [*_WHERE]  # typed in __init__.pyi
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _WHERE:
         raise AttributeError(f"module 'muster' has no attribute {name!r}")
     from importlib import import_module
 
-    room = "deployments" if name.lower() == "deployment" else "versions"
-    return getattr(import_module(f"muster.client.{room}"), name)
+    return getattr(import_module(f"muster.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:

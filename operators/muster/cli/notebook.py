@@ -21,13 +21,18 @@ from muster.cli.command import open_store
 from muster.cli.foreground import python_of_image, serve
 from muster.cli.screen import note, safe, say
 from muster.client import kernel
-from muster.client.execute import KERNEL
+from muster.client.execute import KERNEL, SCRIPT
 from muster.core.address import Address
 from muster.core.errors import ImageError, NotFound, SpecError
 from muster.core.names import check_identifier
 from muster.core.settings import Settings
 
 SERVER = "notebook"
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension:tracker": {"autoStartDefaultKernel": True},
+}
+"""JupyterLab's settings: no news and updates, and no question which kernel: there is one."""
 
 
 def notebook(
@@ -44,7 +49,11 @@ def notebook(
     ] = None,
     execute: Annotated[
         Path | None,
-        typer.Option("--execute", metavar="NOTEBOOK", help="Run all cells of this one, save it, and end."),
+        typer.Option(
+            "--execute",
+            metavar="NOTEBOOK",
+            help="Run all cells of this .ipynb, save it, and end; of a .py with cells print what they show.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = 8888,
     browser: Annotated[bool, typer.Option("--browser", help="Open the browser, too.")] = False,
@@ -55,7 +64,7 @@ def notebook(
     what a job in the image can import. The first time images are built. Notebooks are those of the present folder.
     """
     if execute is not None and not execute.is_file():
-        raise NotFound(f"{execute} is not there: name a notebook, such as report.ipynb")
+        raise NotFound(f"{execute} does not exist: name a notebook, such as report.ipynb")
     chosen = _chosen(inputs or ())
     server = python_of_image(SERVER)
     python = server if image == SERVER else python_of_image(image)
@@ -67,7 +76,7 @@ def notebook(
         if execute is not None:
             _execute(server, execute, variables)
         else:
-            _open(server, port=port, browser=browser, variables=variables)
+            _open(server, folder, port=port, browser=browser, variables=variables)
 
 
 def _chosen(inputs: Sequence[str]) -> dict[str, Any]:
@@ -162,18 +171,22 @@ def _execute(server: str, path: Path, variables: Mapping[str, str]) -> None:
     done = subprocess.run(
         [server, "-P", str(script), str(path.absolute())],
         env=os.environ | dict(variables),
-        stdout=sys.stderr,
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
+    *others, last = done.stderr.rstrip().splitlines() or [""]
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise ImageError(f"{path}: {why}; it is saved as far as it came")
-    say(f"{safe(path)} ran, and is saved")
+        raise ImageError(f"{path}: {last or f'exit code {done.returncode}'}")
+    for line in (*others, last):
+        if line:
+            note(safe(line))
+    note(f"{safe(path)} ran" + (", and is saved" if path.suffix != SCRIPT else ""))
 
 
-def _open(server: str, *, port: int, browser: bool, variables: Mapping[str, str]) -> None:
+def _open(server: str, folder: Path, *, port: int, browser: bool, variables: Mapping[str, str]) -> None:
+    (folder / "settings").mkdir()
+    (folder / "settings" / "overrides.json").write_text(json.dumps(SETTINGS))
     token = secrets.token_urlsafe(16)
     say(f"http://127.0.0.1:{port}/lab?token={token}   Ctrl-C ends it")
     options = [
@@ -186,7 +199,7 @@ def _open(server: str, *, port: int, browser: bool, variables: Mapping[str, str]
         f"--KernelSpecManager.allowed_kernelspecs={{'{KERNEL}'}}",
         "--KernelSpecManager.ensure_native_kernel=False",
         f"--MultiKernelManager.default_kernel_name={KERNEL}",
-        "--LabApp.news_url=None",
+        f"--LabApp.app_settings_dir={folder / 'settings'}",
         "--Application.log_level=WARN",
     ]
     serve(

@@ -36,11 +36,9 @@ class Deployment:
     def predict(self, rows: Any, *, timeout_seconds: float = SECONDS) -> Any:
         """Ask the model for predictions, in the form in which the rows are given.
 
-        ====================================  ==================================================
-        columns, ``{"hour": [13, 1], …}``      columns, ``{"fare": [63.0, 6.0]}``
-        rows, ``[{"hour": 13, …}, …]``         a list: a value a row, or a dict of several outputs
-        a pandas frame                        a frame with a column an output, and the same index
-        ====================================  ==================================================
+        Columns, ``{"hour": [13, 1]}``, give columns, ``{"fare": [63.0, 6.0]}``. Rows, ``[{"hour": 13}, {"hour": 1}]``, give
+        a list with a value a row, or a dict a row where the model has several outputs. A pandas frame gives a frame with a
+        column an output, and the same index.
 
         Values may be NumPy's. The model's signature says what it takes.
 

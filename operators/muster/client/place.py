@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+from typing import TYPE_CHECKING
 
 from muster.core.errors import NotFound
 from muster.core.settings import Settings
-from muster.volumes.protocols import LocalStore
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import LocalStore
 
 _opened: dict[Settings, LocalStore] = {}
 

@@ -206,7 +206,7 @@ def put(source: Path | str, volume: str, *, partition: str | None = None, note: 
 def add(store: LocalStore, source: Path, volume: str, *, partition: str | None, note: str) -> base.Version:
     """Copy a folder or file into a new version of `store`; without a note the record names the folder."""
     if not source.exists():
-        raise SpecError(f"{source} is not there: name a folder or file to copy")
+        raise SpecError(f"{source} does not exist: name a folder or file to copy")
     return store.add(
         volume, source.absolute(), partition=partition, note=note or f"put from {source.absolute()}"
     )

@@ -1,6 +1,6 @@
 """The runs of Dags, as the store knows them: from the ledger's jobs, and from records where gc deleted the jobs.
 
-Airflow is not asked, so a stage that made no job (a gate, a deploy task) is not there, and a run of which the next stage
+Airflow is not asked, so a task that made no job (a gate, a stage whose versions were kept) is not there, and a run of which the next stage
 has not begun looks as if it had ended. The command, ``import muster`` and the page read this one thing.
 """
 

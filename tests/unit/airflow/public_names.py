@@ -23,6 +23,9 @@ JSON = {
     "deployment": "muster.core.deployment:DeploymentStatus",
     "revision": "muster.core.deployment:Revision",
     "answer": "muster.core.deployment:Answer",
+    "run": "muster.volumes.runs:Run",
+    "stage": "muster.volumes.runs:RunStage",
+    "stage job": "muster.volumes.runs:StageJob",
 }
 """What ``--json`` and the page's API write whole, and the dataclass that its keys are."""
 CHOICES = (
@@ -37,12 +40,15 @@ CHOICES = (
 
 def lines() -> Iterator[str]:
     """Return every public name with what it takes, a line each."""
+    import muster
     import muster.airflow as public
     from muster.airflow.provider import get_provider_info
     from muster.core.settings import Settings
 
     for name in public.__all__:
         yield from (f"muster.airflow.{name}{each}" for each in _signature(getattr(public, name)))
+    for name in muster.__all__:
+        yield from (f"muster.{name}{each}" for each in _client(getattr(muster, name)))
     for place, attribute in get_provider_info()["config"]["muster"]["options"].items():
         yield f"[muster] {place} = {attribute['default']!r}"
     yield from (f"Settings.{name}" for name in Settings.__dataclass_fields__)
@@ -58,6 +64,15 @@ def lines() -> Iterator[str]:
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
+
+
+def _client(found: Any) -> Iterator[str]:
+    """Return what a program may use: a function's keywords, or what an object has; no program makes one."""
+    if not isinstance(found, type):
+        yield from _signature(found)
+        return
+    yield ""
+    yield from (f".{name}" for name in vars(found) if not name.startswith("_"))
 
 
 def _signature(found: Any) -> Iterator[str]:

@@ -65,7 +65,7 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo init run plan up gpus queue tensorboard mlflow doctor",
+        (): "demo init run plan up gpus queue notebook tensorboard mlflow doctor",
         ("runs",): "ls show diff",
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
@@ -91,6 +91,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "repair",
         "rollback",
         "tensorboard",
+        "notebook",
         "mlflow",
         "lock",
         "demo",

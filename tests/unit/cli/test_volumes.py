@@ -63,6 +63,35 @@ class TestReading:
         (only,) = muster("volumes", "log", "flights/model", "--limit", "1", "--json").json()
         assert only["record"]["number"] == 2
 
+    def test_log_sorts_by_a_metric_or_a_param(self, muster: Run) -> None:
+        head, *rows = muster(
+            "volumes", "log", "flights/model", "--sort", "auc", "--columns", "epochs,auc"
+        ).out.splitlines()
+        assert head.split() == ["version", "partition", "made", "epochs", "auc"]
+        assert [(row.split()[0], *row.split()[-2:]) for row in rows] == [
+            ("@2", "2", "0.72"),
+            ("@1", "1", "0.71"),
+        ]
+        least = muster("volumes", "log", "flights/model", "--sort", "epochs", "--ascending", "--limit", 1)
+        assert least.out.splitlines()[1].split()[0] == "@1"
+        assert "1 other version" in least.err
+        told = muster("volumes", "log", "flights/model", "--sort", "auc", "--ascending", "--json").json()
+        assert [each["number"] for each in told] == [1, 2]
+        assert told == muster("volumes", "log", "flights/model", "--json").json()[::-1]
+
+    def test_log_with_columns_alone_stays_newest_first(self, muster: Run) -> None:
+        rows = muster("volumes", "log", "flights/model", "--columns", "auc").out.splitlines()[1:]
+        assert [row.split()[0] for row in rows] == ["@2", "@1"]
+
+    @pytest.mark.parametrize("option", ["--sort", "--columns"])
+    def test_log_refuses_a_name_that_no_version_has(self, muster: Run, option: str) -> None:
+        answer = muster("volumes", "log", "flights/model", option, "acu")
+        assert answer.code == 1
+        assert (
+            "no version here has a metric or param 'acu'; did you mean auc?; there are auc, epochs"
+            in answer.err
+        )
+
     def test_log_takes_a_selector(self, muster: Run) -> None:
         found = muster("volumes", "log", "flights/features@<2013-02", "--json").json()
         assert [version["number"] for version in found] == [1]

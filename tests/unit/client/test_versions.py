@@ -85,7 +85,7 @@ class TestReading:
             len(muster.versions("flights/modle"))
 
     def test_what_is_not_there_is_not_put(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecError, match="rows is not there"):
+        with pytest.raises(SpecError, match="rows does not exist"):
             muster.put(tmp_path / "rows", "lab/rows")
 
 
