@@ -1,8 +1,8 @@
 """Five trivial stages that pass on 10 MB: under ``muster run``, under plain Airflow, and as five bare processes.
 
 ``python -m benchmarks.stages [--pairs N] [--json]``. Plain Airflow is ``dag.test()`` with a subprocess
-for each task. Where the promise is a number of seconds or megabytes above something, that something
-and the allowance together are what "by hand" shows, so the promised ratio is 1.
+for each task. Where the promise is a number of seconds or megabytes above a base, the column
+"by hand" is the base plus that number, and the promised ratio is 1.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ sys.exit(bool(errors))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stages")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A project with the same stages written three ways, its homes warm."""
+    """A project with the same stages written in three ways, and warm homes."""
 
     root: Path
     python: Path
@@ -190,13 +190,13 @@ class Place:
 
     @property
     def flag(self) -> Path:
-        """While this file is there, the fourth stage fails."""
+        """The fourth stage fails while this file exists."""
         return self.root / "broken"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended: what it printed, how long it took, and the most memory it held."""
+    """A process's end: its output, its seconds, and its peak memory."""
 
     stdout: str
     seconds: float
@@ -204,7 +204,7 @@ class Ended:
 
 
 def measure(place: Place, *, pairs: int) -> list[Ratio]:
-    """Take turns, in three rounds: the whole, each further stage and memory; resume and parsing; an edit's end."""
+    """Measure in turns, in three groups: whole run, stages and memory; resume and parsing; prompt after an edit."""
     whole, further, peak = compare(
         lambda: (_plain(place, "plain"), STAGE_SECONDS + _bare(place), PEAK_MB),
         lambda: _run(place),
@@ -254,7 +254,7 @@ def _run(place: Place) -> tuple[float, float, float]:
 
 
 def _resume(place: Place) -> float:
-    """Seconds of ``muster run --resume`` where the last two of five stages are left."""
+    """Seconds of ``muster run --resume`` where the last two of five stages are left to run."""
     place.flag.touch()
     broken = subprocess.run(
         [str(MUSTER), "run", "stages"],
@@ -269,12 +269,12 @@ def _resume(place: Place) -> float:
 
 
 def _prompt(place: Place) -> float:
-    """Seconds from the last line of the last stage's code to the end of ``muster run``, which ran it alone."""
+    """Seconds from the last line of the last stage's code to the end of ``muster run``, which ran only that stage."""
     return _since_last_line([str(MUSTER), "run", "stages", "--from", "stage4"], place)
 
 
 def _bare_prompt(place: Place) -> float:
-    """The same of that stage as a bare process."""
+    """The same for that stage as a bare process."""
     with tempfile.TemporaryDirectory(dir=place.root) as folder:
         _end([str(place.python), str(place.stage), f"{folder}/0"], place)
         return _since_last_line([str(place.python), str(place.stage), f"{folder}/0", f"{folder}/1"], place)
@@ -303,7 +303,7 @@ def _parse(place: Place, folder: str) -> float:
 
 
 def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = None) -> Ended:
-    """Run a command to its good end; its memory is that of its largest process, its children's jobs aside."""
+    """Run a command, which must succeed; its memory is that of its largest process, without jobs of its children."""
     env = _environment(place) | (more or {})
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
@@ -328,7 +328,7 @@ def _environment(place: Place) -> dict[str, str]:
 
 
 def _airflow(place: Place, folder: str) -> dict[str, str]:
-    """A plain Airflow of the same release on a database of its own, as quiet as ours."""
+    """A plain Airflow of the same release on its own database, with logging as quiet as ours."""
     home = place.root / "plain-home"
     return {
         "AIRFLOW_HOME": str(home),

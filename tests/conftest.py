@@ -1,4 +1,4 @@
-"""A home for the Airflow of the test session, before anybody imports it: Airflow reads where it lives only once."""
+"""A home for the Airflow of the test session, set before Airflow is imported: it reads its home only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# ruff: noqa: A005 it is tests.site, nobody's site
+# ruff: noqa: A005 it is tests.site, and hides no module
 """A whole Airflow in a test: ``muster up`` on a free port of loopback, in a folder of its own, asked over its API.
 
 A module that needs one starts it once, with its Dags already written (Airflow looks for new files

@@ -252,10 +252,10 @@ class BackendContract:
         finish(backend, taken)
 
     def test_no_such_job(self, backend: Backend) -> None:
-        with pytest.raises(NotFound, match="nobody"):
-            backend.status("nobody")
-        with pytest.raises(NotFound, match="nobody"):
-            backend.cancel("nobody")
+        with pytest.raises(NotFound, match="no-such-job"):
+            backend.status("no-such-job")
+        with pytest.raises(NotFound, match="no-such-job"):
+            backend.cancel("no-such-job")
 
     def test_a_gang_that_does_not_fit_waits_whole_and_says_why(
         self, backend: Backend, job: Callable[..., JobSpec]

@@ -125,8 +125,8 @@ class Declared:
 
 def _declared(module: str, node: ast.ClassDef) -> dict[str, Declared]:
     """The keywords of an operator by attribute: its own, then those of bases that have no section of their own."""
-    base = _base(module, node)
-    inherited = _declared(*base) if base else {}
+    bases = list(_bases(module, node))
+    inherited = {name: one for base in reversed(bases) for name, one in _declared(*base).items()}
     own = {}
     for each, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Call):
@@ -134,15 +134,19 @@ def _declared(module: str, node: ast.ClassDef) -> dict[str, Declared]:
                 own[ast.unparse(each.target)] = Declared.of(each, each.value, after)
         elif isinstance(each, ast.Assign) and (name := ast.unparse(each.targets[0])) in inherited:
             own[name] = replace(inherited[name], default=ast.unparse(each.value))
-    has_section = base is None or base[1].name in {*muster.airflow.__all__, BASE[1]}
+    has_section = not bases or bases[0][1].name in {*muster.airflow.__all__, BASE[1]}
     return own if has_section else own | {name: one for name, one in inherited.items() if name not in own}
 
 
-def _base(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:
-    """The base of a class and its module, if it is one of muster's."""
-    if not node.bases:
-        return None
-    name, tree = ast.unparse(node.bases[0]), _tree(module)
+def _bases(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+    """The bases of a class that are muster's, each with its module."""
+    for each in node.bases:
+        if (found := _base(module, ast.unparse(each))) is not None:
+            yield found
+
+
+def _base(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
+    tree = _tree(module)
     imported = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
     places = [each.module for each in imported if name in {alias.name for alias in each.names}]
     place = places[0] if places else module

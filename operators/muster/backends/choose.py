@@ -136,7 +136,7 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
         access = connect(kubeconfig=file.kubeconfig, context=file.context)
         site = file.settings.site
         client = Client(access, patience_seconds=LOOK_SECONDS)
-        return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource)
+        return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue)
     from muster.backends.local.capacity import LocalCapacity
 
     return LocalCapacity(settings)

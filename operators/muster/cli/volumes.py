@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 app = group("Versioned volumes: what jobs read and write.")
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many versions, newest first.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; each reason is a pin of its own.")]
-Why = Annotated[str, typer.Option("--reason", help="Why; shown where the version is named.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of versions, newest first.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason; each reason is a separate pin.")]
+Why = Annotated[str, typer.Option("--reason", help="The reason, which is shown with the version.")]
 
 
 @app.command("ls", epilog=example("muster volumes ls", "muster volumes ls --json | jq -r '.[].volume'"))
 def list_volumes(*, as_json: Json = False) -> None:
-    """List the volumes, each with its latest version."""
+    """List the volumes with their latest versions."""
     store = open_store()
     found = [(name, store.count(name), _latest(store, name)) for name in store.volumes()]
     if as_json:
@@ -72,7 +72,7 @@ def log(
     limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
-    """Show where versions come from, newest first.
+    """Show the origin of versions, newest first.
 
     For each version: code, inputs with their digests, params, metrics, job and run.
     """
@@ -108,7 +108,7 @@ def _newest(store: LocalStore, where: str, limit: int) -> tuple[Sequence[Version
     epilog=example("muster volumes show flights/model", "muster volumes show flights/features@2013-03"),
 )
 def show(address: Where, *, as_json: Json = False) -> None:
-    """Show one version: what it was made from, and its files."""
+    """Show one version: its origin and its files."""
     from muster.cli import lineage
     from muster.volumes.lineage import ancestors
 
@@ -152,7 +152,7 @@ def pin(address: Where, *, reason: Reason = "by hand") -> None:
 
 @app.command("unpin", epilog=example("muster volumes unpin flights/model@7 --reason 'in the paper'"))
 def unpin(address: Where, *, reason: Reason = "by hand") -> None:
-    """Take one pin away."""
+    """Remove one pin."""
     version = open_store().unpin(address, reason=reason)
     left = f"still pinned: {safe(', '.join(version.pins))}" if version.pins else "not pinned"
     say(f"{version.address} is {left}")

@@ -4,12 +4,13 @@
 
     STORE/VOLUME.json                      uuid, format, abilities
     STORE/v/<volume>/<n>/data/             one version; files 0444, folders 0555
-                         MANIFEST  RECORD.json  KNOWN  RETIRED  TOMBSTONE  pins/<key>
+                         MANIFEST  RECORD.json  KNOWN  RETIRED  USED  TOMBSTONE  pins/<key>
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
         STORE/hints/<volume>/                  saves a commit from listing a volume; may be deleted (``:`` for ``/``)
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
+    STORE/made/                            what was made from what (:mod:`muster.volumes.makings`); may be deleted
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later

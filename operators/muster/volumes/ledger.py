@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Origin
 from muster.core.status import JobState, JobStatus
 from muster.volumes.durability import (
     TEMPORARY,
@@ -34,6 +35,7 @@ class FolderLedger:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._origins: dict[str, Origin] = {}  # they never change
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job; see :meth:`muster.volumes.protocols.Ledger.create`."""
@@ -155,6 +157,24 @@ class FolderLedger:
             with suppress(NotFound, Corrupt):
                 found[job_id] = self.spec(job_id)
         return found
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        """Return the task of every job that a Dag submitted, by job_id, oldest first."""
+        found = {}
+        for job_id in self.jobs():
+            with suppress(NotFound, Corrupt):
+                found[job_id] = self._origins.get(job_id) or self._origin(job_id)
+        self._origins = found  # without the jobs that gc deleted
+        return {
+            job_id: origin
+            for job_id, origin in found.items()
+            if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
+        }
+
+    def _origin(self, job_id: str) -> Origin:
+        path = self._layout.job(job_id) / "spec.json"
+        with _readable(path):
+            return typing.cast("Origin", wire.loads_field(JobSpec, "origin", read_whole(path)))
 
     def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
         new = temporary(folder)

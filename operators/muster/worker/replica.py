@@ -13,9 +13,9 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from muster.core.advice import advice_on
 from muster.core.errors import SpecError
@@ -29,7 +29,7 @@ from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
-from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
+from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
@@ -148,11 +148,10 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
     """Seal. The report is written first: a sealed replica is committed even if its end is not seen."""
     first = next((rank for rank in ended if rank.number == 0), None)
     outcome = (read_json(first.plan.outcome) if first else None) or {}
-    modules = outcome.get("modules")
     report = Report(
         exit_code=ExitCode.SEALED,
         metrics=outcome.get("metrics") or {},
-        modules=None if modules is None else tuple(modules),
+        modules=_read_by([read_json(rank.plan.outcome) or {} for rank in ended]) if first else None,
     )
     try:
         write_durably(replica.report, dumps(report))
@@ -163,6 +162,14 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
         cause = _cause(error, else_cause=Cause.COMMIT_FAILED, authors=Cause.USER_ERROR)
         return _unable(cause, f"cannot seal what was staged: {error}", disks)
     return report
+
+
+def _read_by(outcomes: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """The author's files that any of these ranks read; None where one of them does not tell."""
+    told = [outcome.get("modules") for outcome in outcomes]
+    if any(names is None for names in told):
+        return None
+    return tuple(sorted({name for names in told for name in names or ()}))
 
 
 def _tell_left_behind(snapshot: str, copy: str) -> None:
@@ -179,7 +186,7 @@ def _tell_left_behind(snapshot: str, copy: str) -> None:
         )
 
 
-def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
+def _failed(found: Sequence[WorkerFault], *, whole: bool = True) -> Report:
     """Report the culprit, and end the log with it: one line for each follower, then the culprit's words.
 
     :param whole: these ranks are the whole gang; else, if the first fault is a follower's, the culprit is in
@@ -203,7 +210,7 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
     )
 
 
-def _followed(fault: Fault) -> str:
+def _followed(fault: WorkerFault) -> str:
     where = f" at {fault.where}" if fault.where else ""
     return shortened(f"rank {fault.rank} followed{where}: {fault.message}", FOLLOWER_LENGTH)
 

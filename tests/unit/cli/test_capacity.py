@@ -14,7 +14,7 @@ from tests.unit.backends.kubernetes.state.test_queueing import pod
 
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import Queue, Ticket
+from muster.backends.local.queue import JobQueue, Ticket
 from muster.cli.capacity import needs
 
 Run = Callable[..., Any]
@@ -58,7 +58,7 @@ class TestMachine:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         store.ledger.create("train-1", make_spec())
         now = time.time()
-        Queue(Places(home), Machine.here()).enter(
+        JobQueue(Places(home), Machine.here()).enter(
             Ticket(job_id="train-1", submitted=now - 65, deadline=now + 100, memory_gib=1 << 20, gpus=0)
         )
         head, row = muster("queue").out.splitlines()[-2:]

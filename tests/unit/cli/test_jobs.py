@@ -183,14 +183,14 @@ class TestPrefixes:
         jobs.ledger.create("train-evaluation-1", spec("flights.train-evaluation"))
         answer = muster("jobs", word, "train")
         assert answer.code == 1
-        assert "is the start of 3 jobs" in answer.err
+        assert "is the beginning of 3 jobs" in answer.err
         assert DONE in answer.err
         assert FAILED in answer.err
 
     def test_only_one_exact_job_is_cancelled(self, muster: Run) -> None:
         answer = muster("jobs", "cancel", "train")
         assert answer.code == 1
-        assert "is the start of 2 jobs" in answer.err
+        assert "is the beginning of 2 jobs" in answer.err
 
     def test_of_several_the_one_that_goes_on_is_cancelled(self, muster: Run, jobs: FolderStore) -> None:
         jobs.ledger.create("train-zz-1", spec("flights.train"))

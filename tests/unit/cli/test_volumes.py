@@ -157,7 +157,7 @@ class TestCode:
         [
             (["flights/model", "none.py"], "holds no 'none.py'; it holds lib/same.py, only2.py, train.py"),
             (["b3:0000"], "no code snapshot b3:0000"),
-            (["b3:"], "is no digest: expected b3: and the first digits"),
+            (["b3:"], "is no digest: expected b3: and its first digits"),
             (["b3:../"], "is no digest"),
         ],
     )
@@ -169,7 +169,7 @@ class TestCode:
 
     @pytest.mark.usefixtures("history")
     def test_a_version_that_no_code_made_says_so(self, muster: Run) -> None:
-        assert "was made by no code" in muster("volumes", "code", "flights/features@1").err
+        assert "was not made by a Dag's code" in muster("volumes", "code", "flights/features@1").err
 
     @pytest.mark.usefixtures("trained")
     def test_diff_names_the_files_of_the_code_that_differ(self, muster: Run) -> None:
@@ -183,7 +183,7 @@ class TestCode:
         store.layout.delete(store.layout.code(trained[0]))
         answer = muster("volumes", "diff", "flights/model@1", "flights/model@2")
         assert answer.code == 0
-        assert "which files of the code differ is not known" in " ".join(answer.err.split())
+        assert "the differing files of the code are unknown" in " ".join(answer.err.split())
 
 
 class TestPutAndGet:
@@ -220,7 +220,7 @@ class TestPutAndGet:
         card.write_bytes(b"a mODEL")
         answer = muster("volumes", "get", address, tmp_path / "out")
         assert answer.code == 1
-        assert "'card.md' is not what was committed: nothing was copied" in " ".join(answer.err.split())
+        assert "'card.md' differs from what was committed: nothing was copied" in " ".join(answer.err.split())
         assert not (tmp_path / "out").exists()
         assert muster("volumes", "get", "flights/model@1/model.onnx", tmp_path / "out").code == 0
 
@@ -235,7 +235,7 @@ class TestPutAndGet:
         (tmp_path / "mine").write_text("mine")
         answer = muster("volumes", "get", "flights/model@1", tmp_path / "mine")
         assert answer.code == 1
-        assert "is there already" in answer.err
+        assert "already exists" in answer.err
         assert (tmp_path / "mine").read_text() == "mine"
 
 

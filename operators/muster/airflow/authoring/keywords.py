@@ -141,12 +141,10 @@ class AuthorKeywords(BaseOperatorMeta):
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
     ) -> AuthorKeywords:
         """Make an operator's class; a plain value for a keyword of its base is a new default."""
-        inherited = {
-            word: one
-            for base in bases
-            if isinstance(base, AuthorKeywords)
-            for word, one in base.keywords.items()
-        }
+        inherited = dict[str, Keyword]()
+        for base in bases:
+            for word, one in keywords_of(base).items():  # what several bases have comes after what one adds
+                inherited[word] = inherited.pop(word, one)
         declared = {}
         for attribute, value in list(namespace.items()):
             if isinstance(value, Keyword):

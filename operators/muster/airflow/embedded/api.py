@@ -17,6 +17,16 @@ def serve_newest_only() -> None:
     app.create_task_execution_api_app = _newest_only  # type: ignore[assignment]  # its one argument is enough
 
 
+def build() -> None:
+    """Build that API, so that a fork of this process need not; nothing serves it yet."""
+    from airflow.sdk.execution_time.supervisor import in_process_api_server
+
+    serve_newest_only()
+    built = in_process_api_server().app
+    if built.middleware_stack is None:
+        built.middleware_stack = built.build_middleware_stack()
+
+
 def _newest_only(lifespan: Any) -> Any:
     from airflow.api_fastapi.common.exceptions import init_error_handlers
     from airflow.api_fastapi.execution_api.routes import execution_api_router

@@ -13,7 +13,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorParti
 
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.authoring.keywords import SHARED, check_words, in_task, keywords_of
-from muster.airflow.authoring.references import Later, VersionReference, Versions
+from muster.airflow.authoring.references import Later, VersionReference, VersionsReference
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class Mapped:
     __slots__ = ()
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """References to the versions of all instances: each renders to a list, in the order of the map."""
         task = cast("MappedOperator", self)
         known = {**task.partial_kwargs, **next(_instances(task._get_specified_expand_input()), {})}
         operator = cast("type[MusterOperator]", task.operator_class)
-        return Versions(task, operator.output_names(known))
+        return VersionsReference(task, operator.output_names(known))
 
     @property
     def passed(self) -> VersionReference:

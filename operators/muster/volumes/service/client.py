@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
-from muster.core.job import JobSpec, check_digest
+from muster.core.job import JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
@@ -20,8 +20,8 @@ from muster.volumes.base import Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
-from muster.volumes.service.archives import Member, pack, unpack
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.service.archives import ArchiveMember, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.refusals import UnknownCall, read
@@ -70,6 +70,7 @@ class ServiceLedger(_Client):
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)
     _specs = remote(Ledger.specs)
+    _origins = remote(Ledger.origins)
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, in a few requests."""
@@ -77,6 +78,20 @@ class ServiceLedger(_Client):
         for first in range(0, len(job_ids), MOST_SPECS):
             found |= self._specs(job_ids[first : first + MOST_SPECS])
         return found
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        """Return the task of every job that a Dag submitted; a service of an earlier release is asked for the specs."""
+        try:
+            return self._origins(dag_id=dag_id, run_id=run_id)
+        except UnknownCall:
+            specs = self.specs(self.jobs())
+        return {
+            job_id: spec.origin
+            for job_id, spec in specs.items()
+            if spec.origin.run_id
+            and dag_id in ("", spec.origin.dag_id)
+            and run_id in ("", spec.origin.run_id)
+        }
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         """Record a status; after the job's end, or after all replicas have sealed, it is dropped.
@@ -163,6 +178,10 @@ class ServiceStore(_Client):
     retire = remote(Versions.retire)
     reinstate = remote(Versions.reinstate)
     holds = remote(Snapshots.holds)
+    made = remote(Makings.made)
+    use = remote(Makings.use)
+    forget = remote(Makings.forget)
+    claim = remote(Makings.claim)
     saved = remote(Attempts.saved)
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)
@@ -251,7 +270,8 @@ class ServiceStore(_Client):
         if partition is not None:
             check_partition(partition)
         files = [
-            Member(name=name, source=path) for name, path in sorted(sources(source, volume=volume).items())
+            ArchiveMember(name=name, source=path)
+            for name, path in sorted(sources(source, volume=volume).items())
         ]
         answer = self._connection.request(
             "PUT",

@@ -83,7 +83,7 @@ def test_code_params_image_and_resources_may_differ_and_are_listed(
     choice = decide(now, then=replace(SPEC, code=digests[0]))
     assert choice.follows == "a-1"
     assert choice.lines[0].partition("; changed since: ")[2] == (
-        "code (train.py); param lr from 0.1 to 0.2; image train; resources; launcher from plain to torchrun"
+        "train.py changed; image train has another lock; memory_gib 2 → 8; launcher plain → torchrun; lr 0.1 → 0.2"
     )
 
 
@@ -93,21 +93,21 @@ def test_of_code_that_gc_has_taken_away_no_file_is_called_changed(
     (tmp_path / "train.py").write_text("a = 2")
     now = replace(SPEC, code=store.put(tmp_path, ["train.py"]))
     choice = decide(now, then=replace(SPEC, code="b3:" + "7" * 64))
-    assert choice.lines[0].endswith("; changed since: code")
+    assert choice.lines[0].endswith("; changed since: code changed")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"inputs": rows(4, "2")}, "input rows was loop/rows@3 and is loop/rows@4"),
-        ({"inputs": {}}, "input rows was loop/rows@3 and is none"),
+        ({"inputs": rows(4, "2")}, "input rows: loop/rows@3 → @4"),
+        ({"inputs": {}}, "input rows: loop/rows@3 → none"),
         (
             {"roles": (replace(ROLE, replicas=4),)},
-            "it was main (2 replicas of 1 rank, loop.train:train) and is main (4 replicas of 1 rank, loop.train:train)",
+            "replicas 2 → 4",
         ),
         (
             {"roles": (Role(replicas=2, command=("python", "t.py")),)},
-            "it was main (2 replicas of 1 rank, loop.train:train) and is main (2 replicas of 1 rank, python t.py)",
+            "loop.train:train → python t.py",
         ),
     ],
     ids=["input", "no input", "replicas", "command"],

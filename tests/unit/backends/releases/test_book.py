@@ -75,7 +75,7 @@ NEWER, LATER = "partition 2013-02 is before 2013-03, which serves", "2013-03, wh
         ({3: 100}, None, NEWER),
         ({1: 100, 3: 0}, 3, LATER),
         ({1: 95, 3: 5}, 3, LATER),
-        ({1: 95, 3: 5}, None, NEWER),  # whoever gave it that share
+        ({1: 95, 3: 5}, None, NEWER),  # also where a person gave it that share
         ({1: 100, 3: 0, 4: 0}, None, ""),  # kept, or refused
         ({1: 100, 9: 0}, 9, ""),  # 9 was deleted by gc
     ],
@@ -129,7 +129,7 @@ def test_what_is_over_gets_no_share() -> None:
 
 def test_when_the_shares_moved_is_remembered() -> None:
     book = serving()
-    assert book.moved == 2.0  # a release that begins gives nobody another share
+    assert book.moved == 2.0  # a release that begins changes no share
     assert share(book, {"r1": 100}, release=None, now=4.0).moved == 2.0
     assert share(book, {"r1": 0, "r2": 100}, release=None, now=4.0).moved == 4.0
     assert book.gaining({"r1": 50, "r2": 50}) == ["r2"]

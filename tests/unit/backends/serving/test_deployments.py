@@ -1,4 +1,4 @@
-"""What a deployment's folder may meet: no room, another release's state, somebody who looks; no process is started."""
+"""What a deployment's folder may meet: no room, another release's state, a process that looks; no process is started."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def local(tmp_path: Path, store: Any, started: list[str], monkeypatch: pytest.Mo
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[DeploymentState], DeploymentFolder]:
-    """Writes the state of a deployment that nobody keeps."""
+    """Writes the state of a deployment without a keeper."""
 
     def write(state: DeploymentState) -> DeploymentFolder:
         folder = DeploymentFolder(tmp_path, state.name)

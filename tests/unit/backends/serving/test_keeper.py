@@ -55,7 +55,7 @@ class Unguarded:
 
 
 class Elsewhere:
-    """A store that only whoever deploys can reach."""
+    """A store that only the deploying process can reach."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -327,7 +327,7 @@ def test_a_keeper_goes_on_whatever_it_meets(
     monkeypatch.setattr(room, "TROUBLE_SECONDS", 0.0)
     met = [
         Ended(),
-        RuntimeError("nobody knows"),
+        RuntimeError("unknown"),
         OSError(28, "No space left on device"),
         BackendError("away"),
     ]
