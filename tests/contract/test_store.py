@@ -18,6 +18,7 @@ from muster.core.replica import Replica
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
+from muster.volumes.service.table import MOST_SPECS
 from muster.worker.seal import seal
 
 DIGEST = "b3:" + "0" * 64
@@ -555,7 +556,7 @@ class StoreContract:
         assert store.ledger.status("a-1").owner == str(won.index(True))
 
     def test_many_are_asked_about_at_once(self, store, again):
-        names = [f"a-{number}" for number in range(250)]
+        names = [f"a-{number}" for number in range(MOST_SPECS + 1)]
         for name in names:
             store.ledger.create(name, replace(ONE, name=f"of {name}"))
         asked = [*names, "gone"]

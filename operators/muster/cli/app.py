@@ -6,6 +6,7 @@ is a usage message and 2; any other error is a bug of muster and keeps its trace
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
+from muster.core.deprecated import old_options
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -103,8 +105,11 @@ def root(
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
+    words, warned = old_options(sys.argv[1:])
+    for line in warned:
+        typer.echo(f"muster: {line}", err=True)
     try:
-        app(prog_name="muster")
+        app(words, prog_name="muster")
     except SystemExit as end:
         if not isinstance(end.code, (int, type(None))):
             raise

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar, Union
 
+from muster.core.deprecated import NAMES, old_keys
 from muster.core.errors import SpecError
 
 SCHEMA_VERSION = 1
@@ -37,12 +38,12 @@ def dumps(value: object) -> str:
 
     :raises SpecError: where a number is not finite; Python would write ``NaN``, which is not JSON.
     """
-    return _line(value, _plain(value, _set_fields))
+    return _line(value, written(value))
 
 
 def dumps_every_field(value: object) -> str:
     """Write a dataclass as :func:`dumps` does, but with all fields, also defaults: the input of digests."""
-    return _line(value, plain(value))
+    return _line(value, _plain(value, _every_field))
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -90,7 +91,20 @@ def plain(value: Any) -> Any:
 
     :raises SpecError: a number that is not finite.
     """
-    return _plain(value, _every_field)
+    return _plain(value, _shown_fields)
+
+
+def written(value: Any) -> Any:
+    """Return `value` as :func:`plain` does, without fields that equal their default: part of a document."""
+    return _plain(value, _set_fields)
+
+
+def build(kind: type[T], value: Any) -> T:
+    """Construct `kind` from what :func:`written` returned, once it is parsed.
+
+    :raises SpecError: an unknown or missing field, a wrong type.
+    """
+    return typing.cast("T", _build(kind, value, kind.__name__))
 
 
 def _line(value: object, fields: Mapping[str, Any]) -> str:
@@ -117,6 +131,10 @@ def _plain(value: Any, fields_of: Callable[[Any, type], Iterable[str]]) -> Any:
 
 def _every_field(_: Any, kind: type) -> Iterable[str]:
     return _defaults(kind)
+
+
+def _shown_fields(_: Any, kind: type) -> Iterable[str]:
+    return [*_defaults(kind), *old_keys(kind)] if NAMES else _defaults(kind)
 
 
 def _set_fields(value: Any, kind: type) -> Iterable[str]:

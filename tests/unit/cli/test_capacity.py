@@ -15,6 +15,7 @@ from tests.unit.backends.kubernetes.state.test_queueing import pod
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.queue import JobQueue, Ticket
+from muster.cli import command
 from muster.cli.capacity import needs
 
 Run = Callable[..., Any]
@@ -31,6 +32,7 @@ def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             'token_file = "token"\nkubeconfig = "config"\n'
         )
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "cluster.toml"))
+        monkeypatch.setattr(command, "LOOK_SECONDS", 0.1)  # there is no store service to wait for
         yield site
 
 
@@ -130,8 +132,8 @@ class TestCluster:
         self, muster: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "nowhere.toml"))
-        for command in ("gpus", "queue"):
-            answer = muster(command)
+        for asked in ("gpus", "queue"):
+            answer = muster(asked)
             assert (answer.code, answer.out) == (1, "")
             assert "nowhere.toml cannot be read" in answer.err
 

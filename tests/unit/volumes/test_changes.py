@@ -24,7 +24,12 @@ def keep(store: FolderStore, tmp_path: Path) -> Keep:
 
     def keep(**texts: str) -> str:
         return store.put(
-            tmp_path, [], texts={name.replace("__", "/").replace("INIT", "__init__") + ".py": text for name, text in texts.items()}
+            tmp_path,
+            [],
+            texts={
+                name.replace("__", "/").replace("INIT", "__init__") + ".py": text
+                for name, text in texts.items()
+            },
         )
 
     return keep

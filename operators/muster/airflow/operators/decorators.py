@@ -107,7 +107,7 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
             source_of(self.function)
         if "params" in self.kwargs:
             self.kwargs["job_params"] = self.kwargs.pop("params")
-        check_words(self.operator_class, task_id, self.kwargs)
+        self.kwargs = check_words(self.operator_class, task_id, self.kwargs)
         with in_task(task_id):
             super().__attrs_post_init__()  # type: ignore[no-untyped-call]
 

@@ -34,7 +34,7 @@ def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, default_que
     :param default_queue: the executor's, for a task that names none.
     """
     task_id = kwargs.get("task_id", "")
-    check_words(operator, task_id, kwargs)
+    kwargs = check_words(operator, task_id, kwargs)
     authors = {f"job_{word}": kwargs.pop(word) for word in SHARED if word in kwargs}
     queue = kwargs.pop("airflow_queue", None) or default_queue
     with in_task(task_id):
@@ -123,7 +123,7 @@ class TaskPartial(OperatorPartial):
         """Make one instance for each element of a list, over ``inputs``, ``params`` and whatever else is given."""
         self._expand_called = True  # Airflow warns of one that never was, which an error tells better
         with in_task(self.kwargs["task_id"]):
-            check_words(self.operator_class, self.kwargs["task_id"], mapped)
+            mapped = check_words(self.operator_class, self.kwargs["task_id"], mapped)
             return cast("MappedTask", super().expand(**_authors(mapped)))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedTask:

@@ -87,7 +87,7 @@ def job_token(keys: Sequence[bytes], job_id: str, *, attempt: int, lifetime_seco
 
 def sign(keys: Sequence[bytes], token: Token) -> str:
     """Return the text of a token, signed with the first key."""
-    payload = _encode(json.dumps(wire.plain(token), sort_keys=True, separators=(",", ":")).encode())
+    payload = _encode(json.dumps(wire.written(token), sort_keys=True, separators=(",", ":")).encode())
     return f"{payload.decode()}.{_encode(_mac(keys[0], payload)).decode()}"
 
 
@@ -111,8 +111,12 @@ def _said(keys: tuple[bytes, ...], text: str) -> Token:
     payload, _, mac = text.partition(".")
     if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
         raise TokenRefused("the token is not one of this store service: ask its operator for one")
-    said = json.loads(_decode(payload))
-    return Token(**{**said, "kind": TokenKind(said["kind"])})
+    try:
+        return wire.build(Token, json.loads(_decode(payload)))
+    except SpecError as error:
+        raise TokenRefused(
+            f"the token is of another release of muster ({error}): ask the store service's operator for a new one"
+        ) from error
 
 
 def expiry(text: str) -> float | None:
