@@ -144,11 +144,22 @@ def _check_graph(side: str, columns: Mapping[str, Column], tensors: list[Any]) -
         datatype = column.graph_datatype
         wanted = _GRAPH_TYPES.get(datatype, f"tensor({datatype.lower()})")
         if found[name].type != wanted:
-            raise ModelError(
-                f"{side} {name!r}: the signature says {column.datatype}, the graph {found[name].type}"
-            )
+            raise ModelError(_other_type(f"{side} {name!r}", column, wanted=wanted, found=found[name].type))
         shape = found[name].shape
         if shape and len(shape) != 1 + len(column.tail):
+            fixed = ", ".join(str(size) for size in [-1, *shape[1:]])
             raise ModelError(
-                f"{side} {name!r}: the signature has {1 + len(column.tail)} dimensions, the graph {shape}"
+                f"{side} {name!r}: the signature has {1 + len(column.tail)} dimensions, the graph {shape}: "
+                f'write "shape": [{fixed}] into the signature'
             )
+
+
+def _other_type(what: str, column: Column, *, wanted: str, found: str) -> str:
+    coded = column.datatype == "BYTES" and column.graph_datatype != "BYTES"
+    said = f"{column.datatype} with categories" if coded else column.datatype
+    hint = (
+        ": leave its categories out, and the graph gets the text"
+        if coded and found == "tensor(string)"
+        else ""
+    )
+    return f"{what}: the signature says {said}, which is {wanted}, the graph {found}{hint}"
