@@ -66,7 +66,7 @@ def choose(spec: JobSpec, before: str | None, resume: Resume, store: LocalStore)
             f"starts anew, without {what}: {refused} (resume_from_checkpoint='always' goes on all the same)"
         )
         return Choice(lines=(said,))
-    since = f"; changed since: {'; '.join(map(str, found))}" if found else ""
+    since = f"; since then: {'; '.join(map(str, found))}" if found else ""
     return Choice(follows=saved.job_id, lines=(f"goes on from {what} ({_told(saved)}){since}",))
 
 
